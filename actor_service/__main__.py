@@ -1,0 +1,95 @@
+"""`python -m actor_service`: one actor, evaluator or stand-alone evaluator, as pods and the launcher run it."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import grpc
+from pydantic import Field
+
+from actor_service.actor import Actor
+from actor_service.environments import describe_environment
+from actor_service.servicer import ActorServicer
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.config import RunConfig
+from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments, run_process
+from actorq.settings import Settings
+from actorq.transport.options import Certificates
+from actorq.v1 import actor_pb2, actor_pb2_grpc
+
+
+class ActorSettings(Settings):
+    """What this actor is for and where its services are; all else comes from the learner."""
+
+    learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
+    quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
+    role: Literal["actor", "evaluator", "standalone"] = Field(
+        "actor", description="explore, evaluate for the learner, or evaluate on request without a learner"
+    )
+    describe: bool = Field(False, description="print the environment's spec as JSON and end")
+
+
+class ActorService:
+    """One actor in a process."""
+
+    def __init__(self, config: RunConfig, settings: ActorSettings, name: str) -> None:
+        certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+        standalone = settings.role == "standalone"
+        self._clients = (
+            None if standalone else LearnerClient(settings.learner, certificates),
+            QuantizerClient(settings.quantizer, certificates),
+        )
+        self._drain_s = config.transport.drain_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+        self._fault: BaseException | None = None
+        environment_id = config.environment if standalone else ""
+        self._actor = Actor(name, settings.role, *self._clients, environment_id, self._end)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add ActorService."""
+        actor_pb2_grpc.add_ActorServiceServicer_to_server(ActorServicer(self._actor, self._drain_s * 0.8), server)
+        return (actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name,)
+
+    async def run(self, address: str) -> int:
+        """Act until the run is over or the actor is drained."""
+        self._loop = asyncio.get_running_loop()
+        self._actor.start()
+        await self._ended.wait()
+        for client in self._clients:
+            if client is not None:
+                client.close()
+        if self._fault is not None:
+            raise self._fault
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """SIGTERM: stop acting and send what is queued."""
+        self._actor.drain(self._drain_s * 0.8)
+
+    def _end(self, fault: BaseException | None) -> None:
+        assert self._loop is not None
+        self._fault = self._fault or fault
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+
+def _main() -> int:
+    config, process, settings = parse_arguments(
+        "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
+    )
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(settings, ActorSettings)
+    if settings.describe:
+        print(json.dumps(describe_environment(config.environment).to_json()))  # noqa: T201
+        return EXIT_OK
+    name = process.name or f"{socket.gethostname()}-{os.getpid()}"
+    return run_process(ActorService(config, settings, name), process, name, config)
+
+
+if __name__ == "__main__":
+    sys.exit(main(_main))

@@ -1,0 +1,256 @@
+"""An actor process from joining to leaving: what runs on which thread, and how it ends."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from actor_service.environments import Environments, describe_environment
+from actor_service.evaluation import Evaluator
+from actor_service.exploration import EpsilonGreedy
+from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.subscription import Subscription
+from actor_service.uploader import Uploader
+from actorq import __version__
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.errors import ConflictError, ExhaustedError, UnavailableError, UserError
+from actorq.policy import PolicyDescriptor
+from actorq.status import ActorReport, ActorSelfStatus, Membership
+from actorq.telemetry.process_stats import measure_process
+from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, Role
+from actorq.transport.reconnect import keep_connected
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 1.0
+
+
+class Actor:
+    """Acts or evaluates until the run is over or `drain` is called.
+
+    One thread acts (`run` blocks on it), one uploads, one receives policies. on_end is called once, from any thread,
+    when there is nothing left to do; with the error when there was one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        role: Role,
+        learner: LearnerClient | None,
+        quantizer: QuantizerClient,
+        environment_id: str,
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self.name = name
+        self.role = role
+        self._learner = learner
+        self._quantizer = quantizer
+        self._on_end = on_end
+        self._incarnation = time.time_ns()
+        self._stop = threading.Event()
+        self._flush_s = 0.0
+        self._unsent = 0
+        self._slot = PolicySlot()
+        self._membership: Membership | None = None
+        self._spec = describe_environment(environment_id) if environment_id else None
+        self._rollout: Rollout | None = None
+        self._subscription: Subscription | None = None
+        self._uploader: Uploader | None = None
+        self._evaluate_version = 0
+        self._evaluating = threading.Lock()
+        self._last_report = (time.monotonic(), 0)
+        self._activity = "joining"
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=role, daemon=True)
+
+    def start(self) -> None:
+        """Join the run, unless this actor stands alone, and begin."""
+        if self._learner is not None:
+            self._thread.start()
+        else:
+            self._activity = "waiting for requests"
+
+    def drain(self, flush_s: float) -> None:
+        """Stop acting, send what is queued for at most `flush_s` seconds, then end. Returns at once."""
+        self._flush_s = flush_s
+        self._stop.set()
+        self._slot.close()
+        if self._uploader is not None:
+            self._uploader.wake()
+        if self._learner is None:
+            self._on_end(None)
+
+    def drained(self, timeout_s: float) -> tuple[int, int]:
+        """Wait for the end of a drain; returns how many segments were stored, and how many could not be sent."""
+        before = self._uploader.acknowledged if self._uploader else 0
+        self._thread.join(timeout_s)
+        sent = (self._uploader.acknowledged if self._uploader else 0) - before
+        return sent, self._unsent
+
+    def status(self) -> ActorSelfStatus:
+        """How this actor is."""
+        return ActorSelfStatus(self.name, self._activity, self._report(peek=True), self._spec)
+
+    def evaluate(
+        self, episodes: int, scheme: str, version: int, seed: int, on_episode: Callable[[Episode], None]
+    ) -> Evaluation:
+        """Run greedy episodes of one version (0 for the newest) beside the actor's own work; blocks."""
+        if self._spec is None:
+            raise ConflictError(f"{self.name} has no environment yet: it is {self._activity}")
+        if not self._evaluating.acquire(blocking=False):
+            raise ExhaustedError(f"{self.name} runs an evaluation already: try again when it is done")
+        try:
+            scheme = scheme or (self._membership.run.scheme if self._membership else "int8")
+            evaluator = Evaluator(self._spec, episodes)
+            try:
+                policy = evaluator.load(self._quantizer.get(scheme, version))
+                return evaluator.run(policy, seed, sequence=0, stop=self._stop, on_episode=on_episode)
+            finally:
+                evaluator.close()
+        finally:
+            self._evaluating.release()
+
+    def _run(self) -> None:
+        try:
+            assert self._learner is not None
+            keep_connected(self._join_first, self._stop, self._learner.peer, random.Random())
+            if self._membership is not None:
+                self._take_part(self._membership)
+        except BaseException as error:
+            self._fault = self._fault or error
+        finally:
+            self._leave()
+            self._on_end(self._fault)
+
+    def _join(self) -> Membership:
+        assert self._learner is not None
+        membership = self._learner.join(self.name, self._incarnation, self.role, __version__)
+        known = self._membership
+        if known is not None and membership.run.run_id != known.run.run_id:
+            raise ConflictError(f"the learner has begun another run, {membership.run.run_id}, after {known.run.run_id}")
+        return membership
+
+    def _join_first(self, connected: Callable[[], None]) -> None:
+        self._membership = self._join()
+        connected()
+
+    def _take_part(self, membership: Membership) -> None:
+        run = membership.run
+        _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
+        self._spec = describe_environment(run.environment_id)
+        assert self._learner is not None
+        self._uploader = Uploader(
+            self._learner,
+            self.name,
+            self._incarnation,
+            self._join,
+            self._report,
+            on_stop=self._run_is_over,
+            on_evaluate=self._evaluate_soon,
+            on_fault=self._fail,
+        )
+        self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
+        if self.role == "evaluator":
+            self._evaluate_forever(self._spec, membership, self._uploader)
+        else:
+            self._act(self._spec, membership, self._uploader)
+
+    def _act(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
+        run, count = membership.run, len(membership.epsilons)
+        # Every actor, and every life of it, has environments and dice of its own.
+        seeds = np.random.SeedSequence([run.seed, membership.actor_index, self._incarnation])
+        environment_seed, exploration_seed = (int(seed) for seed in seeds.generate_state(2))
+        if not spec.discrete_actions:
+            raise UserError(f"environment {spec.environment_id}: this version acts on discrete actions only")
+        explore = EpsilonGreedy(membership.epsilons, spec.discrete_actions, np.random.default_rng(exploration_seed))
+        environments = Environments(run.environment_id, count)
+        length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes)
+        self._rollout = Rollout(environments, spec, self._slot, explore, length, environment_seed % 2**31)
+        self._subscribe(spec, run.scheme, count)
+        self._activity = "acting"
+        while not self._stop.is_set():
+            segment = self._rollout.collect(self._stop)
+            if segment is not None:
+                uploader.put(segment, self._stop)
+        environments.close()
+
+    def _evaluate_forever(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
+        run = membership.run
+        evaluator = Evaluator(spec, run.evaluation_episodes)
+        self._subscribe(spec, run.scheme, evaluator.environments)
+        seeds = np.random.default_rng([run.seed, self._incarnation])
+        sequence, last = 0, -run.evaluation_period_updates
+        last_version = 0
+
+        def due(descriptor: PolicyDescriptor) -> bool:
+            asked_for = last_version < self._evaluate_version <= descriptor.version
+            return asked_for or descriptor.learner_step >= last + run.evaluation_period_updates
+
+        while not self._stop.is_set():
+            self._activity = "waiting for a policy"
+            policy = self._slot.wait(due, _WAIT_S)
+            if policy is None:
+                continue
+            self._activity = f"evaluating version {policy.descriptor.version}"
+            try:
+                evaluation = evaluator.run(policy, int(seeds.integers(2**31)), sequence + 1, self._stop)
+            except UnavailableError:
+                break
+            sequence += 1
+            last, last_version = evaluation.learner_step, evaluation.policy_version
+            uploader.put(evaluation, self._stop)
+        evaluator.close()
+
+    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int) -> None:
+        self._activity = "waiting for a policy"
+        self._subscription = Subscription(
+            self._quantizer,
+            scheme,
+            self._slot,
+            load=lambda policy: OnnxPolicy(policy, spec.observations, batch),
+            on_fault=self._fail,
+        )
+        self._subscription.start()
+
+    def _report(self, peek: bool = False) -> ActorReport:
+        policy = self._slot.peek()
+        steps = self._rollout.environment_steps if self._rollout else 0
+        now = time.monotonic()
+        then, before = self._last_report
+        if not peek:
+            self._last_report = (now, steps)
+        return ActorReport(
+            policy_version=policy.descriptor.version if policy else 0,
+            scheme=policy.descriptor.scheme if policy else "",
+            environment_steps=steps,
+            steps_per_second=(steps - before) / (now - then) if now > then else 0.0,
+            queued_segments=self._uploader.queued if self._uploader else 0,
+            activation_seconds=() if peek else self._slot.take_activations(),
+            process=measure_process(self.name, self.role),
+        )
+
+    def _run_is_over(self) -> None:
+        _log.info("the run is over")
+        self.drain(flush_s=0.0)
+
+    def _evaluate_soon(self, version: int) -> None:
+        self._evaluate_version = max(self._evaluate_version, version)
+        self._slot.wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._fault = self._fault or error
+        self.drain(flush_s=0.0)
+
+    def _leave(self) -> None:
+        self._activity = "leaving"
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._uploader is not None:
+            self._unsent = self._uploader.flush(self._flush_s)
+            if self._unsent:
+                _log.warning("%d segments could not be sent before the end", self._unsent)
+            self._uploader.close()

@@ -1,0 +1,111 @@
+"""A policy as an actor runs it: one ONNX Runtime session on one thread, with buffers bound once for its batch."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+from actorq.policy import Policy, PolicyDescriptor
+from actorq.trajectory import ArraySpec
+
+# ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
+_SEVERITY_ERROR = 3
+
+
+class OnnxPolicy:
+    """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it."""
+
+    def __init__(self, policy: Policy, observations: ArraySpec, batch: int) -> None:
+        """Load the model; raises InvalidInputError when it is none or does not take these observations."""
+        self.descriptor: PolicyDescriptor = policy.descriptor
+        options = onnxruntime.SessionOptions()
+        # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _SEVERITY_ERROR
+        try:
+            self._session = onnxruntime.InferenceSession(policy.model, options, providers=["CPUExecutionProvider"])
+            self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
+            self._bind(batch)
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise InvalidInputError(
+                f"policy version {policy.descriptor.version}: ONNX Runtime cannot run the model on observations "
+                f"{observations.dtype}[{batch}, {', '.join(map(str, observations.shape))}]: {error}"
+            ) from error
+
+    def __call__(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the first output, [batch, ...]; the array is overwritten by the next call."""
+        np.copyto(self._inputs, observations)
+        self._session.run_with_iobinding(self._binding)
+        return self._outputs
+
+    def _bind(self, batch: int) -> None:
+        (source,) = self._session.get_inputs()
+        target = self._session.get_outputs()[0]
+        shape = [batch, *target.shape[1:]]
+        self._outputs = np.zeros(shape, np.float32)
+        self._binding = self._session.io_binding()
+        for bind, name, array in (
+            (self._binding.bind_input, source.name, self._inputs),
+            (self._binding.bind_output, target.name, self._outputs),
+        ):
+            bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+class PolicySlot:
+    """Where the subscription puts the newest policy and the acting loop takes it from, between two steps."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._policy: OnnxPolicy | None = None
+        self._closed = False
+        self._activations: list[float] = []
+
+    def put(self, policy: OnnxPolicy) -> None:
+        """Make this the newest policy."""
+        with self._changed:
+            self._policy = policy
+            self._changed.notify_all()
+
+    def peek(self) -> OnnxPolicy | None:
+        """The newest policy, None before the first; costs nothing, for the acting loop."""
+        return self._policy
+
+    def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float) -> OnnxPolicy | None:
+        """The newest policy as soon as it is `wanted`; None when that takes too long or the slot was closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
+            )
+            found = not self._closed and self._policy is not None and wanted(self._policy.descriptor)
+            return self._policy if found else None
+
+    def wake(self) -> None:
+        """Let waiting threads look again whether they want the newest policy."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let all waiting threads go on without a policy."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def activated(self, descriptor: PolicyDescriptor) -> None:
+        """The policy has acted for the first time: note how long that took since the learner's snapshot."""
+        with self._changed:
+            self._activations.append(max(0.0, self._clock() - descriptor.snapshot_at))
+            del self._activations[:-100]
+
+    def take_activations(self) -> tuple[float, ...]:
+        """Seconds from snapshot to first action of the swaps since the last call."""
+        with self._changed:
+            taken, self._activations = tuple(self._activations), []
+            return taken

@@ -1,0 +1,207 @@
+"""Carries segments and evaluations to the learner on a thread of its own, exactly once, within its credit."""
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from actorq import wire
+from actorq.client import LearnerClient
+from actorq.errors import ConflictError, NotFoundError, UnavailableError
+from actorq.status import ActorReport, Membership
+from actorq.trajectory import EnvironmentSpec, Evaluation, Segment
+from actorq.transport.errors import error_from_rpc
+from actorq.transport.reconnect import keep_connected
+from actorq.v1 import learner_pb2
+
+_log = logging.getLogger(__name__)
+
+Item = Segment | Evaluation
+
+
+class Uploader:
+    """Owns the actor's stream. `put` is called by the loop that acts, everything else from anywhere.
+
+    Items wait in order until the learner has acknowledged them: first those it may not send yet for want of credit, at
+    most `capacity` of them, then those in flight, bounded by the credit. After a broken stream it joins again and goes
+    on after what the learner has stored.
+
+    join: announces the actor and returns what the learner knows of it.
+    report: how the actor is, sent every `period_s`.
+    on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend.
+    """
+
+    def __init__(
+        self,
+        client: LearnerClient,
+        name: str,
+        incarnation: int,
+        join: Callable[[], Membership],
+        report: Callable[[], ActorReport],
+        on_stop: Callable[[], None],
+        on_evaluate: Callable[[int], None],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._incarnation = incarnation
+        self._join = join
+        self._report = report
+        self._on_stop = on_stop
+        self._on_evaluate = on_evaluate
+        self._on_fault = on_fault
+        self._changed = threading.Condition()
+        self._waiting: deque[Item] = deque()
+        self._in_flight: deque[Item] = deque()
+        self._credit = 0
+        self._acknowledged = 0
+        self._closed = threading.Event()
+        self._period_s = 1.0
+        self._capacity = 1
+        self._spec: EnvironmentSpec | None = None
+        self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
+
+    def start(self, spec: EnvironmentSpec, capacity: int, period_s: float) -> None:
+        """Open the stream for this environment."""
+        self._spec, self._capacity, self._period_s = spec, capacity, period_s
+        self._thread.start()
+
+    def put(self, item: Item, stop: threading.Event) -> bool:
+        """Queue an item; waits while the queue is full, gives up and returns False when `stop` is set."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < self._capacity or stop.is_set())
+            if len(self._waiting) >= self._capacity:
+                return False
+            self._waiting.append(item)
+            self._changed.notify_all()
+            return True
+
+    def wake(self) -> None:
+        """Let a waiting `put` look again whether it should stop."""
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def queued(self) -> int:
+        """Items that wait for credit or the network."""
+        with self._changed:
+            return len(self._waiting) + len(self._in_flight)
+
+    @property
+    def acknowledged(self) -> int:
+        """The highest sequence that the learner has stored."""
+        with self._changed:
+            return self._acknowledged
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until everything is acknowledged or time is up; returns how many items are not."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._in_flight) or self._closed.is_set(), timeout_s)
+            return len(self._waiting) + len(self._in_flight)
+
+    def close(self) -> None:
+        """End the stream and wait for the thread."""
+        self._closed.set()
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        try:
+            keep_connected(self._stream, self._closed, self._client.peer, random.Random())
+        except BaseException as error:
+            if not self._closed.is_set():
+                self._on_fault(error)
+
+    def _stream(self, connected: Callable[[], None]) -> None:
+        """One life of the stream."""
+        self._resume_after(self._join().resume_after_sequence)
+        ended = threading.Event()
+        call = self._client.stub.StreamTrajectories(self._requests(ended))
+        try:
+            for response in call:
+                connected()
+                self._take(response)
+        except grpc.RpcError as error:
+            if not self._closed.is_set():
+                self._raise(error)
+        finally:
+            ended.set()
+            self.wake()
+            call.cancel()
+        if not self._closed.is_set():
+            raise UnavailableError(f"{self._client.peer} ended the stream of trajectories")
+
+    def _raise(self, error: grpc.RpcError) -> None:
+        translated = error_from_rpc(error, self._client.peer)
+        if isinstance(translated, NotFoundError):
+            # The learner restarted between Join and the stream, and does not know us: join again.
+            raise UnavailableError(str(translated)) from error
+        raise translated from error
+
+    def _resume_after(self, stored: int) -> None:
+        with self._changed:
+            if stored < self._acknowledged:
+                raise ConflictError(
+                    f"{self._client.peer} has stored up to {stored}, but has acknowledged {self._acknowledged}: its "
+                    "replay was lost or it is another run"
+                )
+            pending = [item for item in (*self._in_flight, *self._waiting) if item.sequence > stored]
+            self._in_flight.clear()
+            self._waiting = deque(pending)
+            self._acknowledged = self._credit = stored
+            self._changed.notify_all()
+
+    def _take(self, response: learner_pb2.StreamTrajectoriesResponse) -> None:
+        with self._changed:
+            self._acknowledged = max(self._acknowledged, response.acknowledged_sequence)
+            self._credit = max(self._credit, response.credit_through_sequence)
+            while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
+                self._in_flight.popleft()
+            self._changed.notify_all()
+        if response.directive == learner_pb2.DIRECTIVE_EVALUATE:
+            self._on_evaluate(response.evaluate_version)
+        if response.directive == learner_pb2.DIRECTIVE_STOP:
+            self._on_stop()
+
+    def _requests(self, ended: threading.Event) -> Iterator[learner_pb2.StreamTrajectoriesRequest]:
+        assert self._spec is not None
+        yield learner_pb2.StreamTrajectoriesRequest(
+            open=learner_pb2.StreamOpen(
+                actor_name=self._name,
+                incarnation=self._incarnation,
+                environment=wire.environment_to_proto(self._spec),
+            )
+        )
+        report_at = time.monotonic()
+        while not (ended.is_set() or self._closed.is_set()):
+            item = self._next_item(ended, report_at)
+            if isinstance(item, Segment):
+                yield learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(item))
+            elif item is not None:
+                yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
+            if time.monotonic() >= report_at:
+                report_at = time.monotonic() + self._period_s
+                yield learner_pb2.StreamTrajectoriesRequest(report=wire.actor_report_to_proto(self._report()))
+
+    def _next_item(self, ended: threading.Event, until: float) -> Item | None:
+        """The next item that may be sent, None when there is none until `until` or the stream has ended."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._may_send() or ended.is_set() or self._closed.is_set(), max(0.0, until - time.monotonic())
+            )
+            if not self._may_send() or ended.is_set():
+                return None
+            item = self._waiting.popleft()
+            self._in_flight.append(item)
+            self._changed.notify_all()
+            return item
+
+    def _may_send(self) -> bool:
+        if not self._waiting:
+            return False
+        return isinstance(self._waiting[0], Evaluation) or self._waiting[0].sequence <= self._credit

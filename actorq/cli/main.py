@@ -1,0 +1,94 @@
+"""Entry of the `actorq` command: finds the subcommand, turns errors into one line and an exit code."""
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from actorq import __version__
+from actorq.errors import ActorQError, UserError
+
+# Modules are imported only for the command that is run: --help and --version answer at once.
+_COMMANDS = {
+    "train": ("actorq.cli.train", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
+    "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
+    "status": ("actorq.cli.status", "show how a run goes"),
+}
+_SERVICES = {
+    "learner": ("learner_service", "run the learner service (its flags: actorq learner --help)"),
+    "quantizer": ("quantizer_service", "run the quantizer service"),
+    "actor": ("actor_service", "run the actor service"),
+    "meter": ("actorq.telemetry.energy", "run the energy meter of this machine"),
+}
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. A user's mistake is one line on standard error and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _fail(error, 2)
+    except ActorQError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; the interpreter would complain again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given:
+        raise UserError("a command is missing; see actorq --help")
+    name, rest = given[0], given[1:]
+    if name in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"actorq {__version__}")
+        return 0
+    if name in _SERVICES:
+        # The process becomes the service, so that signals and exit codes are its own, as in a pod.
+        os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])
+    if name in _COMMANDS:
+        run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
+        return run(rest)
+    close = difflib.get_close_matches(name, [*_COMMANDS, *_SERVICES], n=1)
+    raise UserError(f"unknown command {name!r}; {f'did you mean {close[0]}?' if close else 'see actorq --help'}")
+
+
+def _help() -> str:
+    def lines(commands: dict[str, tuple[str, str]]) -> str:
+        return "\n".join(f"  {name:<10} {text}" for name, (_, text) in commands.items())
+
+    return f"""usage: actorq COMMAND [flags]
+
+Reinforcement learning with a full-precision learner and many cheap int8 actors.
+
+commands:
+{lines(_COMMANDS)}
+
+services, as started by train or in a cluster:
+{lines(_SERVICES)}
+
+  --version  print the version
+  --help     print this; actorq COMMAND --help tells a command's flags
+
+Settings come from --config FILE, then ACTORQ_* environment variables, then flags.
+exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 2 a mistake in what was given,
+1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
+
+
+def _fail(error: ActorQError, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Numbers as people read them."""
+
+
+def duration(seconds: float) -> str:
+    """Such as 12.3s, 4m 05s, 2h 03m."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m"
+
+
+def size(count: float) -> str:
+    """Bytes, such as 812 B, 18.4 KiB, 410 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def seconds(value: float) -> str:
+    """A short time, such as 34 ms or 1.2 s."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def optional(value: float | None, digits: int = 1) -> str:
+    """A number, or a dash when there is none yet."""
+    return "-" if value is None else f"{value:,.{digits}f}"

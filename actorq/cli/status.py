@@ -1,0 +1,79 @@
+"""`actorq status`: how a run goes, asked of its learner."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+from rich.console import Console
+
+from actorq import settings
+from actorq.cli.arguments import LearnerAddress, check_environment
+from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.panel import render
+from actorq.cli.view import RunView
+from actorq.client import LearnerClient
+from actorq.local.watching import StatusWatch
+from actorq.rundirectory import newest_run
+from actorq.settings import Settings
+from actorq.status import RunStatus
+from actorq.transport.options import Certificates
+
+
+class StatusSettings(Settings):
+    """How to ask."""
+
+    watch: bool = Field(False, description="go on showing until the run is over or Ctrl-C")
+    certificates: Path | None = Field(
+        None, description="folder with ca.crt, tls.crt and tls.key, when the run uses mutual TLS"
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show a run once, or until it is over."""
+    parser = settings.OneLineParser(prog="actorq status", description="Show how a run goes.", allow_abbrev=False)
+    models = (LearnerAddress, StatusSettings)
+    for model in models:
+        settings.add_flags(parser, model)
+    namespace = parser.parse_args(arguments)
+    check_environment(StatusSettings)
+    given, how = (
+        settings.build(model, settings.from_environment(model, os.environ), settings.from_flags(model, namespace))
+        for model in models
+    )
+    assert isinstance(given, LearnerAddress)
+    assert isinstance(how, StatusSettings)
+    console = Console(highlight=False)
+    address = given.learner or _newest_address(console)
+    certificates = Certificates.load(how.certificates) if how.certificates else None
+    with LearnerClient(address, certificates) as client:
+        status = client.status()
+    if how.watch:
+        _watch(address, certificates, status, console)
+    else:
+        console.print(render(_view(address, status), status.elapsed_s, console.width, lambda _: None))
+    return 0
+
+
+def _view(address: str, status: RunStatus) -> RunView:
+    view = RunView(f"{status.run_id} at {address}", status.environment_id, status.algorithm)
+    view.take_status(status)
+    return view
+
+
+def _newest_address(console: Console) -> str:
+    run = newest_run()
+    address = run.read_addresses().learner
+    console.print(f"newest run: {run.root} (learner at {address})")
+    return address
+
+
+def _watch(address: str, certificates: Certificates | None, status: RunStatus, console: Console) -> None:
+    view = _view(address, status)
+    display = LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
+    with display:
+        watch = StatusWatch(address, certificates, display.status, period_s=1.0)
+        try:
+            watch.wait()
+        finally:
+            watch.close()

@@ -1,0 +1,145 @@
+"""`actorq train`: a whole run on this machine."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import Field
+
+from actorq import settings
+from actorq.cli.arguments import check_environment
+from actorq.cli.display import open_display
+from actorq.cli.report import print_result
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.local.child import child_environment
+from actorq.local.launcher import run_locally
+from actorq.local.services import Kind, module_command
+from actorq.process import EXIT_USER_ERROR
+from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
+from actorq.settings import Settings
+from actorq.transport.options import Certificates
+
+_DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
+processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
+Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. Each setting is also ACTORQ_SETTING in the
+environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32})."""
+
+
+class TrainSettings(Settings):
+    """Where the run is kept."""
+
+    run_directory: Path | None = Field(
+        None, description=f"folder of the run; {RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS when none"
+    )
+    resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the user asked for; `run` is None for a new directory with a name of our choice."""
+
+    config: RunConfig
+    run: RunDirectory | None
+    resume: bool
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train until the run is over; returns the exit code."""
+    request = _resolve(arguments)
+    _check_environment_id(request.config.environment)
+    run = request.run or new_run_directory(request.config.environment, datetime.now())
+    if not request.resume:
+        run.create(request.config)
+    with run.locked() as lock:
+        if request.resume:
+            run.write_config(request.config)
+        earlier_summary = run.summary_written_ns()
+        _log_to(run.log("launcher"))
+        with open_display(run, request.config) as display:
+            outcome = run_locally(run, request.config, display, request.resume, lock)
+    if outcome.error is not None:
+        kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
+        raise kind(outcome.error)
+    print_result(run, is_new=run.summary_written_ns() != earlier_summary)
+    return outcome.exit_code
+
+
+def _resolve(arguments: Sequence[str]) -> _Request:
+    parser = settings.OneLineParser(
+        prog="actorq train", usage="actorq train [flags]", description=_DESCRIPTION, allow_abbrev=False
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings (default: none)")
+    settings.add_flags(parser, TrainSettings)
+    settings.add_flags(parser, RunConfig)
+    namespace = parser.parse_args(arguments)
+    check_environment(TrainSettings)
+    train = settings.build(
+        TrainSettings,
+        settings.from_environment(TrainSettings, os.environ),
+        settings.from_flags(TrainSettings, namespace),
+    )
+    run = RunDirectory(train.run_directory) if train.run_directory else None
+    if train.resume and run is None:
+        raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
+    earlier = run.config_tree() if run and train.resume else {}
+    tree = settings.from_file(namespace.config) if namespace.config else {}
+    # Settings of a process, which services take from the same file, are nothing that a run has.
+    tree.pop("process", None)
+    config = settings.build(
+        RunConfig,
+        earlier,
+        tree,
+        settings.from_environment(RunConfig, os.environ),
+        settings.from_flags(RunConfig, namespace),
+    )
+    if run and train.resume:
+        _check_same_run(run, config)
+    elif run:
+        run.check_unused()
+    if config.transport.certificates:
+        Certificates.load(config.transport.certificates)
+    return _Request(config, run, train.resume)
+
+
+def _check_same_run(run: RunDirectory, config: RunConfig) -> None:
+    earlier = settings.build(RunConfig, run.config_tree())
+    for name in ("environment", "algorithm"):
+        expected, got = getattr(earlier, name), getattr(config, name)
+        if expected != got:
+            raise UserError(
+                f"--resume: the checkpoints in {run.root} are of {name} {expected}, got {name} {got}; "
+                "start a new run for it with another --run-directory"
+            )
+
+
+def _check_environment_id(environment: str) -> None:
+    """Raise UserError when actors cannot make the environment, before anything is written or started."""
+    command = module_command(Kind.ACTOR, "--describe", "--environment", environment)
+    result = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(os.environ),
+    )
+    if result.returncode == 0:
+        return
+    lines = result.stderr.strip().splitlines()
+    mistakes = [line for line in lines if line.startswith("error: ")]
+    if result.returncode == EXIT_USER_ERROR and mistakes:
+        raise UserError(mistakes[-1].removeprefix("error: "))
+    last = lines[-1] if lines else f"exit code {result.returncode}"
+    raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
+
+
+def _log_to(path: Path) -> None:
+    """Keep warnings of this process off the display."""
+    logging.basicConfig(
+        filename=path, level=logging.INFO, format="%(asctime)s launcher %(levelname)s %(name)s: %(message)s"
+    )

@@ -1,0 +1,217 @@
+"""The public Python API of the three services: plain calls with plain values, errors of `actorq.errors`.
+
+    with LearnerClient("127.0.0.1:50051") as learner:
+        for status in learner.watch():
+            print(status.environment_steps, status.evaluation)
+
+Clients are safe to use from several threads. Unary calls have a deadline; streams end when their iterator is closed.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+
+from actorq import wire
+from actorq.errors import InvalidInputError
+from actorq.policy import Policy, PolicyDescriptor, RetainedPolicy
+from actorq.status import ActorSelfStatus, Membership, RunStatus
+from actorq.telemetry.energy import NodeEnergy
+from actorq.telemetry.process_stats import ProcessStats
+from actorq.trajectory import Episode, Evaluation, Role
+from actorq.transport.blobs import BlobAssembler
+from actorq.transport.channels import open_channel
+from actorq.transport.errors import translated
+from actorq.transport.options import UNARY_DEADLINE_S, Certificates
+from actorq.v1 import (
+    actor_pb2,
+    actor_pb2_grpc,
+    learner_pb2,
+    learner_pb2_grpc,
+    quantizer_pb2,
+    quantizer_pb2_grpc,
+)
+
+C = TypeVar("C", bound="_Client")
+
+_CHECKPOINT_DEADLINE_S = 60.0
+
+
+class _Client:
+    """A channel to one service, and the deadline of its unary calls in seconds."""
+
+    service = ""
+
+    def __init__(
+        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
+    ) -> None:
+        self.peer = f"{self.service} at {address}"
+        self.channel = open_channel(address, certificates)
+        self._deadline = deadline_s
+
+    def close(self) -> None:
+        """Close the channel; streams end with UnavailableError."""
+        self.channel.close()
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unary(self, method: Any, request: Any, deadline_s: float | None = None) -> Any:
+        with translated(self.peer):
+            return method(request, timeout=deadline_s or self._deadline)
+
+
+class LearnerClient(_Client):
+    """Watch and control a run."""
+
+    service = "learner"
+
+    def __init__(
+        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
+    ) -> None:
+        super().__init__(address, certificates, deadline_s)
+        self.stub = learner_pb2_grpc.LearnerServiceStub(self.channel)
+
+    def join(self, name: str, incarnation: int, role: Role, software_version: str) -> Membership:
+        """Announce an actor and get all it needs to act."""
+        request = learner_pb2.JoinRequest(
+            actor_name=name,
+            incarnation=incarnation,
+            role=wire.role_to_proto(role),
+            software_version=software_version,
+        )
+        return wire.membership_from_proto(self._unary(self.stub.Join, request))
+
+    def status(self) -> RunStatus:
+        """How the run goes now."""
+        return wire.run_status_from_proto(self._unary(self.stub.GetStatus, learner_pb2.GetStatusRequest()).status)
+
+    def watch(self, period_s: float = 1.0) -> Iterator[RunStatus]:
+        """How the run goes, now and every `period_s` seconds, until it is over."""
+        period = Duration()
+        period.FromNanoseconds(round(period_s * 1e9))
+        with translated(self.peer):
+            for response in self.stub.WatchStatus(learner_pb2.WatchStatusRequest(period=period)):
+                yield wire.run_status_from_proto(response.status)
+
+    def pause(self) -> int:
+        """Stop updating; returns the gradient updates so far."""
+        return int(self._unary(self.stub.PauseTraining, learner_pb2.PauseTrainingRequest()).updates)
+
+    def resume(self) -> int:
+        """Go on updating; returns the gradient updates so far."""
+        return int(self._unary(self.stub.ResumeTraining, learner_pb2.ResumeTrainingRequest()).updates)
+
+    def save_checkpoint(self) -> str:
+        """Write a checkpoint; returns its folder on the learner's disk."""
+        request = learner_pb2.SaveCheckpointRequest()
+        return str(self._unary(self.stub.SaveCheckpoint, request, _CHECKPOINT_DEADLINE_S).path)
+
+    def stop(self) -> None:
+        """End the run; the learner saves everything."""
+        self._unary(self.stub.StopRun, learner_pb2.StopRunRequest())
+
+    def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
+        """Report a node's energy, and processes that cannot report for themselves."""
+        request = learner_pb2.ReportEnergyRequest(
+            energy=wire.node_energy_to_proto(energy), processes=[wire.process_to_proto(stats) for stats in processes]
+        )
+        self._unary(self.stub.ReportEnergy, request)
+
+
+class QuantizerClient(_Client):
+    """Get policies."""
+
+    service = "quantizer"
+
+    def __init__(
+        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
+    ) -> None:
+        super().__init__(address, certificates, deadline_s)
+        self.stub = quantizer_pb2_grpc.QuantizerServiceStub(self.channel)
+
+    def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
+        """The newest policy of a scheme, then every newer one as soon as it is there; a slow caller skips some."""
+        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version)
+        with translated(self.peer):
+            yield from _policies(self.stub.WatchPolicies(request))
+
+    def get(self, scheme: str, version: int = 0) -> Policy:
+        """One retained policy, version 0 for the newest; raises NotFoundError when it is not retained."""
+        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version)
+        with translated(self.peer):
+            for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline)):
+                return policy
+        raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
+
+    def list(self) -> list[RetainedPolicy]:
+        """All retained versions, newest first."""
+        policies: list[RetainedPolicy] = []
+        token = ""
+        while True:
+            page = self._unary(self.stub.ListPolicies, quantizer_pb2.ListPoliciesRequest(page_token=token))
+            policies += [wire.retained_from_proto(policy) for policy in page.policies]
+            token = page.next_page_token
+            if not token:
+                return policies
+
+    def fidelity(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """The description of a retained policy with its fidelity report, version 0 for the newest."""
+        request = quantizer_pb2.GetFidelityReportRequest(scheme=scheme, version=version)
+        return wire.descriptor_from_proto(self._unary(self.stub.GetFidelityReport, request).policy)
+
+
+class ActorClient(_Client):
+    """Ask one actor."""
+
+    service = "actor"
+
+    def __init__(
+        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
+    ) -> None:
+        super().__init__(address, certificates, deadline_s)
+        self.stub = actor_pb2_grpc.ActorServiceStub(self.channel)
+
+    def status(self) -> ActorSelfStatus:
+        """How the actor is now."""
+        response = self._unary(self.stub.GetActorStatus, actor_pb2.GetActorStatusRequest())
+        return wire.actor_self_status_from_proto(response)
+
+    def evaluate(
+        self, episodes: int, scheme: str = "", policy_version: int = 0, seed: int = 0
+    ) -> Iterator[Episode | Evaluation]:
+        """Run greedy episodes on the actor: each as it ends, at the end the evaluation of all.
+
+        An empty scheme is the run's own, version 0 the newest.
+        """
+        request = actor_pb2.EvaluateRequest(episodes=episodes, scheme=scheme, policy_version=policy_version, seed=seed)
+        with translated(self.peer):
+            for response in self.stub.Evaluate(request):
+                if response.WhichOneof("payload") == "episode":
+                    yield wire.episode_from_proto(response.episode)
+                else:
+                    yield wire.evaluation_from_proto(response.evaluation)
+
+    def drain(self) -> tuple[int, int]:
+        """Stop the actor; returns how many segments it still sent, and how many it could not."""
+        response = self._unary(self.stub.Drain, actor_pb2.DrainRequest())
+        return response.sent_segments, response.unsent_segments
+
+
+def _policies(responses: Iterator[Any]) -> Iterator[Policy]:
+    descriptor: PolicyDescriptor | None = None
+    for response in responses:
+        if response.WhichOneof("payload") == "policy":
+            descriptor = wire.descriptor_from_proto(response.policy)
+            assembler = BlobAssembler(descriptor.version)
+        elif descriptor is None:
+            raise InvalidInputError("policy: expected a descriptor first, got a part of its model")
+        elif (model := assembler.add(response.part)) is not None:
+            yield Policy(descriptor, model)
+            descriptor = None

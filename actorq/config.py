@@ -1,0 +1,182 @@
+"""The run configuration: one typed tree, from YAML, environment variables and flags.
+
+Each field's description is its help text. The resolved tree is written to `config.yaml` in the run directory.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from actorq.settings import Settings
+from actorq.transport.options import MAX_SEGMENT_BYTES
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class DQNConfig(Settings):
+    """DQN: double, dueling, n-step, Huber loss, hard target updates."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (64, 64), description="units of each hidden layer"
+    )
+    learning_rate: PositiveFloat = Field(1e-3, description="Adam step size")
+    learning_rate_end: NonNegativeFloat = Field(
+        1e-3, description="Adam step size that is reached linearly after learning_rate_updates"
+    )
+    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
+    batch_size: PositiveInt = Field(64, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(3, description="environment steps of the return before bootstrapping")
+    target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the target network")
+    max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")
+    huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
+    double: bool = Field(True, description="select the bootstrap action with the online network (double DQN)")
+    dueling: bool = Field(True, description="separate value and advantage heads")
+
+
+class ReplayConfig(Settings):
+    """Replay: memory-mapped, so that every acknowledged transition outlives the learner."""
+
+    capacity: PositiveInt = Field(100_000, description="rows kept; one row per transition and a few per segment")
+    min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
+    prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
+    priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
+    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
+
+
+class RateLimiterConfig(Settings):
+    """How updates and environment steps keep pace, whatever the machine's speed."""
+
+    samples_per_insert: PositiveFloat = Field(
+        32.0, description="how often each transition is sampled, on average; higher is more updates per step"
+    )
+    error_buffer: PositiveFloat = Field(
+        50_000.0, description="how many samples either side may run ahead before it waits"
+    )
+
+
+class ExplorationConfig(Settings):
+    """Epsilon-greedy with a rate of its own for every environment (Ape-X, arXiv 1803.00933)."""
+
+    epsilon: Fraction = Field(0.4, description="base of the ladder epsilon ** (1 + alpha * i / (n - 1))")
+    alpha: NonNegativeFloat = Field(7.0, description="how steeply the rates fall over the n environments of the run")
+
+
+class PublicationConfig(Settings):
+    """When the learner's policy goes out."""
+
+    period_updates: PositiveInt = Field(100, description="gradient updates between two published policies")
+    calibration_size: PositiveInt = Field(256, description="recent observations sent along to measure fidelity")
+
+
+class EvaluationConfig(Settings):
+    """Greedy episodes of the served policy, run by an evaluator."""
+
+    episodes: PositiveInt = Field(20, description="episodes whose mean return is one evaluation")
+    period_updates: PositiveInt = Field(500, description="gradient updates between two evaluations, at least")
+
+
+class ActorConfig(Settings):
+    """How actors cut and queue what they experience."""
+
+    segment_length: PositiveInt = Field(16, description="environment steps per segment, at most")
+    max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
+        MAX_SEGMENT_BYTES, description="limit of one segment in bytes; segments are shortened to fit"
+    )
+    queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
+    report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
+
+
+class QuantizerConfig(Settings):
+    """What the quantizer keeps."""
+
+    retain_newest: PositiveInt = Field(32, description="newest versions kept on disk")
+    retain_best: NonNegativeInt = Field(3, description="versions with the best evaluations kept on disk besides")
+
+
+class CheckpointConfig(Settings):
+    """When the learner's state is saved."""
+
+    period_s: PositiveFloat = Field(10.0, description="seconds between two checkpoints")
+    keep: PositiveInt = Field(3, description="newest checkpoints kept on disk")
+
+
+class LearnerConfig(Settings):
+    """Resources of the learner."""
+
+    torch_threads: PositiveInt = Field(1, description="threads of a torch operation")
+
+
+class EnergyConfig(Settings):
+    """Energy and carbon, measured by one meter per node."""
+
+    enabled: bool = Field(True, description="measure energy and carbon")
+    country: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(
+        "USA", description="ISO 3166 alpha-3 code of the country whose power mix counts"
+    )
+    tdp_watts: PositiveFloat | None = Field(
+        None, description="thermal design power of the processors in W; codecarbon's guess when none"
+    )
+    ram_watts: PositiveFloat | None = Field(None, description="power of the memory in W; codecarbon's guess when none")
+    period_s: PositiveFloat = Field(2.0, description="seconds between two readings")
+
+
+class TransportConfig(Settings):
+    """How the services connect."""
+
+    certificates: Path | None = Field(
+        None, description="folder with ca.crt, tls.crt and tls.key: mutual TLS on every connection"
+    )
+    drain_s: PositiveFloat = Field(20.0, description="seconds that a service may take to end when told to")
+
+
+class RunConfig(Settings):
+    """A whole run."""
+
+    environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
+    algorithm: Literal["dqn"] = Field("dqn", description="learning algorithm")
+    seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
+    actors: PositiveInt = Field(2, description="actor processes")
+    environments_per_actor: PositiveInt = Field(8, description="environments that each actor steps as one batch")
+    scheme: Literal["int8", "fp32"] = Field("int8", description="how actors' policies are quantized")
+    target_return: float | None = Field(
+        None, description="mean evaluation return that ends the run; the environment's own threshold when none"
+    )
+    max_environment_steps: PositiveInt = Field(100_000, description="environment steps that end the run")
+
+    dqn: DQNConfig = DQNConfig()
+    replay: ReplayConfig = ReplayConfig()
+    rate_limiter: RateLimiterConfig = RateLimiterConfig()
+    exploration: ExplorationConfig = ExplorationConfig()
+    publication: PublicationConfig = PublicationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    actor: ActorConfig = ActorConfig()
+    quantizer: QuantizerConfig = QuantizerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    learner: LearnerConfig = LearnerConfig()
+    energy: EnergyConfig = EnergyConfig()
+    transport: TransportConfig = TransportConfig()
+
+    @model_validator(mode="after")
+    def _replay_holds_its_minimum(self) -> "RunConfig":
+        if self.replay.min_size * 2 > self.replay.capacity:
+            raise ValueError(
+                f"replay.capacity must be at least twice replay.min_size ({self.replay.min_size}), "
+                f"got {self.replay.capacity}"
+            )
+        return self
+
+    def epsilons(self, actor_index: int) -> tuple[float, ...]:
+        """Exploration rate of each environment of an actor: every `actors`-th rung of the ladder over all of them.
+
+        So each actor has rates from the whole ladder. Actors beyond the configured number share the others' rungs.
+        """
+        base, alpha = self.exploration.epsilon, self.exploration.alpha
+        rungs = self.actors * self.environments_per_actor
+        mine = range(actor_index % self.actors, rungs, self.actors)
+        return tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine)

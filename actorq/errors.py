@@ -1,0 +1,33 @@
+"""The errors of the domain, each with one meaning.
+
+They are raised where the fault is known, with what was expected and what came. `actorq.transport.errors` maps
+each to a gRPC status and back, and the command line prints them as one line; nothing else translates errors.
+"""
+
+
+class ActorQError(Exception):
+    """Base of all errors that this project raises on purpose."""
+
+
+class UserError(ActorQError):
+    """The person who started a process gave something that cannot work. Ends the process with exit code 2."""
+
+
+class InvalidInputError(ActorQError):
+    """A message or file is malformed: wrong dtype, shape, size, digest, or not finite."""
+
+
+class NotFoundError(ActorQError):
+    """The named run, version, scheme or file does not exist."""
+
+
+class ConflictError(ActorQError):
+    """The request is well-formed but does not fit the state of the service, such as another run's id."""
+
+
+class ExhaustedError(ActorQError):
+    """A stated bound (message size, queue, subscribers) would be exceeded."""
+
+
+class UnavailableError(ActorQError):
+    """The peer cannot be reached or is draining; the same call may succeed later."""

@@ -1,0 +1,114 @@
+"""One child process: its log, its lifeline, and the thread that waits for its end."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from actorq.errors import ActorQError
+from actorq.local.events import ChildExited
+from actorq.settings import ENVIRONMENT_PREFIX
+
+_ERROR_PREFIX = "error: "
+_TAIL_BYTES = 16 * 1024
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without this project's settings.
+
+    They are in the resolved configuration already; in a child they would win over the flags that won over them here.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+class Child:
+    """A started process in a session of its own, so that the terminal's Ctrl-C reaches only the launcher.
+
+    Its standard input is a pipe whose other end only this object holds, closed on exec like all of Python's own
+    descriptors: when the launcher is gone, however it went, the child reads the end of the file. Output is appended
+    to `log`. `on_exit` is called with its end, on another thread.
+
+    inherited: further descriptors that the child keeps open.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        on_exit: Callable[[ChildExited], None],
+        inherited: tuple[int, ...] = (),
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._on_exit = on_exit
+        with log.open("ab") as output:
+            self._log_start = output.tell()
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=child_environment(os.environ),
+                    pass_fds=inherited,
+                )
+            except OSError as error:
+                raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
+        self.pid = self._process.pid
+        self._waiter = threading.Thread(target=self._wait, name=f"wait-{name}", daemon=True)
+        self._waiter.start()
+
+    def lower_priority(self, increment: int) -> None:
+        """Let all others go first."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self.pid, increment)
+
+    def terminate(self) -> None:
+        """Ask it to drain."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and whatever it started, at once, and wait until it is gone."""
+        if self._process.returncode is None:
+            self._kill_group()
+        self._waiter.join()
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines that this life of the process wrote."""
+        with self.log.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(max(self._log_start, end - _TAIL_BYTES))
+            return stream.read().decode("utf-8", "replace").splitlines()[-count:]
+
+    def user_error(self) -> str | None:
+        """The line in which it told of a user's mistake, if it did."""
+        lines = [line for line in self.last_lines(50) if line.startswith(_ERROR_PREFIX)]
+        return lines[-1].removeprefix(_ERROR_PREFIX) if lines else None
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        # Environments may have processes of their own, which must not outlive the actor that was killed.
+        self._kill_group()
+        if self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.close()
+        self._on_exit(ChildExited(self.name, self.pid, code))
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def describe_exit(code: int) -> str:
+    """An exit code as people say it: the signal's name, or the code."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,119 @@
+"""Evaluates a run's retained policies without its learner: a quantizer on the run's store and an actor beside it."""
+
+import queue
+import threading
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc
+
+from actorq.client import ActorClient, QuantizerClient
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
+from actorq.local.child import Child, describe_exit
+from actorq.local.events import ChildExited
+from actorq.local.services import Kind, module_command, reserved_addresses
+from actorq.policy import PolicyDescriptor
+from actorq.process import EXIT_USER_ERROR
+from actorq.rundirectory import RunDirectory
+from actorq.trajectory import Episode, Evaluation
+from actorq.transport.options import Certificates
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What to evaluate; version 0 is the newest retained one."""
+
+    episodes: int
+    scheme: str
+    version: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """All episodes, and the policy that played them."""
+
+    evaluation: Evaluation
+    policy: PolicyDescriptor
+
+
+# What the session's threads put on its queue.
+_Item = Episode | EvaluationResult | ChildExited | ActorQError
+
+
+def evaluate_run(
+    run: RunDirectory, config: RunConfig, request: EvaluationRequest
+) -> Generator[Episode | EvaluationResult, None, None]:
+    """Yield each episode as it ends, then the result. Works while the run goes on, and never changes its learner.
+
+    Raises UserError when the policy does not exist or cannot be used, ActorQError when a process fails. Close the
+    iterator to end the processes early.
+    """
+    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
+        quantizer, actor = stack.enter_context(reserved_addresses(2))
+        children = {}
+        for name, command in _commands(run, quantizer, actor, config.environment).items():
+            children[name] = Child(name, command, logs / f"{name}.log", items.put)
+            stack.callback(children[name].kill)
+        client = stack.enter_context(ActorClient(actor, certificates))
+        policies = stack.enter_context(QuantizerClient(quantizer, certificates))
+        threading.Thread(target=_ask, args=(client, policies, request, items.put), daemon=True).start()
+        while True:
+            item = items.get()
+            if isinstance(item, ActorQError):
+                raise _as_user_error(item)
+            if isinstance(item, ChildExited):
+                raise _failure(children[item.name], item.code)
+            yield item
+            if isinstance(item, EvaluationResult):
+                return
+
+
+def _commands(run: RunDirectory, quantizer: str, actor: str, environment: str) -> dict[str, tuple[str, ...]]:
+    given = ("--config", str(run.config), "--lifeline")
+    return {
+        "quantizer": module_command(
+            Kind.QUANTIZER, *given, "--store", str(run.policies), "--listen", quantizer, "--name", "quantizer"
+        ),
+        "actor": module_command(
+            Kind.ACTOR,
+            *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", environment),
+            *("--listen", actor, "--name", "evaluator"),
+        ),
+    }
+
+
+def _ask(
+    client: ActorClient, policies: QuantizerClient, request: EvaluationRequest, put: Callable[[_Item], None]
+) -> None:
+    try:
+        # When a process ends before it serves, the caller sees that; this thread is a daemon and may wait on.
+        for channel in (policies.channel, client.channel):
+            grpc.channel_ready_future(channel).result()
+        for item in client.evaluate(request.episodes, request.scheme, request.version, request.seed):
+            if isinstance(item, Evaluation):
+                put(EvaluationResult(item, policies.fidelity(item.scheme, item.policy_version)))
+            else:
+                put(item)
+    except (ActorQError, ValueError, grpc.FutureCancelledError) as error:
+        # The last two are what a closed channel raises: nobody listens any more.
+        put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
+
+
+def _as_user_error(error: ActorQError) -> ActorQError:
+    """What the services refuse here was asked for by the user."""
+    return UserError(str(error)) if isinstance(error, InvalidInputError | NotFoundError | ConflictError) else error
+
+
+def _failure(child: Child, code: int) -> ActorQError:
+    if code == EXIT_USER_ERROR and (mistake := child.user_error()):
+        return UserError(mistake)
+    lines = "".join(f"\n  {line}" for line in child.last_lines(5))
+    return ActorQError(f"{child.name} ended ({describe_exit(code)}) before the evaluation did; its last lines:{lines}")

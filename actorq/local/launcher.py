@@ -1,0 +1,92 @@
+"""A run on this machine from its first process to its last."""
+
+import logging
+import queue
+from dataclasses import replace
+
+from actorq.config import RunConfig
+from actorq.local.events import Events, StatusReceived, signals_as_events
+from actorq.local.observer import Observer, ProcessView
+from actorq.local.services import reserved_addresses, services_of_run
+from actorq.local.supervisor import Outcome, Supervisor
+from actorq.local.watching import StatusWatch
+from actorq.rundirectory import Addresses, RunDirectory
+from actorq.status import RunStatus
+from actorq.transport.options import Certificates
+
+_PORT_ATTEMPTS = 3
+
+_log = logging.getLogger(__name__)
+
+
+def run_locally(run: RunDirectory, config: RunConfig, observer: Observer, resume: bool, lock: int) -> Outcome:
+    """Run all services on this machine until the run is over or a signal ends it; main thread only.
+
+    `run` holds the configuration already; `lock` is the descriptor of its lock, which the services inherit.
+    """
+    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    for attempt in range(1, _PORT_ATTEMPTS + 1):
+        outcome = _run_once(run, config, observer, resume, lock, certificates)
+        if not outcome.port_taken:
+            break
+        observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")
+    return outcome
+
+
+def _run_once(
+    run: RunDirectory,
+    config: RunConfig,
+    observer: Observer,
+    resume: bool,
+    lock: int,
+    certificates: Certificates | None,
+) -> Outcome:
+    events: Events = queue.SimpleQueue()
+    with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
+        addresses = AddressBook(run, Addresses(learner, quantizer), observer)
+        supervisor = Supervisor(
+            services_of_run(run, config, learner, quantizer, resume),
+            run,
+            events,
+            addresses,
+            config.transport.drain_s,
+            inherited=(lock,),
+        )
+        watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)))
+        try:
+            return supervisor.run()
+        finally:
+            watch.close()
+            addresses.close()
+
+
+class AddressBook:
+    """An observer that passes everything on, and keeps the run's addresses on disk as processes come and go."""
+
+    def __init__(self, run: RunDirectory, addresses: Addresses, observer: Observer) -> None:
+        self._run = run
+        self._addresses = addresses
+        self._observer = observer
+        run.write_addresses(addresses)
+
+    def process(self, view: ProcessView) -> None:
+        """Pass on."""
+        self._observer.process(view)
+
+    def status(self, status: RunStatus) -> None:
+        """Pass on, and look up actors that are new."""
+        connected = [actor.name for actor in status.actors if actor.connected]
+        found = {name: address for name in connected if (address := self._run.read_announcement(name))}
+        if found != self._addresses.actors:
+            self._addresses = replace(self._addresses, actors=found)
+            self._run.write_addresses(self._addresses)
+        self._observer.status(status)
+
+    def event(self, text: str) -> None:
+        """Pass on, and keep in the launcher's log."""
+        _log.info("%s", text)
+        self._observer.event(text)
+
+    def close(self) -> None:
+        """The run is over: nothing listens there any more."""
+        self._run.addresses.unlink(missing_ok=True)

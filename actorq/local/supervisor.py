@@ -1,0 +1,247 @@
+"""Keeps the processes of a run alive until the run is over, then ends them; leaves none behind."""
+
+import queue
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from actorq.local.child import Child, describe_exit
+from actorq.local.events import ChildExited, Event, Events, SignalReceived, StatusReceived
+from actorq.local.observer import Observer, ProcessState, ProcessView
+from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
+from actorq.local.services import Kind, Service
+from actorq.process import EXIT_BUDGET_ENDED, EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR
+from actorq.rundirectory import RunDirectory
+from actorq.status import RunState
+
+METER_NICENESS = 10
+_LAST_LINES = 5
+# What every service says when its address is taken; the launcher may have been given an unlucky port.
+_CANNOT_LISTEN = "cannot listen"
+# An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
+_AFTER_CLEAN_EXIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the launcher's exit code, and for the user what went wrong, if something did."""
+
+    exit_code: int
+    error: str | None = None
+    port_taken: bool = False
+
+
+class _Phase(Enum):
+    RUNNING = auto()
+    ENDING_LEARNER = auto()
+    ENDING_OTHERS = auto()
+
+
+class Supervisor:
+    """Runs `services` in the order given and restarts those that die.
+
+    The run is over when the learner ends by itself, when a process tells of a user's mistake, when one dies too
+    often, or when a signal arrives. Then the learner is ended first, since it saves the run, and the others after it;
+    each gets `drain_s` seconds. A second signal ends everything at once. Everything happens on the calling thread,
+    which waits on `events` only.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        run: RunDirectory,
+        events: Events,
+        observer: Observer,
+        drain_s: float,
+        *,
+        policy: RestartPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        inherited: tuple[int, ...] = (),
+    ) -> None:
+        self._services = {service.name: service for service in services}
+        self._run = run
+        self._events = events
+        self._observer = observer
+        self._drain_s = drain_s
+        self._clock = clock
+        self._inherited = inherited
+        rng = rng or random.Random()
+        self._histories = {
+            service.name: RestartHistory(
+                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), clock, rng
+            )
+            for service in services
+        }
+        self._children: dict[str, Child] = {}
+        self._starting: set[str] = set()
+        self._due: dict[str, float] = {}
+        self._phase = _Phase.RUNNING
+        self._deadline: float | None = None
+        self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
+        self._learner_is_ending = False
+
+    def run(self) -> Outcome:
+        """Start everything, return when nothing runs any more."""
+        try:
+            for name in self._services:
+                self._start(name)
+            while self._phase is _Phase.RUNNING or self._children:
+                event = self._next_event()
+                if event is None:
+                    self._act_on_time()
+                else:
+                    self._act_on(event)
+            return self._outcome
+        finally:
+            for child in self._children.values():
+                child.kill()
+
+    def _next_event(self) -> Event | None:
+        moments = [*self._due.values(), *([self._deadline] if self._deadline is not None else [])]
+        timeout = max(0.0, min(moments) - self._clock()) if moments else None
+        try:
+            return self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _act_on_time(self) -> None:
+        now = self._clock()
+        for name in [name for name, moment in self._due.items() if moment <= now]:
+            del self._due[name]
+            self._start(name)
+            self._observer.event(f"{name} restarted {self._histories[name].total}x")
+        if self._deadline is not None and self._deadline <= now:
+            self._deadline = None
+            late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
+            self._observer.event(f"{', '.join(late)} took longer than {self._drain_s:g} s to end: killed")
+            self._kill(late)
+
+    def _act_on(self, event: Event) -> None:
+        match event:
+            case StatusReceived(status):
+                self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
+                self._look_for_started()
+                self._observer.status(status)
+            case SignalReceived(number):
+                self._interrupted(number)
+            case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
+                self._exited(self._children.pop(name), code)
+
+    def _interrupted(self, number: signal.Signals) -> None:
+        if self._phase is not _Phase.RUNNING:
+            self._observer.event(f"{number.name} again: ending everything at once")
+            self._kill(list(self._children))
+            return
+        self._observer.event(f"{number.name}: saving the run and ending (once more to end at once)")
+        self._end(Outcome(128 + number))
+
+    def _exited(self, child: Child, code: int) -> None:
+        service = self._services[child.name]
+        if self._phase is not _Phase.RUNNING:
+            self._show(child.name, ProcessState.EXITED)
+            if service.kind is Kind.LEARNER and self._phase is _Phase.ENDING_LEARNER:
+                self._end_others()
+        elif service.kind is Kind.LEARNER and code in (EXIT_OK, EXIT_BUDGET_ENDED):
+            self._show(child.name, ProcessState.EXITED)
+            self._end(Outcome(code))
+        elif self._learner_is_ending and code == EXIT_OK:
+            self._show(child.name, ProcessState.EXITED)
+        elif code == EXIT_USER_ERROR and service.kind is not Kind.METER and (mistake := child.user_error()):
+            self._mistaken(child, mistake)
+        else:
+            self._restart_later(child, code)
+
+    def _mistaken(self, child: Child, mistake: str) -> None:
+        port_taken = _CANNOT_LISTEN in mistake
+        if port_taken and self._histories[child.name].total:
+            # It could listen there before, so this is no mistake of the user's and passes.
+            self._restart_later(child, EXIT_USER_ERROR)
+            return
+        self._show(child.name, ProcessState.EXITED)
+        self._end(Outcome(EXIT_USER_ERROR, mistake, port_taken))
+
+    def _restart_later(self, child: Child, code: int) -> None:
+        history = self._histories[child.name]
+        delay = history.next_delay()
+        fate = "ended" if code == EXIT_OK else f"died ({describe_exit(code)})"
+        if delay is None:
+            self._given_up(child, fate)
+            return
+        if code == EXIT_OK:
+            delay = max(delay, _AFTER_CLEAN_EXIT_S)
+        self._due[child.name] = self._clock() + delay
+        self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s")
+        self._show(child.name, ProcessState.RESTARTING)
+
+    def _given_up(self, child: Child, fate: str) -> None:
+        restarts = self._histories[child.name].total
+        self._show(child.name, ProcessState.GIVEN_UP)
+        if self._services[child.name].kind is Kind.METER:
+            self._observer.event(f"meter {fate} again: the run goes on without, see {child.log}")
+            return
+        lines = "".join(f"\n  {line}" for line in child.last_lines(_LAST_LINES))
+        self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))
+
+    def _end(self, outcome: Outcome) -> None:
+        """Begin to end the run; the learner first, if it still runs."""
+        self._outcome = outcome
+        for name in self._due:
+            self._show(name, ProcessState.EXITED)
+        self._due.clear()
+        if "learner" in self._children:
+            self._phase = _Phase.ENDING_LEARNER
+            self._terminate(["learner"])
+        else:
+            self._end_others()
+
+    def _end_others(self) -> None:
+        self._phase = _Phase.ENDING_OTHERS
+        self._terminate(list(self._children))
+
+    def _terminate(self, names: list[str]) -> None:
+        # A service ends itself at the end of its drain time; the second more lets it tell why.
+        self._deadline = self._clock() + self._drain_s + 1.0
+        for name in names:
+            self._children[name].terminate()
+            self._show(name, ProcessState.ENDING)
+
+    def _kill(self, names: list[str]) -> None:
+        for name in names:
+            self._children[name].kill()
+
+    def _start(self, name: str) -> None:
+        service = self._services[name]
+        again = self._histories[name].total > 0
+        self._run.announcement(name).unlink(missing_ok=True)
+        child = Child(
+            name,
+            service.restart_command if again else service.command,
+            self._run.log(name),
+            self._events.put,
+            self._inherited,
+        )
+        self._children[name] = child
+        if service.kind is Kind.METER:
+            child.lower_priority(METER_NICENESS)
+        self._starting.add(name)
+        self._show(name, ProcessState.STARTING)
+
+    def _look_for_started(self) -> None:
+        for name in tuple(self._starting):
+            if name not in self._children:
+                self._starting.discard(name)
+            # The meter serves nothing and announces nothing.
+            elif self._services[name].kind is Kind.METER or self._run.read_announcement(name):
+                self._starting.discard(name)
+                self._show(name, ProcessState.RUNNING)
+
+    def _show(self, name: str, state: ProcessState) -> None:
+        child = self._children.get(name)
+        view = ProcessView(
+            name, self._services[name].kind, state, child.pid if child else None, self._histories[name].total
+        )
+        self._observer.process(view)

@@ -1,0 +1,66 @@
+"""The thread that follows the learner's status over all of its lives."""
+
+import random
+import threading
+from collections.abc import Callable
+
+from actorq.client import LearnerClient
+from actorq.errors import ActorQError, UnavailableError
+from actorq.status import RunStatus
+from actorq.transport.options import Certificates
+from actorq.transport.reconnect import Backoff, keep_connected
+
+# The learner is on this machine and a person is looking: try often.
+_BACKOFF = Backoff(initial_s=0.1, maximum_s=0.5)
+
+
+class StatusWatch:
+    """Calls `receive` with each status from `address`, on a thread of its own, until the run is over or `close`."""
+
+    def __init__(
+        self,
+        address: str,
+        certificates: Certificates | None,
+        receive: Callable[[RunStatus], None],
+        period_s: float = 0.5,
+    ) -> None:
+        self._address = address
+        self._certificates = certificates
+        self._receive = receive
+        self._period_s = period_s
+        self._stop = threading.Event()
+        self._client: LearnerClient | None = None
+        self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching; no call of `receive` follows."""
+        self._stop.set()
+        if client := self._client:
+            client.close()
+        self._thread.join(timeout=2.0)
+
+    def wait(self) -> None:
+        """Return when the run is over or the watch was closed."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        keep_connected(self._watch, self._stop, f"learner at {self._address}", random.Random(), _BACKOFF)
+
+    def _watch(self, connected: Callable[[], None]) -> None:
+        try:
+            with LearnerClient(self._address, self._certificates) as client:
+                self._client = client
+                for status in client.watch(self._period_s):
+                    connected()
+                    if self._stop.is_set():
+                        return
+                    self._receive(status)
+                    if status.state.final:
+                        return
+        except UnavailableError:
+            raise
+        except (ActorQError, ValueError) as error:
+            # Whatever is wrong with one life of the learner, the next may answer; ValueError is a closed channel.
+            raise UnavailableError(f"learner at {self._address}: {error}") from error
+        raise UnavailableError(f"learner at {self._address}: ended the stream before the run was over")

@@ -1,0 +1,154 @@
+"""How every service process lives: flags, address, signals, lifeline, exit code.
+
+A service gives `run_process` an object that registers its servicers and runs until it is done; everything around it
+is the same for all three.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+from pydantic import Field
+
+from actorq import settings
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.settings import Settings
+from actorq.telemetry.logs import configure_logging
+from actorq.transport.options import Certificates
+from actorq.transport.server import Server
+
+EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR, EXIT_BUDGET_ENDED = 0, 1, 2, 3
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessSettings(Settings):
+    """Where this process lives; not part of the run's configuration."""
+
+    listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
+    name: str = Field("", description="name of this process in the run; its host name and process id when empty")
+    announce: Path | None = Field(None, description="file in which the address is written once the service is up")
+    lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
+
+
+class Service(Protocol):
+    """What a service process runs; `begin_drain` may be called from the event loop at any time after `register`."""
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicers and return the full names of their services."""
+        ...
+
+    async def run(self, address: str) -> int:
+        """Serve from `address` until done or drained; return the exit code."""
+        ...
+
+    def begin_drain(self) -> None:
+        """Finish what is in flight, then let `run` return. Called at most once."""
+        ...
+
+
+def parse_arguments(
+    program: str, description: str, models: Sequence[type[Settings]], arguments: Sequence[str] | None = None
+) -> tuple[Settings, ...]:
+    """Resolve each of `models` from --config, the environment and flags; raises UserError.
+
+    The YAML file holds the run's configuration, and may hold settings of the process under `process`.
+    """
+    parser = settings.OneLineParser(prog=program, description=description, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings (default: none)")
+    for model in models:
+        settings.add_flags(parser, model)
+    namespace = parser.parse_args(arguments)
+    tree = settings.from_file(namespace.config) if namespace.config else {}
+    process_tree = tree.pop("process", {})
+    settings.check_environment(models, os.environ)
+    return tuple(
+        settings.build(
+            model,
+            tree if model is RunConfig else process_tree,
+            settings.from_environment(model, os.environ),
+            settings.from_flags(model, namespace),
+        )
+        for model in models
+    )
+
+
+def main(run: Callable[[], int]) -> int:
+    """Run a process's body; a user's mistake is one line on standard error and exit code 2."""
+    try:
+        return run()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return EXIT_USER_ERROR
+    except ActorQError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig) -> int:
+    """Serve until the service is done; SIGTERM and SIGINT drain it once and end it at once the second time."""
+    configure_logging(name)
+    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    return asyncio.run(_serve(service, process, certificates, config.transport.drain_s))
+
+
+async def _serve(service: Service, process: ProcessSettings, certificates: Certificates | None, drain_s: float) -> int:
+    server = Server(process.listen, certificates)
+    address = await server.start(service.register(server.grpc_server))
+    _log.info("serving on %s", address)
+    drain = _Drain(service, drain_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, drain.request, signal.Signals(number).name)
+    if process.announce:
+        _announce(process.announce, address)
+    if process.lifeline:
+        threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
+    try:
+        return await service.run(address)
+    finally:
+        await server.stop(grace_s=min(2.0, drain_s))
+
+
+class _Drain:
+    """The first request drains; a second one, or running out of time, ends the process."""
+
+    def __init__(self, service: Service, drain_s: float) -> None:
+        self._service = service
+        self._drain_s = drain_s
+        self._requested = False
+
+    def request(self, reason: str) -> None:
+        if self._requested:
+            _log.error("%s while draining: ending at once", reason)
+            os._exit(EXIT_FAILED)
+        self._requested = True
+        _log.info("%s: draining for at most %.0f s", reason, self._drain_s)
+        # A thread and not the event loop: it has to work when the loop is what hangs.
+        deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))
+        deadline.daemon = True
+        deadline.start()
+        self._service.begin_drain()
+
+
+def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    loop.call_soon_threadsafe(drain.request, "the parent process is gone")
+
+
+def _announce(path: Path, address: str) -> None:
+    temporary = path.with_suffix(".partial")
+    temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,202 @@
+"""Settings of any typed tree, from a YAML file, environment variables and flags, in that rising order.
+
+The tree is a pydantic model whose fields carry their own description, unit and bounds. A setting `replay.capacity`
+is `replay: {capacity: ...}` in YAML, ACTORQ_REPLAY__CAPACITY in the environment and `--replay.capacity` as a flag;
+underscores of field names are dashes in flags.
+"""
+
+import argparse
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from actorq.errors import UserError
+
+T = TypeVar("T", bound=BaseModel)
+
+ENVIRONMENT_PREFIX = "ACTORQ_"
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and nothing that is not declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One setting: its path in the tree and its declaration."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def flag(self) -> str:
+        """As on the command line."""
+        return "--" + ".".join(self.path).replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """As in the environment."""
+        return ENVIRONMENT_PREFIX + "__".join(self.path).upper()
+
+    @property
+    def help(self) -> str:
+        """Description, choices and default in a line."""
+        default = self.field.get_default(call_default_factory=True)
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        suffix = "" if self.field.is_required() else f" (default: {'none' if shown is None else shown})"
+        return f"{self.field.description}{suffix}".replace("%", "%%")
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a wrong flag in one line instead of printing the usage, which is long here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with what is wrong and where the flags are listed."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """All settings of a tree, in the order of declaration."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from leaves(field.annotation, (*path, name))
+        else:
+            yield Leaf((*path, name), field)
+
+
+def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
+    """Declare a flag for each setting, grouped by section; unset flags are absent from the parsed namespace."""
+    groups: dict[tuple[str, ...], Any] = {}
+    for leaf in leaves(model):
+        section = leaf.path[:-1]
+        if section not in groups:
+            title = ".".join(section) if section else "run"
+            groups[section] = parser.add_argument_group(title, _section_description(model, section))
+        kind = _plain_type(leaf.field.annotation)
+        options: dict[str, Any] = {"dest": ".".join(leaf.path), "default": argparse.SUPPRESS, "help": leaf.help}
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif typing.get_origin(kind) is typing.Literal:
+            options["metavar"] = "{" + ",".join(map(str, typing.get_args(kind))) + "}"
+        else:
+            options["metavar"] = {int: "N", float: "X", Path: "PATH"}.get(kind, "VALUE" if kind is str else "N,N,..")
+        groups[section].add_argument(leaf.flag, **options)
+
+
+def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[str, Any]:
+    """The settings of `model` that were given as flags, as a nested dict."""
+    tree: dict[str, Any] = {}
+    for leaf in leaves(model):
+        if hasattr(namespace, ".".join(leaf.path)):
+            _put(tree, leaf.path, _text_to_value(leaf, getattr(namespace, ".".join(leaf.path))))
+    return tree
+
+
+def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of `model` that the environment has, as a nested dict; other variables are left alone."""
+    tree: dict[str, Any] = {}
+    for leaf in leaves(model):
+        if leaf.variable in environment:
+            _put(tree, leaf.path, _text_to_value(leaf, environment[leaf.variable]))
+    return tree
+
+
+def check_environment(models: Sequence[type[BaseModel]], environment: Mapping[str, str]) -> None:
+    """Raise UserError for a variable with this project's prefix that is no setting: most likely a slip."""
+    known = {leaf.variable for model in models for leaf in leaves(model)}
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            raise UserError(f"environment variable {name} is no setting{_suggest(name, known)}")
+
+
+def from_file(path: Path) -> dict[str, Any]:
+    """A YAML file's settings as a nested dict."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config: cannot read {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"--config: {path} is not YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise UserError(f"--config: {path} must hold settings as 'name: value', got {type(tree).__name__}")
+    return tree
+
+
+def build(model: type[T], *trees: dict[str, Any]) -> T:
+    """Validate the trees, later ones over earlier ones; raises UserError with the first fault in one line."""
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        _merge(merged, tree)
+    try:
+        return model.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(_explain(model, error)) from None
+
+
+def to_yaml(settings: BaseModel) -> str:
+    """The whole tree as YAML, in the order of declaration."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+
+
+def _plain_type(annotation: Any) -> Any:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return next(kind for kind in typing.get_args(annotation) if kind is not type(None))
+    return annotation
+
+
+def _text_to_value(leaf: Leaf, value: Any) -> Any:
+    if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is tuple:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, str) and value.lower() == "none" and type(None) in typing.get_args(leaf.field.annotation):
+        return None
+    return value
+
+
+def _section_description(model: type[BaseModel], section: tuple[str, ...]) -> str:
+    for name in section:
+        annotation = model.model_fields[name].annotation
+        assert isinstance(annotation, type)
+        model = annotation
+    return " ".join((model.__doc__ or "").split())
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _merge(target: dict[str, Any], source: dict[str, Any]) -> None:
+    for name, value in source.items():
+        if isinstance(value, dict) and isinstance(target.get(name), dict):
+            _merge(target[name], value)
+        else:
+            target[name] = value
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
+    fault = error.errors()[0]
+    path = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"unknown setting '{path}'{_suggest(path, {'.'.join(leaf.path) for leaf in leaves(model)})}"
+    got = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
+    others = f" (and {error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)
+    return f"setting '{path}': {message}, got {got!r}{others}"
+
+
+def _suggest(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else "; see --help for all settings"

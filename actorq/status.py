@@ -1,0 +1,151 @@
+"""How a run and its processes are: what the learner tells, and the display, the summary and the client read."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from actorq.policy import PolicyDescriptor
+from actorq.telemetry.process_stats import ProcessStats
+from actorq.trajectory import EnvironmentSpec, Evaluation, Role
+
+
+class RunState(Enum):
+    """State of a run; the last three are final."""
+
+    WAITING_FOR_ACTORS = "waiting for actors"
+    COLLECTING = "collecting"
+    TRAINING = "training"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    SOLVED = "solved"
+    BUDGET_ENDED = "budget ended"
+    STOPPED = "stopped"
+
+    @property
+    def final(self) -> bool:
+        """Whether the run is over."""
+        return self in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What all actors of a run share; an actor gets it when it joins."""
+
+    run_id: str
+    environment_id: str
+    seed: int
+    environments_per_actor: int
+    segment_length: int
+    max_segment_bytes: int
+    queue_segments: int
+    scheme: str
+    evaluation_episodes: int
+    evaluation_period_updates: int
+    report_period_s: float
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A learner's answer to an actor that joins: the run, its place in it, and where to go on.
+
+    epsilons: exploration rate of each of its environments.
+    """
+
+    run: RunSpec
+    actor_index: int
+    epsilons: tuple[float, ...]
+    resume_after_sequence: int
+
+
+@dataclass(frozen=True)
+class ActorReport:
+    """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot."""
+
+    policy_version: int
+    scheme: str
+    environment_steps: int
+    steps_per_second: float
+    queued_segments: int
+    activation_seconds: tuple[float, ...]
+    process: ProcessStats
+
+
+@dataclass(frozen=True)
+class ActorStatus:
+    """An actor as the learner sees it."""
+
+    name: str
+    role: Role
+    index: int
+    connected: bool
+    report: ActorReport | None
+
+
+@dataclass(frozen=True)
+class ActorSelfStatus:
+    """An actor as it sees itself."""
+
+    name: str
+    activity: str
+    report: ActorReport
+    environment: EnvironmentSpec | None
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """A process and the energy attributed to it, in kWh."""
+
+    process: ProcessStats
+    kwh: float
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy attributed to the run, how it was got, and each service's share in kWh."""
+
+    kwh: float
+    co2_kg: float
+    method: str
+    kwh_per_service: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A quantizer's answer to a checkpoint: what it emitted, for how many watching actors, how long it took."""
+
+    version: int
+    policies: tuple[PolicyDescriptor, ...]
+    emit_seconds: float
+    subscribers: int
+    process: ProcessStats
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run goes; the fields are explained at the message of the same name in protos/actorq/v1/learner.proto."""
+
+    run_id: str
+    state: RunState
+    environment_id: str
+    algorithm: str
+    elapsed_s: float
+    environment_steps: int
+    environment_steps_per_s: float
+    updates: int
+    updates_per_s: float
+    samples_per_insert: float
+    episodes: int
+    training_return: float | None
+    evaluation: Evaluation | None
+    target_return: float | None
+    max_environment_steps: int
+    policy_version: int
+    staleness_p50: float
+    staleness_p99: float
+    emitted: PolicyDescriptor | None
+    quantizer_connected: bool
+    actors: tuple[ActorStatus, ...]
+    processes: tuple[ProcessUsage, ...]
+    energy: Energy
+    starved_s: float
+    loss: float
+    activation_s: float | None

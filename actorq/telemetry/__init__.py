@@ -1,0 +1,1 @@
+"""What processes say about themselves: logs, resources, energy."""

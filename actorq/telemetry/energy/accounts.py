@@ -1,0 +1,116 @@
+"""What the ledger keeps of each process and of each node: the counters last seen, and the running totals."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy
+from actorq.telemetry.energy.sharing import Interval
+
+LOOK_BACK = 32
+"""Intervals of a meter that late process reports can still claim."""
+
+REMEMBERED_LIVES = 4
+"""Incarnations of a process whose late reports are still told from a new start."""
+
+
+class ProcessKey(NamedTuple):
+    """Names a process across its restarts."""
+
+    role: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.name}"
+
+
+@dataclass
+class ProcessAccount:
+    """A process over all its incarnations."""
+
+    energy: Amount = field(default_factory=Amount)
+    cpu_seconds: float = 0.0
+    seen: dict[str, float] = field(default_factory=dict)
+    """CPU seconds last seen of each incarnation, oldest incarnation first."""
+
+    def take(self, incarnation: str, cpu_seconds: float) -> float:
+        """Note a cumulative report; returns the CPU seconds that are new. A report that came too late has none."""
+        last = self.seen.get(incarnation, 0.0)
+        fresh = max(cpu_seconds - last, 0.0)
+        self.seen[incarnation] = last + fresh
+        while len(self.seen) > REMEMBERED_LIVES:
+            del self.seen[next(iter(self.seen))]
+        self.cpu_seconds += fresh
+        return fresh
+
+
+class Counters(NamedTuple):
+    """The cumulative figures of a meter."""
+
+    shared_kwh: float = 0.0
+    """Processors and memory."""
+    gpu_kwh: float = 0.0
+    co2_kg: float = 0.0
+    busy_seconds: float = 0.0
+
+
+@dataclass
+class NodeAccount:
+    """A machine over all lives of its meter."""
+
+    method: str = f"{UNAVAILABLE}: no meter has reported"
+    meter: str = ""
+    """The life of the meter that `last` belongs to; empty before the first reading."""
+    last: Counters = field(default_factory=Counters)
+    previous_meter: str = ""
+    total: Amount = field(default_factory=Amount)
+    charged: Amount = field(default_factory=Amount)
+    """What processes of the run were charged of the total."""
+    intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=LOOK_BACK))
+    """Newest first."""
+    unsettled_cpu: dict[ProcessKey, float] = field(default_factory=dict)
+    """CPU seconds reported since the last reading."""
+    gpu_users: set[ProcessKey] = field(default_factory=set)
+
+    @property
+    def metered(self) -> bool:
+        """Whether a working meter covers this machine."""
+        return not self.method.startswith(UNAVAILABLE)
+
+    @property
+    def total_unclaimed(self) -> Amount:
+        """The part of the total that no process was charged for; not below zero for rounding."""
+        return Amount(
+            max(self.total.kwh - self.charged.kwh, 0.0),
+            max(self.total.co2_kg - self.charged.co2_kg, 0.0),
+        )
+
+    def add_cpu(self, key: ProcessKey, cpu_seconds: float) -> None:
+        """Note CPU seconds to be charged at the next reading."""
+        self.unsettled_cpu[key] = self.unsettled_cpu.get(key, 0.0) + cpu_seconds
+
+    def take(self, reading: NodeEnergy, meter: str) -> tuple[Interval, Amount]:
+        """Note a cumulative reading.
+
+        Returns:
+            What is new: the interval to be shared by CPU time (processors and memory), and the accelerators' part.
+        """
+        if meter == self.previous_meter:
+            # A late word of a meter that was replaced: all it could add lies before what is settled.
+            return Interval(Amount(), 0.0), Amount()
+        if meter != self.meter:
+            # Nobody measured between the two lives, so CPU time of that gap must not claim what lies before it.
+            self.intervals.clear()
+            self.previous_meter, self.meter, self.last = self.meter, meter, Counters()
+        self.method = reading.method
+        now = Counters(reading.cpu_kwh + reading.ram_kwh, reading.gpu_kwh, reading.co2_kg, reading.busy_cpu_seconds)
+        # Field by field, so that a reading older than the last one adds nothing.
+        now = Counters(*map(max, now, self.last))
+        new = Counters(*(counter - before for counter, before in zip(now, self.last, strict=True)))
+        self.last = now
+        everything = Amount(new.shared_kwh + new.gpu_kwh, new.co2_kg)
+        self.total += everything
+        gpu_part = new.gpu_kwh / everything.kwh if everything.kwh > 0 else 0.0
+        gpu = Amount(new.gpu_kwh, new.co2_kg * gpu_part)
+        shared = Amount(new.shared_kwh, new.co2_kg - gpu.co2_kg)
+        return Interval(shared, new.busy_seconds), gpu

@@ -1,0 +1,193 @@
+"""The meter of a node: one per machine, in a process of its own, so that nothing it does can hurt a run."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import psutil
+
+from actorq.telemetry.energy.readings import UNAVAILABLE, NodeEnergy
+from actorq.telemetry.energy.tracker import CodecarbonTracker, EnergyTracker, TrackerError, TrackerTotals
+
+_NOTHING = TrackerTotals(cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=0.0, co2_kg=0.0)
+
+
+@dataclass(frozen=True)
+class MeterSettings:
+    """What a machine cannot say about itself."""
+
+    country_iso_code: str | None = None
+    """Three letters, such as FRA: whose grid's carbon intensity applies. None: the world's average."""
+    tdp_watts: float | None = None
+    """Power of all the machine's processors at full load, used where no counter can be read. None: codecarbon's."""
+    ram_watts: float | None = None
+    """Constant power of the machine's memory. None: codecarbon's guess from its size."""
+    minimum_interval_seconds: float = 1.0
+    """Readings closer than this repeat the last one.
+
+    The load model is cubic, so short intervals, whose load is mostly all or nothing, would make the same work look
+    more expensive; codecarbon itself samples once a second.
+    """
+
+
+class NodeMeter:
+    """Reads a tracker and the machine's CPU time together. Once constructed, no method raises."""
+
+    def __init__(
+        self,
+        node: str,
+        tracker: EnergyTracker | None,
+        *,
+        reason: str = "no tracker",
+        minimum_interval_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        busy_cpu_seconds: Callable[[], float] | None = None,
+    ) -> None:
+        """Begin counting.
+
+        Args:
+            node: the machine's name, not empty.
+            tracker: what measures the energy; None if nothing does.
+            reason: why there is no tracker.
+            minimum_interval_seconds: readings closer than this repeat the last one.
+            clock: monotonic seconds.
+            busy_cpu_seconds: non-idle CPU seconds of the machine since any fixed time; by default the kernel's.
+        """
+        self._node = node
+        self._tracker = tracker
+        self._minimum_interval_seconds = minimum_interval_seconds
+        self._clock = clock
+        self._busy = busy_cpu_seconds or machine_busy_cpu_seconds
+        self._unavailable = "" if tracker else reason
+        self._totals = _NOTHING
+        self._busy_seconds = 0.0
+        self._busy_at_start = self._sum_of_busy_seconds()
+        self._read_at: float | None = None
+        self._reading = self._compose()
+
+    @classmethod
+    def create(
+        cls,
+        node: str,
+        settings: MeterSettings | None = None,
+        *,
+        start_tracker: Callable[[MeterSettings], EnergyTracker] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """A meter of this machine with codecarbon; one that says why it measures nothing where that fails.
+
+        Takes about 1.5 s and 75 MB. One per machine is enough: each counts the whole of it.
+
+        Args:
+            node: the machine's name, not empty.
+            settings: what the machine cannot say about itself.
+            start_tracker: starts what measures; codecarbon by default.
+            clock: monotonic seconds.
+        """
+        settings = settings or MeterSettings()
+        tracker: EnergyTracker | None = None
+        reason = ""
+        try:
+            tracker = (start_tracker or _start_codecarbon)(settings)
+        except ImportError as error:
+            reason = f"codecarbon cannot be imported ({error})"
+        except Exception as error:  # Whatever goes wrong in there must not cost the run its meter's CPU counts.
+            reason = _in_words(error)
+        return cls(
+            node,
+            tracker,
+            reason=reason,
+            minimum_interval_seconds=settings.minimum_interval_seconds,
+            clock=clock,
+        )
+
+    def read(self) -> NodeEnergy:
+        """What the machine has used since the meter started.
+
+        Every figure only grows. If the tracker fails, the energies stand still, the method says why, and the next
+        reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
+        """
+        now = self._clock()
+        if self._read_at is not None and now - self._read_at < self._minimum_interval_seconds:
+            return self._reading
+        self._read_at = now
+        if self._tracker is not None:
+            try:
+                self._totals = _grown(self._totals, self._tracker.read())
+                self._unavailable = ""
+            except Exception as error:  # A meter outlives its tracker.
+                self._unavailable = _in_words(error)
+        busy = self._sum_of_busy_seconds()
+        if busy is not None and self._busy_at_start is not None:
+            self._busy_seconds = max(self._busy_seconds, busy - self._busy_at_start)
+        self._reading = self._compose()
+        return self._reading
+
+    def close(self) -> None:
+        """Stop measuring; later readings repeat the last one's figures."""
+        tracker, self._tracker = self._tracker, None
+        self._unavailable = self._unavailable or "the meter is closed"
+        if tracker is not None:
+            try:
+                tracker.close()
+            except Exception as error:  # It measures no more either way.
+                self._unavailable = _in_words(error)
+
+    def _compose(self) -> NodeEnergy:
+        tracker = self._tracker
+        method, tdp = "", None
+        if tracker is not None and not self._unavailable:
+            method, tdp = tracker.method, tracker.tdp_watts
+        return NodeEnergy(
+            node=self._node,
+            cpu_kwh=self._totals.cpu_kwh,
+            ram_kwh=self._totals.ram_kwh,
+            gpu_kwh=self._totals.gpu_kwh,
+            co2_kg=self._totals.co2_kg,
+            busy_cpu_seconds=self._busy_seconds,
+            method=method or f"{UNAVAILABLE}: {self._unavailable}",
+            tdp_watts=tdp,
+        )
+
+    def _sum_of_busy_seconds(self) -> float | None:
+        try:
+            return self._busy()
+        except Exception:  # Without the denominator nothing can be shared, but the node's total still stands.
+            return None
+
+
+def machine_busy_cpu_seconds() -> float:
+    """CPU seconds since boot that this machine spent on work, over all cores.
+
+    Not counted: idling, waiting for disks, time stolen by a hypervisor (nothing here ran in it, and no process is
+    charged for it), and guest time, which Linux already counts as user time.
+    """
+    times = psutil.cpu_times()
+    without = ("idle", "iowait", "steal", "guest", "guest_nice")
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in without))
+
+
+def _start_codecarbon(settings: MeterSettings) -> EnergyTracker:
+    return CodecarbonTracker(settings.country_iso_code, settings.tdp_watts, settings.ram_watts)
+
+
+def _grown(last: TrackerTotals, new: TrackerTotals) -> TrackerTotals:
+    """`new`, but never below `last`.
+
+    Raises:
+        TrackerError: a figure is not finite.
+    """
+    if not all(map(math.isfinite, (new.cpu_kwh, new.ram_kwh, new.gpu_kwh, new.co2_kg))):
+        raise TrackerError(f"expected finite energies, got {new}")
+    return TrackerTotals(
+        cpu_kwh=max(last.cpu_kwh, new.cpu_kwh),
+        ram_kwh=max(last.ram_kwh, new.ram_kwh),
+        gpu_kwh=max(last.gpu_kwh, new.gpu_kwh),
+        co2_kg=max(last.co2_kg, new.co2_kg),
+    )
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, TrackerError) else f"{type(error).__name__}: {error}"

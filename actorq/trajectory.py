@@ -1,0 +1,176 @@
+"""What actors produce: columnar trajectory segments, finished episodes and evaluations.
+
+Domain objects only. `actorq.wire` turns them into messages, `learner_service.intake` checks and stores them.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one observation or action, without batch dimensions; bounds when the space has them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element of the space."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What a learner must know of an environment to build its networks.
+
+    `actions` is the spec of one action: shape () and an integer dtype for discrete actions, of which there are
+    `discrete_actions`; otherwise `discrete_actions` is 0. `reward_threshold` is the mean return at which the
+    environment's makers call it solved, if they say.
+    """
+
+    environment_id: str
+    observations: ArraySpec
+    actions: ArraySpec
+    discrete_actions: int
+    max_episode_steps: int = 0
+    reward_threshold: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that `from_json` turns back into an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
+        """Restore what `to_json` returned, also after it went through JSON."""
+        observations, actions = (
+            ArraySpec(**{**values[name], "shape": tuple(values[name]["shape"])}) for name in ("observations", "actions")
+        )
+        return cls(**{**values, "observations": observations, "actions": actions})
+
+
+@dataclass(frozen=True)
+class PolicySpan:
+    """From step `first_step` of its segment on, this policy acted for every environment of the batch."""
+
+    first_step: int
+    version: int
+    scheme: str
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: undiscounted return, length in environment steps, index of its environment."""
+
+    episode_return: float
+    length: int
+    environment: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """T consecutive steps of N environments, time-major.
+
+    observations: [T + 1, N, *observation]; row t + 1 follows action t, so the last row is only bootstrapped from.
+    actions:      [T, N, *action]
+    rewards:      float32[T, N]
+    terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
+    truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
+    valid:        bool[T, N], false where the step only reset the environment (next-step autoreset): the
+                  observation at such a row is the final one of the ended episode, and its action was ignored
+    spans:        who acted when, ascending `first_step`, the first is 0
+    episodes:     episodes that ended inside the segment
+    """
+
+    sequence: int
+    observations: Array
+    actions: Array
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    spans: tuple[PolicySpan, ...]
+    episodes: tuple[Episode, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """T, the number of steps of each environment."""
+        return int(self.rewards.shape[0])
+
+    @property
+    def environments(self) -> int:
+        """N, the number of environments stepped as one batch."""
+        return int(self.rewards.shape[1])
+
+    @property
+    def transitions(self) -> int:
+        """How many of the T * N steps are transitions, that is, not resets."""
+        return int(np.count_nonzero(self.valid))
+
+    def policy_versions(self) -> NDArray[np.int64]:
+        """The version that acted at each step, int64[T]."""
+        versions = np.empty(self.steps, np.int64)
+        for span in self.spans:
+            versions[span.first_step :] = span.version
+        return versions
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        """Raise InvalidInputError unless every column fits `spec` and the others, and all numbers are finite."""
+        steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
+        if steps < 1 or environments < 1:
+            raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
+        rows, batch = (steps, environments), (steps + 1, environments)
+        _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
+        _check_column("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
+        _check_column("rewards", self.rewards, rows, "float32")
+        for name in ("terminated", "truncated", "valid"):
+            _check_column(name, getattr(self, name), rows, "bool")
+        if spec.discrete_actions and not (
+            np.all(self.actions >= 0) and np.all(self.actions < spec.discrete_actions)  # type: ignore[operator]
+        ):
+            raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
+        self._check_spans(steps)
+
+    def _check_spans(self, steps: int) -> None:
+        starts = [span.first_step for span in self.spans]
+        if not starts or starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= steps:
+            raise InvalidInputError(
+                f"segment: policy spans must start at 0 and ascend below {steps} steps, got first steps {starts}"
+            )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes of one pinned policy, as an evaluator ran them."""
+
+    sequence: int
+    policy_version: int
+    learner_step: int
+    scheme: str
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    duration_s: float
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return over the episodes."""
+        return float(np.mean(self.returns))
+
+
+Role = Literal["actor", "evaluator", "standalone"]
+
+
+def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: str) -> None:
+    if column.shape != shape or column.dtype != np.dtype(dtype):
+        raise InvalidInputError(f"segment: {name} must be {dtype}{list(shape)}, got {column.dtype}{list(column.shape)}")
+    if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
+        raise InvalidInputError(f"segment: {name} must be finite, got NaN or infinity")

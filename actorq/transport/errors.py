@@ -1,0 +1,109 @@
+"""The one map between the domain's errors and gRPC statuses, and the two places that apply it."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from actorq.errors import (
+    ActorQError,
+    ConflictError,
+    ExhaustedError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+    UserError,
+)
+
+_log = logging.getLogger(__name__)
+
+_STATUS: dict[type[ActorQError], grpc.StatusCode] = {
+    InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
+    UserError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    ConflictError: grpc.StatusCode.FAILED_PRECONDITION,
+    ExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnavailableError: grpc.StatusCode.UNAVAILABLE,
+}
+_ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.FAILED_PRECONDITION: ConflictError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
+    grpc.StatusCode.CANCELLED: UnavailableError,
+}
+
+
+def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
+    """The domain's error that a failed call stands for; `peer` names the other side in its message."""
+    status, details = error.code(), error.details() or "no details"
+    kind = _ERROR.get(status, ActorQError)
+    if kind is UnavailableError:
+        return UnavailableError(f"{peer} cannot be reached ({status.name}: {details})")
+    return kind(f"{peer}: {details}")
+
+
+@contextmanager
+def translated(peer: str) -> Iterator[None]:
+    """Turn the gRPC errors of the calls inside into the domain's errors."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, peer) from error
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Ends a call that raised one of the domain's errors with its status; anything else is logged and INTERNAL."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Wrap the handlers of this project's services; health and reflection have none of our errors."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or not method.startswith("/actorq."):
+            return handler
+        streams_in, streams_out = handler.request_streaming, handler.response_streaming
+        if streams_out:
+            inner = handler.stream_stream if streams_in else handler.unary_stream
+            factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
+            wrapped: Any = _guard_stream(inner, method)
+        else:
+            inner = handler.stream_unary if streams_in else handler.unary_unary
+            factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
+            wrapped = _guard_unary(inner, method)
+        return factory(wrapped, handler.request_deserializer, handler.response_serializer)
+
+
+def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await inner(request, context)
+        except Exception as error:
+            await _abort(context, method, error)
+
+    return call
+
+
+def _guard_stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except Exception as error:
+            await _abort(context, method, error)
+
+    return call
+
+
+async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            _log.warning("%s refused: %s", method, error)
+            await context.abort(status, str(error))
+    _log.error("%s failed", method, exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}; the service's log has the details")

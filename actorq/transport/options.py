@@ -1,0 +1,62 @@
+"""Limits and keepalive that both ends of every connection share.
+
+Keepalive has to be set on both sides together: a server that allows fewer pings than its clients send closes the
+connection with "too_many_pings".
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorq.errors import UserError
+
+# gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
+CHUNK_BYTES = 512 * 1024
+MAX_SEGMENT_BYTES = 1024 * 1024
+# A segment's or chunk's message with its field headers; anything larger is refused by the receiving end.
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+# What a receiver assembles from chunks at most: ten times the FP32 tensors of a 4096 x 3 policy.
+MAX_BLOB_BYTES = 2 * 1024**3
+UNARY_DEADLINE_S = 10.0
+
+_KEEPALIVE_MS = 20_000
+
+_SHARED = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+CLIENT_OPTIONS = [
+    *_SHARED,
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+SERVER_OPTIONS = [
+    *_SHARED,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+    # With it two servers could listen on one port and share its connections by chance.
+    ("grpc.so_reuseport", 0),
+]
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM texts for mutual TLS: the authority that signs everyone, and one's own certificate and key."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def load(cls, directory: Path) -> "Certificates":
+        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have."""
+        try:
+            return cls(*((directory / name).read_bytes() for name in ("ca.crt", "tls.crt", "tls.key")))
+        except OSError as error:
+            raise UserError(
+                f"certificates: {directory} must hold ca.crt, tls.crt and tls.key, but {error.filename} cannot be "
+                f"read ({error.strerror})"
+            ) from None

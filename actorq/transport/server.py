@@ -1,0 +1,77 @@
+"""The one way to serve: limits, TLS, health, reflection, error statuses, a port or a clear error, a graceful end."""
+
+from collections.abc import Iterable
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from actorq.errors import UserError
+from actorq.transport.errors import ErrorInterceptor
+from actorq.transport.options import SERVER_OPTIONS, Certificates
+
+
+class Server:
+    """A gRPC server on one address with health and reflection for the services that were added to it.
+
+    It starts SERVING when `start` returns; `stop` says NOT_SERVING first and lets running calls finish.
+    """
+
+    def __init__(self, listen: str, certificates: Certificates | None = None) -> None:
+        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._health = HealthServicer()
+        self._listen = listen
+        self._certificates = certificates
+        self._names: tuple[str, ...] = ()
+        self.address = ""
+
+    async def start(self, service_names: Iterable[str]) -> str:
+        """Bind, serve `service_names` (which were registered at `grpc_server`), and return "HOST:PORT".
+
+        Raises UserError when the address cannot be bound.
+        """
+        self._names = tuple(service_names)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc_server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*self._names, health_name, reflection.SERVICE_NAME), self.grpc_server)
+        host, port = self._bind()
+        self.address = f"{host}:{port}"
+        await self.grpc_server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        return self.address
+
+    async def stop(self, grace_s: float) -> None:
+        """Say NOT_SERVING, take no new calls, give running ones `grace_s` seconds, then cancel them."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.grpc_server.stop(grace_s)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+    def _bind(self) -> tuple[str, int]:
+        host, separator, port = self._listen.rpartition(":")
+        if not (separator and host and port.isdigit() and int(port) < 65536):
+            raise UserError(f"--listen: expected HOST:PORT, such as 127.0.0.1:50051, got {self._listen!r}")
+        try:
+            if self._certificates is None:
+                bound = self.grpc_server.add_insecure_port(self._listen)
+            else:
+                bound = self.grpc_server.add_secure_port(self._listen, _server_credentials(self._certificates))
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise UserError(
+                f"--listen: cannot listen on {self._listen}: the port is in use or the address is not this host's; "
+                "free it, choose another port, or let the system choose with port 0"
+            )
+        return host, bound
+
+
+def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(certificates.key, certificates.certificate)],
+        root_certificates=certificates.authority,
+        require_client_auth=True,
+    )

@@ -1,0 +1,334 @@
+import datetime
+
+from actorq.v1 import policy_pb2 as _policy_pb2
+from actorq.v1 import process_pb2 as _process_pb2
+from actorq.v1 import trajectory_pb2 as _trajectory_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ActorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTOR_ROLE_UNSPECIFIED: _ClassVar[ActorRole]
+    ACTOR_ROLE_ACTOR: _ClassVar[ActorRole]
+    ACTOR_ROLE_EVALUATOR: _ClassVar[ActorRole]
+
+class Directive(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIRECTIVE_UNSPECIFIED: _ClassVar[Directive]
+    DIRECTIVE_STOP: _ClassVar[Directive]
+    DIRECTIVE_EVALUATE: _ClassVar[Directive]
+
+class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RUN_STATE_UNSPECIFIED: _ClassVar[RunState]
+    RUN_STATE_WAITING_FOR_ACTORS: _ClassVar[RunState]
+    RUN_STATE_COLLECTING: _ClassVar[RunState]
+    RUN_STATE_TRAINING: _ClassVar[RunState]
+    RUN_STATE_PAUSED: _ClassVar[RunState]
+    RUN_STATE_STOPPING: _ClassVar[RunState]
+    RUN_STATE_SOLVED: _ClassVar[RunState]
+    RUN_STATE_BUDGET_ENDED: _ClassVar[RunState]
+    RUN_STATE_STOPPED: _ClassVar[RunState]
+ACTOR_ROLE_UNSPECIFIED: ActorRole
+ACTOR_ROLE_ACTOR: ActorRole
+ACTOR_ROLE_EVALUATOR: ActorRole
+DIRECTIVE_UNSPECIFIED: Directive
+DIRECTIVE_STOP: Directive
+DIRECTIVE_EVALUATE: Directive
+RUN_STATE_UNSPECIFIED: RunState
+RUN_STATE_WAITING_FOR_ACTORS: RunState
+RUN_STATE_COLLECTING: RunState
+RUN_STATE_TRAINING: RunState
+RUN_STATE_PAUSED: RunState
+RUN_STATE_STOPPING: RunState
+RUN_STATE_SOLVED: RunState
+RUN_STATE_BUDGET_ENDED: RunState
+RUN_STATE_STOPPED: RunState
+
+class JoinRequest(_message.Message):
+    __slots__ = ("actor_name", "incarnation", "role", "software_version")
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    actor_name: str
+    incarnation: int
+    role: ActorRole
+    software_version: str
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("run", "actor_index", "epsilons", "resume_after_sequence")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EPSILONS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    run: RunSpec
+    actor_index: int
+    epsilons: _containers.RepeatedScalarFieldContainer[float]
+    resume_after_sequence: int
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., epsilons: _Optional[_Iterable[float]] = ..., resume_after_sequence: _Optional[int] = ...) -> None: ...
+
+class RunSpec(_message.Message):
+    __slots__ = ("run_id", "environment_id", "seed", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_PER_ACTOR_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_EPISODES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_PERIOD_UPDATES_FIELD_NUMBER: _ClassVar[int]
+    REPORT_PERIOD_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    environment_id: str
+    seed: int
+    environments_per_actor: int
+    segment_length: int
+    max_segment_bytes: int
+    queue_segments: int
+    scheme: str
+    evaluation_episodes: int
+    evaluation_period_updates: int
+    report_period: _duration_pb2.Duration
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., seed: _Optional[int] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class StreamTrajectoriesRequest(_message.Message):
+    __slots__ = ("open", "segment", "evaluation", "report")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    open: StreamOpen
+    segment: _trajectory_pb2.Segment
+    evaluation: _trajectory_pb2.Evaluation
+    report: ActorReport
+    def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., segment: _Optional[_Union[_trajectory_pb2.Segment, _Mapping]] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ...) -> None: ...
+
+class StreamOpen(_message.Message):
+    __slots__ = ("actor_name", "incarnation", "environment")
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    actor_name: str
+    incarnation: int
+    environment: _trajectory_pb2.EnvironmentSpec
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., environment: _Optional[_Union[_trajectory_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
+
+class ActorReport(_message.Message):
+    __slots__ = ("policy_version", "scheme", "environment_steps", "steps_per_second", "queued_segments", "activation_seconds", "process")
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    policy_version: int
+    scheme: str
+    environment_steps: int
+    steps_per_second: float
+    queued_segments: int
+    activation_seconds: _containers.RepeatedScalarFieldContainer[float]
+    process: _process_pb2.ProcessStats
+    def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
+
+class StreamTrajectoriesResponse(_message.Message):
+    __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version")
+    ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_THROUGH_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    acknowledged_sequence: int
+    credit_through_sequence: int
+    directive: Directive
+    evaluate_version: int
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ...) -> None: ...
+
+class RunStatus(_message.Message):
+    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_RETURN_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_RETURN_FIELD_NUMBER: _ClassVar[int]
+    MAX_ENVIRONMENT_STEPS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZER_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_FIELD_NUMBER: _ClassVar[int]
+    STARVED_S_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_S_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    state: RunState
+    environment_id: str
+    algorithm: str
+    elapsed_s: float
+    environment_steps: int
+    environment_steps_per_s: float
+    updates: int
+    updates_per_s: float
+    samples_per_insert: float
+    episodes: int
+    training_return: float
+    evaluation: _trajectory_pb2.Evaluation
+    target_return: float
+    max_environment_steps: int
+    policy_version: int
+    staleness: Staleness
+    emitted: _policy_pb2.PolicyDescriptor
+    quantizer_connected: bool
+    actors: _containers.RepeatedCompositeFieldContainer[ActorStatus]
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessUsage]
+    energy: Energy
+    starved_s: float
+    loss: float
+    activation_s: float
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ...) -> None: ...
+
+class Staleness(_message.Message):
+    __slots__ = ("p50", "p99")
+    P50_FIELD_NUMBER: _ClassVar[int]
+    P99_FIELD_NUMBER: _ClassVar[int]
+    p50: float
+    p99: float
+    def __init__(self, p50: _Optional[float] = ..., p99: _Optional[float] = ...) -> None: ...
+
+class ActorStatus(_message.Message):
+    __slots__ = ("actor_name", "role", "actor_index", "connected", "report")
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    actor_name: str
+    role: ActorRole
+    actor_index: int
+    connected: bool
+    report: ActorReport
+    def __init__(self, actor_name: _Optional[str] = ..., role: _Optional[_Union[ActorRole, str]] = ..., actor_index: _Optional[int] = ..., connected: _Optional[bool] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ...) -> None: ...
+
+class ProcessUsage(_message.Message):
+    __slots__ = ("process", "kwh")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    KWH_FIELD_NUMBER: _ClassVar[int]
+    process: _process_pb2.ProcessStats
+    kwh: float
+    def __init__(self, process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ..., kwh: _Optional[float] = ...) -> None: ...
+
+class Energy(_message.Message):
+    __slots__ = ("kwh", "co2_kg", "method", "kwh_per_service")
+    class KwhPerServiceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    KWH_FIELD_NUMBER: _ClassVar[int]
+    CO2_KG_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    KWH_PER_SERVICE_FIELD_NUMBER: _ClassVar[int]
+    kwh: float
+    co2_kg: float
+    method: str
+    kwh_per_service: _containers.ScalarMap[str, float]
+    def __init__(self, kwh: _Optional[float] = ..., co2_kg: _Optional[float] = ..., method: _Optional[str] = ..., kwh_per_service: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: RunStatus
+    def __init__(self, status: _Optional[_Union[RunStatus, _Mapping]] = ...) -> None: ...
+
+class WatchStatusRequest(_message.Message):
+    __slots__ = ("period",)
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    period: _duration_pb2.Duration
+    def __init__(self, period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchStatusResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: RunStatus
+    def __init__(self, status: _Optional[_Union[RunStatus, _Mapping]] = ...) -> None: ...
+
+class PauseTrainingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseTrainingResponse(_message.Message):
+    __slots__ = ("updates",)
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    updates: int
+    def __init__(self, updates: _Optional[int] = ...) -> None: ...
+
+class ResumeTrainingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeTrainingResponse(_message.Message):
+    __slots__ = ("updates",)
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    updates: int
+    def __init__(self, updates: _Optional[int] = ...) -> None: ...
+
+class SaveCheckpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveCheckpointResponse(_message.Message):
+    __slots__ = ("path", "updates")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    updates: int
+    def __init__(self, path: _Optional[str] = ..., updates: _Optional[int] = ...) -> None: ...
+
+class StopRunRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopRunResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: RunState
+    def __init__(self, state: _Optional[_Union[RunState, str]] = ...) -> None: ...
+
+class ReportEnergyRequest(_message.Message):
+    __slots__ = ("energy", "processes")
+    ENERGY_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    energy: _process_pb2.NodeEnergy
+    processes: _containers.RepeatedCompositeFieldContainer[_process_pb2.ProcessStats]
+    def __init__(self, energy: _Optional[_Union[_process_pb2.NodeEnergy, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[_process_pb2.ProcessStats, _Mapping]]] = ...) -> None: ...
+
+class ReportEnergyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

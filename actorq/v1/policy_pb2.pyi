@@ -1,0 +1,50 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FidelityReport(_message.Message):
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "float_layers")
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    FLOAT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    observations: int
+    mean_error: float
+    max_error: float
+    relative_mean_error: float
+    relative_max_error: float
+    argmax_agreement: float
+    float_layers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., float_layers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PolicyDescriptor(_message.Message):
+    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
+    FIDELITY_FIELD_NUMBER: _ClassVar[int]
+    FP32_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    version: int
+    learner_step: int
+    scheme: str
+    sha256: bytes
+    size_bytes: int
+    snapshot_at: _timestamp_pb2.Timestamp
+    fidelity: FidelityReport
+    fp32_size_bytes: int
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,84 @@
+from actorq.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EnvironmentSpec(_message.Message):
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold")
+    ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DISCRETE_ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    REWARD_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    environment_id: str
+    observations: _tensor_pb2.TensorSpec
+    actions: _tensor_pb2.TensorSpec
+    discrete_actions: int
+    max_episode_steps: int
+    reward_threshold: float
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ...) -> None: ...
+
+class PolicySpan(_message.Message):
+    __slots__ = ("first_step", "version", "scheme")
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    first_step: int
+    version: int
+    scheme: str
+    def __init__(self, first_step: _Optional[int] = ..., version: _Optional[int] = ..., scheme: _Optional[str] = ...) -> None: ...
+
+class Episode(_message.Message):
+    __slots__ = ("episode_return", "length", "environment")
+    EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    episode_return: float
+    length: int
+    environment: int
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    REWARDS_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    VALID_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    observations: _tensor_pb2.Tensor
+    actions: _tensor_pb2.Tensor
+    rewards: _tensor_pb2.Tensor
+    terminated: _tensor_pb2.Tensor
+    truncated: _tensor_pb2.Tensor
+    valid: _tensor_pb2.Tensor
+    spans: _containers.RepeatedCompositeFieldContainer[PolicySpan]
+    episodes: _containers.RepeatedCompositeFieldContainer[Episode]
+    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    policy_version: int
+    learner_step: int
+    scheme: str
+    returns: _containers.RepeatedScalarFieldContainer[float]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    duration_s: float
+    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ...) -> None: ...

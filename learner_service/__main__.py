@@ -1,0 +1,99 @@
+"""`python -m learner_service`: one learner, as pods and the launcher run it."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import torch
+from pydantic import Field
+
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.errors import ActorQError
+from actorq.process import (
+    EXIT_BUDGET_ENDED,
+    EXIT_OK,
+    ProcessSettings,
+    main,
+    parse_arguments,
+    run_process,
+)
+from actorq.settings import Settings
+from actorq.status import RunState
+from actorq.transport.options import Certificates
+from actorq.v1 import learner_pb2, learner_pb2_grpc
+from learner_service.report import Reporter
+from learner_service.run import Run
+from learner_service.servicer import LearnerServicer
+
+_log = logging.getLogger(__name__)
+
+_EVENTS_PERIOD_S = 1.0
+# What actors and watchers get to hear that the run is over before the server stops.
+_FAREWELL_S = 3.0
+
+
+class LearnerSettings(Settings):
+    """Where this learner keeps its run and finds its quantizer."""
+
+    run_directory: Path = Field(Path("runs/learner"), description="folder of the run's replay, checkpoints and events")
+    quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
+    resume: bool = Field(False, description="go on with the run in the run directory")
+
+
+class LearnerService:
+    """One run, from its first actor to its summary."""
+
+    def __init__(self, config: RunConfig, settings: LearnerSettings) -> None:
+        certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+        self._client = QuantizerClient(settings.quantizer, certificates)
+        self._run = Run(config, settings.run_directory, self._client, settings.resume)
+        self._reporter = Reporter(self._run)
+        self._directory = settings.run_directory
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add LearnerService."""
+        learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(self._run, self._reporter), server)
+        return (learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name,)
+
+    async def run(self, address: str) -> int:
+        """Train until the run is over; 0 when it was solved or stopped, 3 when its budget ended."""
+        run = self._run
+        await run.restore()
+        while not run.over.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVENTS_PERIOD_S):
+                    await run.over.wait()
+            self._reporter.write_events()
+            fault = run.fault()
+            if fault is not None:
+                raise ActorQError(f"the run cannot go on: {fault}") from fault
+        self._reporter.write_summary(self._directory / "summary.json")
+        await run.farewell(_FAREWELL_S)
+        if run.training is not None:
+            await asyncio.to_thread(run.training.close)
+        run.events.close()
+        return EXIT_BUDGET_ENDED if run.state is RunState.BUDGET_ENDED else EXIT_OK
+
+    def begin_drain(self) -> None:
+        """SIGTERM: save everything and tell the actors."""
+        self._run.finish(RunState.STOPPED)
+
+
+def _main() -> int:
+    config, process, settings = parse_arguments(
+        "actorq learner", "Train from the trajectories of actors.", [RunConfig, ProcessSettings, LearnerSettings]
+    )
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(settings, LearnerSettings)
+    torch.set_num_threads(config.learner.torch_threads)
+    return run_process(LearnerService(config, settings), process, process.name or "learner", config)
+
+
+if __name__ == "__main__":
+    sys.exit(main(_main))

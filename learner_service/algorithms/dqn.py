@@ -1,0 +1,117 @@
+"""DQN (Mnih et al. 2015) with double selection, dueling heads, n-step returns, prioritized replay.
+
+One update, for transitions i of a batch with importance weights w_i:
+
+    a*     = argmax_a Q(s_{t+m}, a; theta)                                        double DQN, arXiv 1509.06461, eq. 4
+    y_i    = sum_{k<m} gamma^k r_{t+k} + gamma^m Q(s_{t+m}, a*; theta^-)          n-step, arXiv 1710.02298, sec. 3
+    delta_i = y_i - Q(s_t, a_t; theta)
+    L      = mean_i w_i Huber(delta_i)                                            prioritized, arXiv 1511.05952
+
+m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state. |delta_i|
+is the transition's new priority. theta^- is a copy of theta from every `target_update_period` updates.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from actorq.config import DQNConfig
+from actorq.trajectory import EnvironmentSpec
+from learner_service.algorithms.base import Losses
+from learner_service.networks import QNetwork
+from learner_service.parameters import FlatParameters
+from learner_service.replay import NStepBatch
+
+
+class DQN:
+    """Double, dueling, n-step DQN with a hard target network; see the module's docstring for the update."""
+
+    name = "dqn"
+
+    def __init__(self, config: DQNConfig, spec: EnvironmentSpec, seed: int) -> None:
+        self.batch_size, self.n_step, self.discount = config.batch_size, config.n_step, config.discount
+        self._config = config
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.policy = QNetwork(spec, config.hidden_sizes, config.dueling)
+            self._target = QNetwork(spec, config.hidden_sizes, config.dueling)
+        self._target.requires_grad_(False)
+        self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
+        self._target_parameters.copy_from(self._online_parameters)
+        self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.learning_rate, fused=True)
+        self._updates = 0
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
+        columns = (
+            torch.from_numpy(batch.observations),
+            torch.from_numpy(batch.actions).to(torch.int64),
+            torch.from_numpy(batch.returns),
+            torch.from_numpy(batch.bootstrap_discounts),
+            torch.from_numpy(batch.bootstrap_observations),
+            torch.from_numpy(weights),
+        )
+        losses, errors = [], []
+        for minibatch in zip(*(torch.split(column, self.batch_size) for column in columns), strict=True):
+            loss, error = self._step(*minibatch)
+            losses.append(loss)
+            errors.append(error)
+        return Losses(
+            loss=float(torch.stack(losses).mean()),
+            priorities=torch.cat(errors).abs_().numpy(),
+        )
+
+    def _step(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        returns: Tensor,
+        bootstrap_discounts: Tensor,
+        bootstrap_observations: Tensor,
+        weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            target_values = self._target(bootstrap_observations)
+            selector = self.policy(bootstrap_observations) if self._config.double else target_values
+            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
+            targets = returns + bootstrap_discounts * bootstrap
+
+        values = self.policy(observations).gather(1, actions.unsqueeze(1)).squeeze(1)
+        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
+        loss = (weights * errors).mean()
+
+        self._online_parameters.zero_gradient()
+        torch.autograd.backward(loss)
+        self._online_parameters.clip_gradient(self._config.max_gradient_norm)
+        self._set_learning_rate()
+        self._optimizer.step()
+        self._updates += 1
+        if self._updates % self._config.target_update_period == 0:
+            self._target_parameters.copy_from(self._online_parameters)
+        return loss.detach(), (targets - values).detach()
+
+    def _set_learning_rate(self) -> None:
+        start, end = self._config.learning_rate, self._config.learning_rate_end
+        progress = min(1.0, self._updates / self._config.learning_rate_updates)
+        self._optimizer.param_groups[0]["lr"] = start + (end - start) * progress
+
+    def state(self) -> dict[str, Tensor]:
+        """Networks, Adam's moments and the number of updates."""
+        moments = self._optimizer.state.get(self._online_parameters.vector, {})
+        return {
+            "online": self._online_parameters.vector.clone(),
+            "target": self._target_parameters.vector.clone(),
+            "updates": torch.tensor(self._updates),
+            **{f"adam.{name}": value.clone() for name, value in moments.items()},
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        self._online_parameters.vector.copy_(state["online"])
+        self._target_parameters.vector.copy_(state["target"])
+        self._updates = int(state["updates"])
+        moments = {name.removeprefix("adam."): value for name, value in state.items() if name.startswith("adam.")}
+        if moments:
+            self._optimizer.state[self._online_parameters.vector] = moments

@@ -1,0 +1,88 @@
+"""Lets actors send: the rate limiter's admission, shared out fairly over the open streams."""
+
+import asyncio
+from collections import deque
+
+from learner_service.members import Member
+from learner_service.replay import RateLimiter
+
+# Segments that a stream may have in flight: hides the round trip, and keeps what waits at the learner small.
+_WINDOW = 2
+
+
+class ActorStream:
+    """What the learner tells one actor. Lives on the event loop; `changed` is set when there is something to say."""
+
+    def __init__(self, member: Member, acknowledged: int) -> None:
+        self.member = member
+        self.acknowledged = acknowledged
+        self.credit = acknowledged
+        self.stop = False
+        self.evaluate_version = 0
+        self.changed = asyncio.Event()
+        self.changed.set()
+
+    def acknowledge(self, sequence: int) -> None:
+        """Everything up to `sequence` is stored."""
+        self.acknowledged = max(self.acknowledged, sequence)
+        self.changed.set()
+
+
+class Credits:
+    """Grants one segment at a time, in turn, to streams that want one, as long as the limiter admits inserts.
+
+    Every grant is a reservation at the limiter for `segment_transitions`. Lives on the event loop; the limiter's
+    callbacks come from the trainer's thread and are passed on to the loop.
+    """
+
+    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.segment_transitions = segment_transitions
+        self._limiter = limiter
+        self._waiting: deque[ActorStream] = deque()
+        self._loop = loop
+        self._pump_is_due = False
+        limiter.on_inserts_possible(self._pump_soon)
+
+    def open(self, stream: ActorStream) -> None:
+        """A stream wants credit."""
+        self._waiting.append(stream)
+        self._pump()
+
+    def take(self, stream: ActorStream, sequence: int) -> bool:
+        """A segment arrived; False when the stream had no credit for it."""
+        if sequence > stream.credit:
+            return False
+        if stream not in self._waiting:
+            self._waiting.append(stream)
+        return True
+
+    def stored(self, stream: ActorStream, sequence: int) -> None:
+        """The segment is stored, and its reservation used up: acknowledge it and grant further ones."""
+        stream.acknowledge(sequence)
+        self._pump()
+
+    def close(self, stream: ActorStream) -> None:
+        """A stream ended: what it did not use of its grants is free for others."""
+        if stream in self._waiting:
+            self._waiting.remove(stream)
+        for _ in range(stream.credit - stream.acknowledged):
+            self._limiter.release(self.segment_transitions)
+        stream.credit = stream.acknowledged
+
+    def _pump_soon(self) -> None:
+        if not self._pump_is_due and not self._loop.is_closed():
+            self._pump_is_due = True
+            self._loop.call_soon_threadsafe(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        while self._waiting:
+            stream = self._waiting[0]
+            if stream.credit - stream.acknowledged >= _WINDOW:
+                self._waiting.popleft()
+                continue
+            if not self._limiter.try_reserve(self.segment_transitions):
+                return
+            stream.credit += 1
+            stream.changed.set()
+            self._waiting.rotate(-1)

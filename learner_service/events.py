@@ -1,0 +1,59 @@
+"""TensorBoard events of a run."""
+
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from actorq.status import RunStatus
+from actorq.trajectory import Evaluation
+
+
+class EventLog:
+    """Writes scalars to an event file in `directory`; the step of every scalar is the number of environment steps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._writer = EventFileWriter(str(directory))
+
+    def status(self, status: RunStatus, wall_time: float) -> None:
+        """Write how the run goes; `wall_time` in unix seconds."""
+        scalars = {
+            "training/updates": status.updates,
+            "training/loss": status.loss,
+            "training/updates_per_s": status.updates_per_s,
+            "training/samples_per_insert": status.samples_per_insert,
+            "training/starved_s": status.starved_s,
+            "actors/environment_steps_per_s": status.environment_steps_per_s,
+            "actors/staleness_p50_versions": status.staleness_p50,
+            "actors/staleness_p99_versions": status.staleness_p99,
+            "policy/version": status.policy_version,
+            "energy/wh": status.energy.kwh * 1e3,
+            "energy/co2_g": status.energy.co2_kg * 1e3,
+        }
+        if status.training_return is not None:
+            scalars["return/training"] = status.training_return
+        if status.activation_s is not None:
+            scalars["policy/activation_ms"] = status.activation_s * 1e3
+        if status.emitted is not None:
+            fidelity = status.emitted.fidelity
+            scalars["policy/bytes"] = status.emitted.size_bytes
+            scalars["fidelity/relative_mean_error"] = fidelity.relative_mean_error
+            scalars["fidelity/relative_max_error"] = fidelity.relative_max_error
+            if fidelity.argmax_agreement is not None:
+                scalars["fidelity/argmax_agreement"] = fidelity.argmax_agreement
+        for service, kwh in status.energy.kwh_per_service.items():
+            scalars[f"energy/{service}_wh"] = kwh * 1e3
+        self._add(scalars, status.environment_steps, wall_time)
+
+    def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
+        """Write an evaluation as it arrives."""
+        self._add({"return/evaluation": evaluation.mean_return}, environment_steps, wall_time)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._writer.close()
+
+    def _add(self, scalars: dict[str, float], step: int, wall_time: float) -> None:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._writer.add_event(Event(wall_time=wall_time, step=step, summary=Summary(value=values)))

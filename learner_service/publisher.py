@@ -1,0 +1,246 @@
+"""Publishes checkpoints to the quantizer over one long stream, and takes its receipts.
+
+The trainer offers a snapshot and goes on; a thread sends the newest one. When the quantizer is away, snapshots
+replace each other until it is back: actors only ever want the newest.
+"""
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from actorq import wire
+from actorq.client import QuantizerClient
+from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from actorq.policy import CALIBRATION_PREFIX, PolicyGraph
+from actorq.status import Receipt
+from actorq.trajectory import Evaluation
+from actorq.transport.blobs import split_blob
+from actorq.transport.errors import error_from_rpc
+from actorq.transport.reconnect import keep_connected
+from actorq.v1 import quantizer_pb2
+
+_log = logging.getLogger(__name__)
+
+# Versions that may wait for a receipt: enough to hide the round trip, few enough that what is sent is new.
+_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The policy's parameters at one moment, and recent observations; `at` is unix seconds."""
+
+    learner_step: int
+    parameters: dict[str, NDArray[Any]]
+    calibration: NDArray[Any]
+    at: float
+
+
+class Publisher:
+    """Owns the stream to the quantizer. `offer` and `evaluated` may be called from any thread."""
+
+    def __init__(
+        self,
+        client: QuantizerClient,
+        run_id: str,
+        scheme: str,
+        on_receipt: Callable[[Receipt], None],
+        first_version: int = 1,
+    ) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._scheme = scheme
+        self._on_receipt = on_receipt
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._graph: PolicyGraph | None = None
+        self._version = first_version - 1
+        self._snapshot: tuple[int, Snapshot] | None = None
+        self._sent_version = 0
+        self._received_version = 0
+        self._evaluations: deque[Evaluation] = deque(maxlen=100)
+        self._connected = False
+        self._fault: ActorQError | None = None
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self, graph: PolicyGraph) -> None:
+        """Begin to publish policies of this graph."""
+        self._graph = graph
+        self._thread.start()
+
+    def offer(self, snapshot: Snapshot) -> int:
+        """Make this the newest version, to be sent as soon as possible; returns its number."""
+        with self._changed:
+            self._version += 1
+            self._snapshot = (self._version, snapshot)
+            self._changed.notify_all()
+            return self._version
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Pass an evaluation on, so that the quantizer retains the best versions."""
+        with self._changed:
+            self._evaluations.append(evaluation)
+            self._changed.notify_all()
+
+    @property
+    def version(self) -> int:
+        """The newest version that was offered."""
+        with self._changed:
+            return self._version
+
+    @property
+    def connected(self) -> bool:
+        """Whether the quantizer has answered on the open stream."""
+        with self._changed:
+            return self._connected
+
+    @property
+    def fault(self) -> ActorQError | None:
+        """What ended the stream for good, such as a quantizer that holds another run."""
+        with self._changed:
+            return self._fault
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the newest version has been received and all evaluations sent; False when it takes too long."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._received_version >= self._version and not self._evaluations, timeout_s
+            )
+
+    def close(self) -> None:
+        """Stop publishing and wait for the thread."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        try:
+            keep_connected(self._publish, self._stop, self._client.peer, random.Random())
+        except ActorQError as error:
+            _log.error("publishing has ended: %s", error)
+            with self._changed:
+                self._fault = error
+        except Exception:
+            _log.exception("publishing has ended")
+            with self._changed:
+                self._fault = ActorQError("the publisher failed; the learner's log has the details")
+
+    def _publish(self, connected: Callable[[], None]) -> None:
+        """One life of the stream: requests go out from a generator, answers come in here."""
+        ended = threading.Event()
+        ready: deque[quantizer_pb2.PublishReady] = deque(maxlen=1)
+        call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
+        try:
+            for response in call:
+                if response.WhichOneof("payload") == "ready":
+                    connected()
+                    self._begin(response.ready, ready)
+                else:
+                    self._take_receipt(wire.receipt_from_proto(response.receipt))
+        except Exception as error:
+            self._raise_unless_stopped(error)
+        finally:
+            ended.set()
+            call.cancel()
+            with self._changed:
+                self._connected = False
+                self._changed.notify_all()
+        if not self._stop.is_set():
+            raise UnavailableError(f"{self._client.peer} ended the stream")
+
+    def _raise_unless_stopped(self, error: Exception) -> None:
+        if self._stop.is_set():
+            return
+        if not isinstance(error, grpc.RpcError):
+            raise error
+        translated = error_from_rpc(error, self._client.peer)
+        if isinstance(translated, InvalidInputError):
+            # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good.
+            raise UnavailableError(f"version {self._sent_version} was refused: {translated}") from error
+        raise translated from error
+
+    def _begin(self, message: quantizer_pb2.PublishReady, ready: deque[quantizer_pb2.PublishReady]) -> None:
+        with self._changed:
+            if message.newest_version > self._version and self._snapshot is not None:
+                # A learner that restarted from an older checkpoint goes on above what it published before.
+                self._snapshot = (message.newest_version + 1, self._snapshot[1])
+            self._version = max(self._version, message.newest_version + (self._snapshot is not None))
+            self._received_version = message.newest_version
+            self._connected = True
+            ready.append(message)
+            self._changed.notify_all()
+
+    def _take_receipt(self, receipt: Receipt) -> None:
+        with self._changed:
+            self._received_version = max(self._received_version, receipt.version)
+            self._changed.notify_all()
+        self._on_receipt(receipt)
+
+    def _requests(
+        self, ready: deque[quantizer_pb2.PublishReady], ended: threading.Event
+    ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+        yield quantizer_pb2.PublishCheckpointsRequest(
+            open=quantizer_pb2.PublishOpen(run_id=self._run_id, scheme=self._scheme)
+        )
+        with self._changed:
+            self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
+        if not ready or self._graph is None:
+            return
+        if self._graph.topology not in ready[0].topologies:
+            yield from _graph_requests(self._graph)
+        sent = ready[0].newest_version
+        while (work := self._next_work(sent, ended)) is not None:
+            if isinstance(work, Evaluation):
+                yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
+            else:
+                sent, snapshot = work
+                yield from _checkpoint_requests(sent, snapshot, self._graph)
+
+    def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
+        with self._changed:
+            while not (self._stop.is_set() or ended.is_set()):
+                if self._evaluations:
+                    evaluation = self._evaluations.popleft()
+                    self._changed.notify_all()
+                    return evaluation
+                waiting_for_receipts = sent - self._received_version >= _IN_FLIGHT
+                if self._snapshot is not None and self._snapshot[0] > sent and not waiting_for_receipts:
+                    self._sent_version = self._snapshot[0]
+                    return self._snapshot
+                self._changed.wait()
+            return None
+
+
+def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    yield quantizer_pb2.PublishCheckpointsRequest(
+        graph=quantizer_pb2.GraphHeader(
+            topology=graph.topology, inputs=graph.inputs, discrete_actions=graph.discrete_actions
+        )
+    )
+    for part in split_blob(graph.model):
+        yield quantizer_pb2.PublishCheckpointsRequest(part=part)
+
+
+def _checkpoint_requests(
+    version: int, snapshot: Snapshot, graph: PolicyGraph
+) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    yield quantizer_pb2.PublishCheckpointsRequest(
+        checkpoint=quantizer_pb2.CheckpointHeader(
+            version=version,
+            learner_step=snapshot.learner_step,
+            topology=graph.topology,
+            snapshot_at=wire.timestamp_to_proto(snapshot.at),
+        )
+    )
+    tensors = {**snapshot.parameters, CALIBRATION_PREFIX + graph.inputs[0]: snapshot.calibration}
+    for part in split_blob(safetensors.numpy.save(tensors), version):
+        yield quantizer_pb2.PublishCheckpointsRequest(part=part)

@@ -1,0 +1,30 @@
+"""The replay room: what actors sent, kept and handed to the learner.
+
+store         a columnar ring in memory-mapped files; what is committed survives a kill
+              (files, columns, directory and sequences are its parts)
+samplers      which rows: uniform or prioritised, over a sum tree
+n_step        rows into n-step transitions
+rate_limiter  who may go on: samples per insert
+buffer        all of these behind one lock; the interface of the trainer and the intake
+"""
+
+from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.n_step import NStepBatch, assemble
+from learner_service.replay.rate_limiter import RateLimiter
+from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
+from learner_service.replay.sequences import SegmentSource
+from learner_service.replay.store import Inserted, ReplayStore
+
+__all__ = [
+    "Inserted",
+    "NStepBatch",
+    "PrioritizedSampler",
+    "RateLimiter",
+    "ReplayBuffer",
+    "ReplayStore",
+    "Sampled",
+    "Sampler",
+    "SegmentSource",
+    "UniformSampler",
+    "assemble",
+]

@@ -1,0 +1,146 @@
+"""The columns of the replay ring: one memory-mapped file each, indexed by row, allocated sparsely."""
+
+import json
+import mmap
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.errors import ConflictError, UserError
+from actorq.trajectory import Array, EnvironmentSpec
+from learner_service.replay.files import map_file, replace_text
+
+FORMAT_VERSION = 1
+
+# Bits of the `flags` column.
+VALID = 1
+TERMINATED = 2
+TRUNCATED = 4
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Arrays that are the files: what is assigned to them is in the page cache at once.
+
+    observations:    [rows, *observation], of the dtype of the environment
+    actions:         [rows, *action]
+    rewards:         float32[rows]
+    flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED
+    policy_versions: int64[rows]
+    priorities:      float32[rows], 0 where none was given yet
+    """
+
+    observations: Array
+    actions: Array
+    rewards: NDArray[np.float32]
+    flags: NDArray[np.uint8]
+    policy_versions: NDArray[np.int64]
+    priorities: NDArray[np.float32]
+    maps: tuple[mmap.mmap, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns together, whether or not the file system has allocated them yet."""
+        return sum(len(mapped) for mapped in self.maps)
+
+    def flush(self) -> None:
+        """Block until what was written to the columns is on the disk."""
+        for mapped in self.maps:
+            mapped.flush()
+
+
+def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple[Columns, bool]:
+    """Map the columns for `capacity` rows of `spec` below `directory`; True with them when they are new.
+
+    `meta.json` is written last, so a creation that was interrupted is started over. Raises ConflictError when the
+    directory holds another environment, capacity or format, and UserError when new columns cannot fit the disk.
+    """
+    path = directory / "meta.json"
+    expected = _describe(spec, capacity)
+    create = not path.exists()
+    if create:
+        _require_space(directory, spec, capacity)
+    else:
+        _require_same(path, expected)
+    maps: list[mmap.mmap] = []
+    arrays: list[Array] = []
+    for name, shape, dtype in _layout(spec):
+        full_shape = (capacity, *shape)
+        nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
+        maps.append(map_file(directory / f"{name}.bin", nbytes, create))
+        arrays.append(np.frombuffer(maps[-1], dtype).reshape(full_shape))
+    observations, actions, *rest = arrays
+    rewards, flags, versions, priorities = rest
+    columns = Columns(
+        observations,
+        actions,
+        rewards.view(np.float32),
+        flags.view(np.uint8),
+        versions.view(np.int64),
+        priorities.view(np.float32),
+        tuple(maps),
+    )
+    return columns, create
+
+
+def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> None:
+    """Declare a new directory complete: from now on it is reopened and no longer started over."""
+    replace_text(directory / "meta.json", json.dumps(_describe(spec, capacity), indent=2) + "\n")
+
+
+def row_nbytes(spec: EnvironmentSpec) -> int:
+    """Bytes that one row takes over all columns."""
+    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec))
+
+
+def _layout(spec: EnvironmentSpec) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
+    return [
+        ("observations", spec.observations.shape, np.dtype(spec.observations.dtype)),
+        ("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
+        ("rewards", (), np.dtype(np.float32)),
+        ("flags", (), np.dtype(np.uint8)),
+        ("policy_versions", (), np.dtype(np.int64)),
+        ("priorities", (), np.dtype(np.float32)),
+    ]
+
+
+def _describe(spec: EnvironmentSpec, capacity: int) -> dict[str, object]:
+    # Bounds and time limits are left out: they do not change what the stored rows mean.
+    return {
+        "format_version": FORMAT_VERSION,
+        "capacity": capacity,
+        "environment_id": spec.environment_id,
+        "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
+        "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
+        "discrete_actions": spec.discrete_actions,
+    }
+
+
+def _require_same(path: Path, expected: dict[str, object]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConflictError(f"replay: {path} is not JSON ({error}); remove {path.parent} to start empty") from None
+    if not isinstance(found, dict):
+        raise ConflictError(f"replay: {path} is not a JSON object; remove {path.parent} to start empty")
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise ConflictError(
+                f"replay: {path.parent} holds {key} {found.get(key)!r}, expected {value!r}; "
+                "start this run in another directory, or remove this one to start empty"
+            )
+
+
+def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int) -> None:
+    # Writing to a mapped sparse file on a full disk ends the process with SIGBUS, so a lack of space has to be
+    # found out before the first row.
+    needed = row_nbytes(spec) * capacity
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise UserError(
+            f"replay: {capacity} rows need {needed / 2**30:.2f} GiB below {directory}, where {free / 2**30:.2f} GiB "
+            "are free; lower the replay capacity or choose another directory"
+        )

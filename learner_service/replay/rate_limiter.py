@@ -1,0 +1,200 @@
+"""Keeps the learner and the actors in step: samples per insert, with an error buffer, as in Reverb."""
+
+import threading
+from collections.abc import Callable
+
+from actorq.errors import ConflictError, UserError
+
+
+class RateLimiter:
+    """Holds samples / inserts at a ratio, whichever side is faster (Cassirer et al. 2021, arXiv:2102.04736).
+
+    Inserts and samples are counted in transitions. With diff = inserts * samples_per_insert - samples, sampling n is
+    allowed while diff - n >= min_size * samples_per_insert - error_buffer and there are min_size inserts; inserting n
+    while diff + n * samples_per_insert <= min_size * samples_per_insert + error_buffer. An insert is admitted before
+    its transitions arrive (`try_reserve`) and is counted as outstanding until `insert` or `release`.
+
+    It never deadlocks. Reverb's condition on the buffer suffices only if everything moves one by one; here segments
+    and batches may be larger than the buffer. So there is one more rule: when nothing is outstanding and the sampling
+    that is asked for (the smallest that waits, else the last that was asked for) is not allowed, one insert of any size
+    is admitted. Suppose nobody could move. What is outstanding is in the hands of a caller who will insert or
+    release it, so nothing is outstanding; the sampler cannot move; then the rule admits an insert: a contradiction. It
+    is no livelock either, since every insert of a transition raises diff by samples_per_insert > 0 and no sampling
+    lowers it meanwhile. The price is bounded: an insert that the rule admits finds diff below what blocks the sampler
+    (the minimum plus the demand, or min_size * samples_per_insert), and raises it by that one insert.
+
+    Thread-safe. Listeners are called without the lock held, on the thread whose call made inserts possible.
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size_to_sample: int,
+        error_buffer: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """`error_buffer` is in samples; `clock` returns seconds and never goes back.
+
+        Raises UserError when the numbers would block both sides or none.
+        """
+        if not 0 < samples_per_insert < float("inf"):
+            raise UserError(f"rate limiter: samples_per_insert must be positive and finite, got {samples_per_insert}")
+        if min_size_to_sample < 1:
+            raise UserError(f"rate limiter: min_size_to_sample must be at least 1, got {min_size_to_sample}")
+        smallest = 2 * max(1.0, samples_per_insert)
+        if not error_buffer >= smallest:
+            raise UserError(
+                f"rate limiter: error_buffer must be at least 2 * max(1, samples_per_insert) = {smallest:g}, "
+                f"got {error_buffer:g}; a smaller one blocks the learner and the actors in turn"
+            )
+        self.samples_per_insert = samples_per_insert
+        self.min_size_to_sample = min_size_to_sample
+        self._min_diff = min_size_to_sample * samples_per_insert - error_buffer
+        self._max_diff = min_size_to_sample * samples_per_insert + error_buffer
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._inserts = 0
+        self._samples = 0
+        self._outstanding = 0
+        self._asked = 1
+        self._waiting: list[int] = []
+        self._starved = 0.0
+        self._starving_since = 0.0
+
+    @property
+    def inserts(self) -> int:
+        """Transitions inserted."""
+        with self._changed:
+            return self._inserts
+
+    @property
+    def samples(self) -> int:
+        """Transitions sampled."""
+        with self._changed:
+            return self._samples
+
+    @property
+    def samples_per_insert_realised(self) -> float:
+        """Samples per insert so far; 0 before the first insert. Includes the first `min_size_to_sample` inserts."""
+        with self._changed:
+            return self._samples / self._inserts if self._inserts else 0.0
+
+    @property
+    def starved_seconds(self) -> float:
+        """Seconds during which some thread waited in `await_sample`, the present wait included."""
+        with self._changed:
+            return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
+
+    @property
+    def blocked(self) -> bool:
+        """True while not even one transition may be inserted: the actors wait for the learner."""
+        with self._changed:
+            return not self._insert_allowed(1)
+
+    def on_inserts_possible(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` whenever inserts may have become possible; it should ask `try_reserve` and be quick.
+
+        Returns a function that ends this.
+        """
+        with self._changed:
+            self._listeners.append(callback)
+
+        def forget() -> None:
+            with self._changed:
+                self._listeners.remove(callback)
+
+        return forget
+
+    def try_reserve(self, n: int) -> bool:
+        """Admit an insert of up to `n` transitions now, or answer False. Never waits."""
+        with self._changed:
+            if not self._insert_allowed(n):
+                return False
+            self._outstanding += n
+            return True
+
+    def insert(self, n_actual: int, n_reserved: int) -> None:
+        """Count `n_actual` inserted transitions and give back the reservation of `n_reserved` they came under."""
+        with self._changed:
+            self._give_back(n_reserved)
+            self._inserts += n_actual
+            self._changed.notify_all()
+        self._announce()
+
+    def release(self, n_reserved: int) -> None:
+        """Give back a reservation under which nothing will come, for instance because the stream broke."""
+        with self._changed:
+            self._give_back(n_reserved)
+        self._announce()
+
+    def can_sample(self, n: int) -> bool:
+        """True when sampling `n` transitions is allowed now; a refusal makes `n` the demand that inserts must meet."""
+        with self._changed:
+            allowed = self._sample_allowed(n)
+            raised = not allowed and n != self._asked
+            self._asked = n
+        if raised:
+            self._announce()
+        return allowed
+
+    def await_sample(self, n: int, timeout: float | None) -> bool:
+        """Wait until sampling `n` transitions is allowed; False after `timeout` seconds (None waits for ever)."""
+        if self.can_sample(n):
+            return True
+        with self._changed:
+            if not self._waiting:
+                self._starving_since = self._clock()
+            self._waiting.append(n)
+        try:
+            # The demand of this thread may have opened inserts, and their listeners must not run under the lock.
+            self._announce()
+            with self._changed:
+                return self._changed.wait_for(lambda: self._sample_allowed(n), timeout)
+        finally:
+            with self._changed:
+                self._waiting.remove(n)
+                if not self._waiting:
+                    self._starved += self._clock() - self._starving_since
+
+    def sample(self, n: int) -> None:
+        """Count `n` sampled transitions."""
+        with self._changed:
+            self._asked = n
+            self._samples += n
+        self._announce()
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint must keep: `inserts` and `samples`. Reservations end with their streams."""
+        with self._changed:
+            return {"inserts": self._inserts, "samples": self._samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from what `state_dict` returned."""
+        with self._changed:
+            self._inserts = state["inserts"]
+            self._samples = state["samples"]
+            self._changed.notify_all()
+        self._announce()
+
+    def _sample_allowed(self, n: int) -> bool:
+        diff = self._inserts * self.samples_per_insert - self._samples
+        return self._inserts >= self.min_size_to_sample and diff - n >= self._min_diff
+
+    def _insert_allowed(self, n: int) -> bool:
+        inserts = self._inserts + self._outstanding + n
+        if inserts * self.samples_per_insert - self._samples <= self._max_diff:
+            return True
+        demand = min(self._waiting, default=self._asked)
+        return self._outstanding == 0 and not self._sample_allowed(demand)
+
+    def _give_back(self, n_reserved: int) -> None:
+        if not 0 <= n_reserved <= self._outstanding:
+            raise ConflictError(f"rate limiter: cannot give back {n_reserved} of {self._outstanding} reserved inserts")
+        self._outstanding -= n_reserved
+
+    def _announce(self) -> None:
+        with self._changed:
+            listeners = tuple(self._listeners) if self._insert_allowed(1) else ()
+        for listener in listeners:
+            listener()

@@ -1,0 +1,176 @@
+"""Which rows of the store the learner trains on: uniformly, or in proportion to their priorities."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.errors import ConflictError, InvalidInputError, UserError
+from learner_service.replay.columns import VALID
+from learner_service.replay.store import Inserted, ReplayStore
+from learner_service.replay.sum_tree import SumTree
+
+# With a quarter of the rows valid, which is few, all but one in 10**4 draws are done after 32 rounds.
+_REJECTION_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Drawn rows; any part of them is a sample of the whole store too.
+
+    rows:          int64[B], valid rows of the store, with repetitions
+    weights:       float32[B], importance weights in (0, 1]
+    probabilities: float64[B], with which each row was drawn
+    generations:   int64[B], global index of the segment in the row, to tell later whether it is still there
+    """
+
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    probabilities: NDArray[np.float64]
+    generations: NDArray[np.int64]
+
+
+class Sampler(Protocol):
+    """Draws valid rows of one store. Not thread-safe: the lock of the store covers its sampler."""
+
+    def on_insert(self, inserted: Inserted) -> None:
+        """Take note of what an insert wrote and evicted; call it after every insert, before anything else."""
+        ...
+
+    def sample(self, batch: int) -> Sampled:
+        """Draw `batch` rows. Raises ConflictError when the store has no valid row."""
+        ...
+
+    def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
+        """Set priorities float32[B], usually absolute TD errors; rows overwritten since are left alone.
+
+        Raises InvalidInputError when the priorities are not finite or not of that shape; then nothing changes.
+        """
+        ...
+
+
+class UniformSampler:
+    """Every valid row with the same probability, by drawing live rows and rejecting those that are not valid."""
+
+    def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
+        """Sample from `store` with the randomness of `rng`."""
+        self._store = store
+        self._rng = rng
+
+    def on_insert(self, inserted: Inserted) -> None:
+        """Nothing to note: the store knows its live rows."""
+
+    def sample(self, batch: int) -> Sampled:
+        """Draw `batch` rows, all weights 1. Raises ConflictError when the store has no valid row."""
+        store = self._store
+        _require_transitions(store)
+        first, length = store.extent()
+        rows = np.empty(batch, np.int64)
+        missing = np.arange(batch)
+        for _ in range(_REJECTION_ROUNDS):
+            drawn = (self._rng.integers(length, size=len(missing)) + first) % store.capacity
+            rows[missing] = drawn
+            missing = missing[store.flags[drawn] & VALID == 0]
+            if not len(missing):
+                break
+        else:
+            rows[missing] = self._rng.choice(np.flatnonzero(store.flags & VALID), size=len(missing))
+        probabilities = np.full(batch, 1.0 / store.transitions)
+        return Sampled(rows, np.ones(batch, np.float32), probabilities, store.generations[rows])
+
+    def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
+        """Check the priorities and ignore them."""
+        _checked_priorities(sampled, priorities)
+
+
+class PrioritizedSampler:
+    """Proportional prioritisation (Schaul et al. 2016, arXiv:1511.05952).
+
+    P(i) = p_i^alpha / sum_k p_k^alpha (equation 1) with p_i = |priority_i| + epsilon (section 3.3), drawn from equal
+    strata (appendix B.2.1). Importance weights w_i = (N P(i))^-beta, divided by the largest of the batch (section
+    3.4). A new transition gets the largest priority seen so far (algorithm 1, line 6), so that it is soon replayed.
+    """
+
+    def __init__(
+        self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
+    ) -> None:
+        """Build the tree from the priorities that the store kept. Raises UserError for exponents outside [0, 1]."""
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if not 0 <= value <= 1:
+                raise UserError(f"prioritised replay: {name} must be in [0, 1], got {value}")
+        if not np.float32(epsilon) > 0:
+            raise UserError(f"prioritised replay: epsilon must be positive, got {epsilon}")
+        self.alpha = alpha
+        self.beta = beta
+        """Correction for the bias of the sampling; may be raised while training, as the paper anneals it to 1."""
+        self._epsilon = np.float32(epsilon)
+        self._store = store
+        self._rng = rng
+        self._tree = SumTree(store.capacity)
+        self._max_priority = self._restore()
+
+    def on_insert(self, inserted: Inserted) -> None:
+        """Give the new rows the largest priority seen so far and the evicted rows none."""
+        for start, stop in inserted.evicted:
+            self._tree.set_range(start, stop, 0.0)
+        rows = slice(inserted.start, inserted.stop)
+        valid = self._store.flags[rows] & VALID != 0
+        self._store.priorities[rows] = valid * self._max_priority
+        self._tree.set_range(inserted.start, inserted.stop, valid * self._masses(self._max_priority))
+
+    def sample(self, batch: int) -> Sampled:
+        """Draw one row from each of `batch` strata, shuffled. Raises ConflictError when there is no valid row."""
+        store, tree = self._store, self._tree
+        _require_transitions(store)
+        uniforms = (self._rng.permutation(batch) + self._rng.random(batch)) / batch
+        rows = tree.sample(uniforms)
+        probabilities = tree.get(rows) / tree.total
+        weights = (store.transitions * probabilities) ** -self.beta
+        weights /= weights.max()
+        return Sampled(rows, weights.astype(np.float32), probabilities, store.generations[rows])
+
+    def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
+        """Set |priorities| + epsilon, in the tree and in the store's files, of the rows that are still the same."""
+        checked = _checked_priorities(sampled, priorities)
+        store = self._store
+        same = (store.generations[sampled.rows] == sampled.generations) & (store.flags[sampled.rows] & VALID != 0)
+        rows = sampled.rows[same]
+        if not len(rows):
+            return
+        store.priorities[rows] = np.abs(checked[same]) + self._epsilon
+        # Read back, so that a row drawn twice has the same priority in the tree and in the file.
+        stored = store.priorities[rows]
+        self._tree.set(rows, self._masses(stored))
+        self._max_priority = max(self._max_priority, stored.max())
+
+    def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
+        masses: NDArray[np.float64] = np.power(priorities, self.alpha, dtype=np.float64)
+        return masses
+
+    def _restore(self) -> np.float32:
+        store = self._store
+        valid = store.flags & VALID != 0
+        # A kill between a segment's commit and its `on_insert` leaves zeros: such rows are new.
+        given = valid & np.isfinite(store.priorities) & (store.priorities > 0)
+        largest = np.float32(store.priorities[given].max() if given.any() else 1.0)
+        new = valid & ~given
+        if new.any():
+            store.priorities[new] = largest
+        self._tree.set_range(0, store.capacity, np.where(valid, self._masses(store.priorities), 0.0))
+        return largest
+
+
+def _require_transitions(store: ReplayStore) -> None:
+    if store.transitions == 0:
+        raise ConflictError("replay: cannot sample before the first transition has been inserted")
+
+
+def _checked_priorities(sampled: Sampled, priorities: NDArray[np.float32]) -> NDArray[np.float32]:
+    if priorities.shape != sampled.rows.shape:
+        raise InvalidInputError(f"replay: expected {len(sampled.rows)} priorities, got {list(priorities.shape)}")
+    with np.errstate(over="ignore"):
+        checked = np.asarray(priorities, np.float32)
+    if not np.isfinite(checked).all():
+        raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
+    return checked

@@ -1,0 +1,103 @@
+"""A binary sum tree over many leaves, vectorised over indices: a batch costs a few array operations per level."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.errors import ConflictError
+
+# Levels up to this many nodes are recomputed whole and searched by one cumulative sum: contiguous work on a small
+# level is cheaper than gathering the nodes that a batch touches.
+_DENSE_NODES = 1024
+
+
+class SumTree:
+    """Non-negative masses float64[size] whose sum is kept, and from which indices are drawn in proportion.
+
+    Nodes are stored as a heap: node 1 is the root, the children of k are 2k and 2k + 1, the leaves come last. Every
+    inner node is recomputed from its children, never adjusted by differences, so rounding does not accumulate.
+    """
+
+    def __init__(self, size: int) -> None:
+        """All masses are zero; `size` is the number of leaves."""
+        if size < 1:
+            raise ValueError(f"a sum tree needs at least one leaf, got {size}")
+        self.size = size
+        self._leaves = 1 << (size - 1).bit_length()
+        self._nodes = np.zeros(2 * self._leaves, np.float64)
+
+    @property
+    def total(self) -> float:
+        """Sum of all masses."""
+        return float(self._nodes[1])
+
+    def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Masses float64[B] of the leaves int64[B]."""
+        masses: NDArray[np.float64] = self._nodes[indices + self._leaves]
+        return masses
+
+    def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Give leaf indices[i] the mass values[i]; of an index that comes twice the last value stays."""
+        if len(indices) == 0:
+            return
+        _require_masses(values)
+        nodes, touched = self._nodes, indices + self._leaves
+        nodes[touched] = values
+        level = self._leaves >> 1
+        while level > _DENSE_NODES:
+            touched >>= 1
+            left = touched << 1
+            nodes[touched] = nodes[left] + nodes[left + 1]
+            level >>= 1
+        self._rebuild_from(level)
+
+    def set_range(self, start: int, stop: int, values: NDArray[np.float64] | float) -> None:
+        """Give the leaves [start, stop) the masses `values`, an array of that length or one number for all."""
+        if start >= stop:
+            return
+        if not 0 <= start < stop <= self.size:
+            raise ValueError(f"range [{start}, {stop}) is not within {self.size} leaves")
+        _require_masses(values)
+        nodes, low, high = self._nodes, start + self._leaves, stop - 1 + self._leaves
+        nodes[low : high + 1] = values
+        while low > 1:
+            low, high = low >> 1, high >> 1
+            nodes[low : high + 1] = nodes[2 * low : 2 * high + 2 : 2] + nodes[2 * low + 1 : 2 * high + 2 : 2]
+
+    def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Leaves int64[B] where the cumulative mass passes uniforms[i] * total, for uniforms float64[B] in [0, 1).
+
+        A leaf without mass is never returned, however the sums round. Raises ConflictError when no leaf has mass.
+        """
+        nodes = self._nodes
+        if self.total <= 0:
+            raise ConflictError("sum tree: cannot draw from leaves without mass")
+        level = min(self._leaves, _DENSE_NODES)
+        bounds = np.concatenate(([0.0], np.cumsum(nodes[level : 2 * level])))
+        # u * total may round up to the total itself, which lies in no leaf.
+        mass = np.minimum(uniforms * bounds[-1], np.nextafter(bounds[-1], 0.0))
+        found = np.searchsorted(bounds[1:], mass, side="right")
+        mass -= bounds[found]
+        node = found.astype(np.int64) + level
+        while level < self._leaves:
+            node <<= 1
+            left = nodes[node]
+            # A node with mass has a child with mass. Where rounding has left more mass to find than the left child
+            # holds while the right one is empty, the answer is in the left one.
+            right_turn = (mass >= left) & (nodes[node + 1] > 0)
+            mass -= left * right_turn
+            node += right_turn
+            level <<= 1
+        leaves: NDArray[np.int64] = node - self._leaves
+        return leaves
+
+    def _rebuild_from(self, level: int) -> None:
+        nodes = self._nodes
+        while level >= 1:
+            children = nodes[2 * level : 4 * level]
+            np.add(children[0::2], children[1::2], out=nodes[level : 2 * level])
+            level >>= 1
+
+
+def _require_masses(values: NDArray[np.float64] | float) -> None:
+    if not (np.isfinite(values).all() and np.greater_equal(values, 0).all()):
+        raise ValueError("masses must be finite and not negative")

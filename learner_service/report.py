@@ -1,0 +1,123 @@
+"""Tells how a run goes: its status for the wire, its events for TensorBoard, its summary at the end."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from actorq.status import Energy, ProcessUsage, RunState, RunStatus
+from actorq.telemetry.process_stats import measure_process
+from learner_service.run import Run
+from learner_service.statistics import RateMeter
+
+
+class Reporter:
+    """Builds statuses of one run; it owns the meters for "lately"."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._steps_rate = RateMeter(time.monotonic)
+        self._updates_rate = RateMeter(time.monotonic)
+
+    def status(self) -> RunStatus:
+        """How the run goes now."""
+        run, training = self._run, self._run.training
+        run.note_process(measure_process("learner", "learner"))
+        for actor in run.members.statuses():
+            if actor.report is not None:
+                run.note_process(actor.report.process)
+        steps = training.replay.total_transitions if training else 0
+        updates = training.trainer.updates if training else 0
+        energy = run.ledger.snapshot()
+        per_process = {key.partition("/")[2]: share.kwh for key, share in energy.per_process.items()}
+        emitted = (
+            [policy for policy in run.receipt.policies if policy.scheme == run.config.scheme] if run.receipt else []
+        )
+        return RunStatus(
+            run_id=run.run_id,
+            state=run.state,
+            environment_id=run.config.environment,
+            algorithm=run.config.algorithm,
+            elapsed_s=run.elapsed_s,
+            environment_steps=steps,
+            environment_steps_per_s=self._steps_rate.rate(steps),
+            updates=updates,
+            updates_per_s=self._updates_rate.rate(updates),
+            samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
+            episodes=training.intake.episodes.count if training else 0,
+            training_return=training.intake.episodes.mean_return if training else None,
+            evaluation=run.evaluation,
+            target_return=run.target_return,
+            max_environment_steps=run.config.max_environment_steps,
+            policy_version=training.publisher.version if training else 0,
+            staleness_p50=training.intake.staleness.percentile(50) if training else 0.0,
+            staleness_p99=training.intake.staleness.percentile(99) if training else 0.0,
+            emitted=emitted[0] if emitted else None,
+            quantizer_connected=training.publisher.connected if training else False,
+            actors=run.members.statuses(),
+            processes=tuple(ProcessUsage(stats, per_process.get(stats.name, 0.0)) for stats in run.processes.values()),
+            energy=Energy(
+                kwh=energy.kwh,
+                co2_kg=energy.co2_kg,
+                method=energy.method,
+                kwh_per_service={service: share.kwh for service, share in energy.per_service.items()},
+            ),
+            starved_s=training.replay.limiter.starved_seconds if training else 0.0,
+            loss=training.trainer.loss if training else 0.0,
+            activation_s=run.activation.median,
+        )
+
+    def write_events(self) -> None:
+        """Write the status to TensorBoard."""
+        self._run.events.status(self.status(), time.time())
+
+    def write_summary(self, path: Path) -> None:
+        """Write summary.json atomically."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(self._summary(), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+
+    def _summary(self) -> dict[str, Any]:
+        run, status = self._run, self.status()
+        evaluation, emitted = status.evaluation, status.emitted
+        elapsed = status.elapsed_s
+        return {
+            "solved": status.state is RunState.SOLVED,
+            "state": status.state.value,
+            "run_id": status.run_id,
+            "environment": status.environment_id,
+            "algorithm": status.algorithm,
+            "seed": run.config.seed,
+            "target_return": status.target_return,
+            "evaluation": evaluation
+            and {
+                "mean_return": evaluation.mean_return,
+                "episodes": len(evaluation.returns),
+                "scheme": evaluation.scheme,
+                "policy_version": evaluation.policy_version,
+            },
+            "training_return": status.training_return,
+            "wall_clock_s": round(elapsed, 3),
+            "environment_steps": status.environment_steps,
+            "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
+            "updates": status.updates,
+            "updates_per_s": round(status.updates / elapsed, 1),
+            "samples_per_insert": round(status.samples_per_insert, 3),
+            "policy_versions": status.policy_version,
+            "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
+            "activation_ms": None if status.activation_s is None else round(status.activation_s * 1e3, 2),
+            "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
+            "fidelity": emitted and {**vars(emitted.fidelity)},
+            "transitions_by_scheme": run.training.intake.transitions_by_scheme if run.training else {},
+            "starved_s": round(status.starved_s, 3),
+            "peak_memory_mb": {
+                usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
+            },
+            "energy": {
+                "kwh": status.energy.kwh,
+                "co2_kg": status.energy.co2_kg,
+                "method": status.energy.method,
+                "per_service": {name: {"kwh": kwh} for name, kwh in status.energy.kwh_per_service.items()},
+            },
+            "evaluations": list(run.evaluations),
+        }

@@ -1,0 +1,144 @@
+"""Everything that exists once the environment is known: replay, algorithm, publisher, trainer, intake."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.status import Receipt
+from actorq.trajectory import EnvironmentSpec
+from actorq.transport.options import MAX_SEGMENT_BYTES
+from learner_service.algorithms import Algorithm, make_algorithm
+from learner_service.checkpoint import LearnerState
+from learner_service.intake import Intake
+from learner_service.policy_graph import export_policy_graph
+from learner_service.publisher import Publisher
+from learner_service.replay import (
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    UniformSampler,
+)
+from learner_service.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The parts of a run that know its environment."""
+
+    spec: EnvironmentSpec
+    algorithm: Algorithm
+    replay: ReplayBuffer
+    intake: Intake
+    publisher: Publisher
+    trainer: Trainer
+    rng: np.random.Generator
+
+    def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
+        """What a checkpoint must hold; `values` are the run's own."""
+        return LearnerState(
+            updates,
+            self.algorithm.state(),
+            {
+                **values,
+                "environment": self.spec.environment_id,
+                "spec": self.spec.to_json(),
+                "algorithm": self.algorithm.name,
+                "version": self.publisher.version,
+                "limiter": self.replay.state_dict(),
+                "rng": self.rng.bit_generator.state,
+                "episodes": self.intake.episodes.state(),
+                "staleness": self.intake.staleness.state(),
+                "transitions_by_scheme": self.intake.transitions_by_scheme,
+            },
+        )
+
+    def close(self) -> None:
+        """End all threads and release the replay, in the order in which data flows."""
+        self.trainer.stop()
+        self.publisher.close()
+        self.replay.close()
+
+
+def build_training(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    run_id: str,
+    client: QuantizerClient,
+    state: LearnerState | None,
+    save: Callable[[int], Path],
+    on_receipt: Callable[[Receipt], None],
+) -> Training:
+    """Build and start everything, from a checkpoint's `state` when there is one; blocks for a second or two.
+
+    Raises UserError when algorithm and environment, or checkpoint and networks, do not fit.
+    """
+    _check_segment_size(config, spec)
+    algorithm = make_algorithm(config, spec)
+    rng = np.random.default_rng(config.seed)
+    replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
+    _log.info("replay: %d rows, %.1f MB on disk", replay.capacity, replay.nbytes / 1e6)
+    values = state.values if state else {}
+    publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=values.get("version", 0) + 1)
+    intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
+    if state is not None:
+        _restore(state, algorithm, replay, intake, rng)
+    graph = export_policy_graph(algorithm.policy, spec)
+    trainer = Trainer(config, algorithm, replay, publisher, save, updates=state.updates if state else 0)
+    trainer.start()
+    publisher.start(graph)
+    return Training(spec, algorithm, replay, intake, publisher, trainer, rng)
+
+
+def _open_replay(
+    config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
+) -> ReplayBuffer:
+    replay = config.replay
+    store = ReplayStore.open(directory, spec, replay.capacity)
+    sampler = (
+        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
+        if replay.prioritized
+        else UniformSampler(store, rng)
+    )
+    limiter = RateLimiter(
+        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
+    )
+    return ReplayBuffer(store, sampler, limiter, algorithm.n_step, algorithm.discount)
+
+
+def _restore(
+    state: LearnerState, algorithm: Algorithm, replay: ReplayBuffer, intake: Intake, rng: np.random.Generator
+) -> None:
+    try:
+        algorithm.load_state(state.tensors)
+    except (KeyError, RuntimeError) as error:
+        raise UserError(
+            f"the checkpoint does not fit the configured networks: {' '.join(str(error).split())}; resume with the "
+            "settings in the run's config.yaml"
+        ) from None
+    replay.load_state_dict(state.values["limiter"])
+    rng.bit_generator.state = state.values["rng"]
+    intake.episodes.load_state(state.values["episodes"])
+    intake.staleness.load_state(state.values["staleness"])
+    intake.transitions_by_scheme.update(state.values["transitions_by_scheme"])
+
+
+def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:
+    smallest = 2 * config.environments_per_actor * (spec.observations.nbytes + spec.actions.nbytes + 16)
+    limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
+    if smallest > limit:
+        raise UserError(
+            f"a segment of one step needs {smallest} bytes with {config.environments_per_actor} environments per "
+            f"actor, but actor.max_segment_bytes is {limit}; use fewer environments per actor"
+        )

@@ -1,0 +1,198 @@
+"""The heart of the quantizer: takes graphs and checkpoints of one run, emits policies, and finds them again.
+
+Plain calls with plain values: it knows neither the network nor threads, and must be used by one thread at a time.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError
+from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.trajectory import Evaluation
+from quantizer_service.fidelity import Reference, measure
+from quantizer_service.graph import Graph
+from quantizer_service.plan import Plan
+from quantizer_service.schemes import scheme_named
+from quantizer_service.store import PolicyStore
+
+_log = logging.getLogger(__name__)
+
+# Plans kept at a time. A run has one topology; with growing and shrinking layers old ones are not needed again soon.
+_MAX_TOPOLOGIES = 4
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
+
+
+@dataclass
+class _Topology:
+    """What is prepared once for a graph: its FP32 session and the plans of the schemes that were asked for."""
+
+    graph: Graph
+    reference: Reference
+    plans: dict[str, Plan] = field(default_factory=dict)
+
+    def plan(self, scheme: str) -> Plan:
+        if scheme not in self.plans:
+            self.plans[scheme] = Plan(self.graph, scheme_named(scheme))
+        return self.plans[scheme]
+
+
+@dataclass
+class _Newest:
+    """The newest version in memory, so that it is served before and without any disk."""
+
+    checkpoint: Checkpoint
+    policies: dict[str, Policy]
+
+
+class Emitter:
+    """Emits and retains the policies of one run."""
+
+    def __init__(self, store: PolicyStore) -> None:
+        self._store = store
+        self._topologies: dict[bytes, _Topology] = {}
+        self._newest: _Newest | None = None
+        self._highest = store.highest_version
+        if version := store.newest_version:
+            self._newest = _Newest(store.checkpoint(version), {})
+            for scheme in store.versions()[0].schemes:
+                if (policy := store.policy(version, scheme)) is not None:
+                    self._newest.policies[scheme] = policy
+
+    @property
+    def newest_version(self) -> int:
+        """The newest version that is served; 0 before the first."""
+        return self._newest.checkpoint.version if self._newest else 0
+
+    def newest_policies(self) -> tuple[Policy, ...]:
+        """The policies that were emitted of the newest version."""
+        return tuple(self._newest.policies.values()) if self._newest else ()
+
+    def ready(self, run_id: str) -> tuple[int, tuple[bytes, ...]]:
+        """The highest version that was ever taken, 0 for none, and the topologies whose graph is here.
+
+        The first run to come owns the store; raises ConflictError for another one.
+        """
+        if not run_id:
+            raise InvalidInputError("run: expected a run id, got an empty one")
+        self._store.claim(run_id)
+        return self._highest, tuple(self._store.graphs)
+
+    def add_graph(self, source: PolicyGraph) -> None:
+        """Validate a graph, prepare and keep it; raises InvalidInputError and keeps nothing when it is not valid."""
+        if source.topology not in self._store.graphs:
+            graph = Graph.parse(source)
+            topology = _Topology(graph, Reference(graph))
+            self._store.add_graph(source)
+            self._keep(topology)
+
+    def emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
+        """Emit a new version in each of the schemes and serve it from memory; `persist` has to follow.
+
+        Raises ConflictError when its version is not above all before or its graph is not here, and InvalidInputError
+        when its tensors do not fit the graph, are not finite or do not run; then nothing has changed.
+        """
+        if checkpoint.version <= self._highest:
+            raise ConflictError(
+                f"checkpoint: expected a version above {self._highest}, got {checkpoint.version}; open the stream "
+                "again and go on above the version that `ready` tells"
+            )
+        policies = self._emit(checkpoint, schemes)
+        self._highest = checkpoint.version
+        self._newest = _Newest(checkpoint, {policy.descriptor.scheme: policy for policy in policies})
+        return policies
+
+    def persist(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
+        """Store an emitted version; raises UnavailableError when the disk does not take it."""
+        self._store.add_version(checkpoint, policies)
+
+    def get(self, scheme: str, version: int = 0) -> Policy:
+        """A policy of a retained version, 0 for the newest; emitted and stored now if it was not before.
+
+        Raises NotFoundError for an unknown scheme or version, InvalidInputError when its file is damaged.
+        """
+        scheme_named(scheme)
+        if self._newest is None:
+            raise NotFoundError("no policy has been published yet; start a learner, or wait for its first version")
+        if version in (0, self.newest_version):
+            if scheme not in self._newest.policies:
+                self._newest.policies[scheme] = self._emit_again(self._newest.checkpoint, scheme)
+            return self._newest.policies[scheme]
+        stored = self._store.policy(version, scheme)
+        return stored or self._emit_again(self._store.checkpoint(version), scheme)
+
+    def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
+        """A page of retained versions, newest first, and the token of the next page, empty at the end.
+
+        page_size: 1 to 1000, 0 for 100. Raises InvalidInputError for another size or a token not of this making.
+        """
+        if not 0 <= page_size <= MAX_PAGE_SIZE:
+            raise InvalidInputError(f"page_size: expected 1 to {MAX_PAGE_SIZE}, or 0 for the default, got {page_size}")
+        if page_token and not (page_token.isascii() and page_token.isdecimal()):
+            raise InvalidInputError(
+                f"page_token: expected the next_page_token of the page before, or none, got {page_token!r}"
+            )
+        # A token is the last version of its page, so that pages hold although versions come and go.
+        versions = [entry for entry in self._store.versions() if not page_token or entry.version < int(page_token)]
+        size = page_size or DEFAULT_PAGE_SIZE
+        page = tuple(versions[:size])
+        return page, str(page[-1].version) if len(versions) > size else ""
+
+    def record_evaluation(self, evaluation: Evaluation) -> None:
+        """Keep an evaluation of a retained version, so that the best are retained; one of another is dropped."""
+        if self._store.retains(evaluation.policy_version):
+            self._store.add_evaluation(evaluation.policy_version, evaluation.mean_return)
+        else:
+            _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
+
+    def _emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
+        topology = self._topology(checkpoint.topology)
+        topology.graph.check_parameters(checkpoint.parameters)
+        topology.graph.check_calibration(checkpoint.calibration)
+        expected = topology.reference.run(checkpoint.parameters, checkpoint.calibration)
+        policies = []
+        for scheme in schemes:
+            plan = topology.plan(scheme)
+            model = plan.emit(checkpoint.parameters, self._run_id, checkpoint.version)
+            discrete = topology.graph.source.discrete_actions
+            descriptor = PolicyDescriptor(
+                run_id=self._run_id,
+                version=checkpoint.version,
+                learner_step=checkpoint.learner_step,
+                scheme=scheme,
+                sha256=hashlib.sha256(model).digest(),
+                size_bytes=len(model),
+                fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
+                snapshot_at=checkpoint.snapshot_at,
+                fidelity=measure(model, expected, checkpoint.calibration, discrete, plan.float_layers),
+            )
+            policies.append(Policy(descriptor, model))
+        return tuple(policies)
+
+    def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
+        (policy,) = self._emit(checkpoint, (scheme,))
+        # A version that was emitted but not yet persisted is stored without this scheme: it can be emitted again.
+        if self._store.retains(checkpoint.version):
+            self._store.add_policy(policy)
+        return policy
+
+    @property
+    def _run_id(self) -> str:
+        if self._store.run_id is None:
+            raise ConflictError("no run owns the store yet; open the stream of checkpoints first")
+        return self._store.run_id
+
+    def _topology(self, digest: bytes) -> _Topology:
+        if digest in self._topologies:
+            return self._topologies[digest]
+        if digest not in self._store.graphs:
+            raise ConflictError(f"checkpoint: the graph of topology {digest.hex()} is not here; send it first")
+        graph = Graph.parse(self._store.graphs[digest])
+        return self._keep(_Topology(graph, Reference(graph)))
+
+    def _keep(self, topology: _Topology) -> _Topology:
+        while len(self._topologies) >= _MAX_TOPOLOGIES:
+            del self._topologies[next(iter(self._topologies))]
+        self._topologies[topology.graph.topology] = topology
+        return topology

@@ -1,0 +1,96 @@
+"""What the store's files hold, and how each is written whole or not at all.
+
+Nothing is synchronised to the disk: after a power failure the newest files may be torn, which their digests tell, and
+the learner publishes a newer version within seconds.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from actorq.errors import InvalidInputError
+from actorq.policy import CALIBRATION_PREFIX, Checkpoint, FidelityReport, PolicyDescriptor
+
+Tensors = dict[str, NDArray[Any]]
+
+
+def encode_tensors(checkpoint: Checkpoint) -> bytes:
+    """Parameters and calibration batches as safetensors."""
+    calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
+    return bytes(
+        save({name: np.ascontiguousarray(array) for name, array in {**checkpoint.parameters, **calibration}.items()})
+    )
+
+
+def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
+    """Parameters and calibration batches from safetensors; raises InvalidInputError that names `what`."""
+    try:
+        tensors = load(data)
+    except Exception as error:  # The library raises errors of its own and KeyError for dtypes that numpy lacks.
+        raise InvalidInputError(f"{what}: expected safetensors with numpy dtypes, got {error!r}") from None
+    parameters, calibration = {}, {}
+    for name, array in tensors.items():
+        if name.startswith(CALIBRATION_PREFIX):
+            calibration[name.removeprefix(CALIBRATION_PREFIX)] = array
+        else:
+            parameters[name] = array
+    return parameters, calibration
+
+
+def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
+    """A descriptor as a JSON object; its digest is hexadecimal."""
+    return {**asdict(descriptor), "sha256": descriptor.sha256.hex()}
+
+
+def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
+    """The inverse; raises KeyError, TypeError or ValueError when the object is not one."""
+    fidelity = dict(tree["fidelity"])
+    fidelity["float_layers"] = tuple(fidelity["float_layers"])
+    fields = {**tree, "sha256": bytes.fromhex(tree["sha256"]), "fidelity": FidelityReport(**fidelity)}
+    return PolicyDescriptor(**fields)
+
+
+def write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    write_bytes(path, json.dumps(tree, indent=1).encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    # Hidden, so that a store that starts knows what was left half-written.
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raises InvalidInputError that names the file."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{path}: expected a JSON file, but {error}; {_REMEDY}") from None
+    if not isinstance(tree, dict):
+        raise InvalidInputError(f"{path}: expected a JSON object, got {type(tree).__name__}; {_REMEDY}")
+    return tree
+
+
+def read_verified(path: Path, sha256: bytes) -> bytes:
+    """Read a file and check its digest; raises InvalidInputError that names file and digests."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from None
+    got = hashlib.sha256(data).digest()
+    if got != sha256:
+        raise InvalidInputError(f"{path}: expected sha256 {sha256.hex()}, got {got.hex()}; {_REMEDY}")
+    return data
+
+
+_REMEDY = "the file is damaged: remove its folder, or restore it from a copy"

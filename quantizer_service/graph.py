@@ -1,0 +1,185 @@
+"""A learner's policy graph, validated: what it must be, and what a checkpoint of it must hold."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.errors import InvalidInputError
+from actorq.policy import PolicyGraph
+
+# Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
+OLDEST_OPSET = 13
+# A tensor beyond it is taken for a weight, which would never be updated: observation statistics are far smaller.
+MAX_CONSTANT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A data input: element type and shape without the batch dimension; None for a free dimension."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A validated policy graph.
+
+    model: the parsed ONNX model; not to be changed, plans copy it.
+    inputs: the data inputs by name.
+    parameters: shape of each float32 parameter by name.
+    """
+
+    source: PolicyGraph
+    topology: bytes
+    model: onnx.ModelProto
+    inputs: dict[str, InputSpec]
+    parameters: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def parse(cls, source: PolicyGraph) -> "Graph":
+        """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
+        try:
+            model = onnx.ModelProto.FromString(source.model)
+        except DecodeError:
+            raise InvalidInputError(
+                f"graph: expected an ONNX model, got {len(source.model)} bytes that do not parse; export it with "
+                "torch.onnx.export"
+            ) from None
+        _check_constants(model)
+        try:
+            onnx.checker.check_model(model)
+        except onnx.checker.ValidationError as error:
+            raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+        _check_opset(model)
+        values = {value.name: value for value in model.graph.input}
+        count = len(source.inputs)
+        if not count or tuple(values)[:count] != source.inputs:
+            raise InvalidInputError(
+                f"graph: expected the data inputs {list(source.inputs)} first among its inputs, got "
+                f"{list(values)[: count + 1]}; name every data input, in the graph's order"
+            )
+        inputs = {name: _input_spec(values[name]) for name in source.inputs}
+        parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
+        if not parameters:
+            raise InvalidInputError(
+                "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
+                "initializers into inputs"
+            )
+        return cls(source, source.topology, model, inputs, parameters)
+
+    def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""
+        _check_names("parameters", self.parameters, parameters)
+        for name, shape in self.parameters.items():
+            array = parameters[name]
+            if array.dtype != np.float32 or array.shape != shape:
+                raise InvalidInputError(
+                    f"parameter {name!r}: expected float32{list(shape)}, got {array.dtype}{list(array.shape)}"
+                )
+            if not np.isfinite(array).all():
+                raise InvalidInputError(
+                    f"parameter {name!r}: expected finite values, got "
+                    f"{int(array.size - np.isfinite(array).sum())} NaN or infinite of {array.size}; has training "
+                    "diverged?"
+                )
+
+    def check_calibration(self, calibration: Mapping[str, NDArray[Any]]) -> None:
+        """Raise InvalidInputError unless each data input has a batch of its dtype and shape, all with equal rows."""
+        _check_names("calibration", self.inputs, calibration)
+        rows = {len(array) if array.ndim else 0 for array in calibration.values()}
+        if len(rows) != 1 or not min(rows):
+            raise InvalidInputError(f"calibration: expected the same number of rows, at least 1, got {sorted(rows)}")
+        for name, spec in self.inputs.items():
+            array = calibration[name]
+            fits = len(array.shape) == len(spec.shape) + 1 and all(
+                size in (None, got) for size, got in zip(spec.shape, array.shape[1:], strict=True)
+            )
+            if array.dtype != spec.dtype or not fits:
+                expected = ["B", *("?" if size is None else size for size in spec.shape)]
+                raise InvalidInputError(
+                    f"calibration {name!r}: expected {spec.dtype}{expected}, got {array.dtype}{list(array.shape)}"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise InvalidInputError(f"calibration {name!r}: expected finite values, got NaN or infinity")
+
+
+def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
+    """All constants of a graph: initializers and attributes of nodes, also inside of control flow."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from tensors_of(subgraph)
+
+
+def _check_constants(model: onnx.ModelProto) -> None:
+    inputs = {value.name for value in model.graph.input}
+    for tensor in tensors_of(model.graph):
+        # External data would be read from files of this machine that the sender chooses.
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
+            raise InvalidInputError(
+                f"graph: constant {tensor.name!r} lies in another file; export the model without external data"
+            )
+        if tensor.name in inputs:
+            raise InvalidInputError(
+                f"graph: {tensor.name!r} is both an input and an initializer; parameters must be inputs only"
+            )
+        if (size := tensor.ByteSize()) > MAX_CONSTANT_BYTES:
+            raise InvalidInputError(
+                f"graph: constants of at most {MAX_CONSTANT_BYTES} bytes are taken, {tensor.name!r} has {size}; "
+                "weights must be graph inputs after the data inputs"
+            )
+
+
+def _check_opset(model: onnx.ModelProto) -> None:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
+        raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
+
+
+def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
+            "with dynamic_shapes"
+        )
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim[1:])
+    return InputSpec(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), sizes)
+
+
+def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    tensor = value.type.tensor_type
+    fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
+        raise InvalidInputError(
+            f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
+            f"{onnx.TensorProto.DataType.Name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            "data input that was not named?"
+        )
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    missing, extra = sorted(expected.keys() - got.keys()), sorted(got.keys() - expected.keys())
+    if missing or extra:
+        raise InvalidInputError(
+            f"{what}: expected one tensor for each of {len(expected)} names, missing {missing}, unexpected {extra}"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,119 @@
+"""What a publisher may send, in which order, and what it amounts to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorq import wire
+from actorq.errors import InvalidInputError
+from actorq.policy import Checkpoint, PolicyGraph
+from actorq.trajectory import Evaluation
+from actorq.transport.blobs import BlobAssembler
+from actorq.transport.options import MAX_BLOB_BYTES
+from actorq.v1 import quantizer_pb2
+from quantizer_service.files import decode_tensors
+
+_DIGEST_BYTES = 32
+# Graphs hold no weights: the largest seen have some hundred kilobytes.
+MAX_GRAPH_BYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A publisher has named its run and the scheme of the run's actors."""
+
+    run_id: str
+    scheme: str
+
+
+Submission = Opening | PolicyGraph | Checkpoint | Evaluation
+
+
+class Publication:
+    """Puts a publisher's messages together: an opening, then graphs and checkpoints in parts, and evaluations.
+
+    Raises InvalidInputError at the first message that is out of order or malformed; nothing can follow it.
+    """
+
+    def __init__(self) -> None:
+        self._opened = False
+        self._assembler: BlobAssembler | None = None
+        self._finish: Callable[[bytes], Submission] | None = None
+        self._announced = ""
+
+    def take(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
+        """Take the next message; return what it completes, if anything."""
+        kind = request.WhichOneof("payload")
+        if self._opened == (kind == "open"):
+            expected = "a graph, checkpoint, part or evaluation" if self._opened else "`open` first"
+            raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
+        if (self._finish is not None) != (kind == "part"):
+            expected = f"the parts of {self._announced}" if self._finish else "a graph, checkpoint or evaluation"
+            raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
+        if kind == "open":
+            self._opened = True
+            return Opening(request.open.run_id, request.open.scheme)
+        if kind == "graph":
+            self._announce_graph(request.graph)
+        elif kind == "checkpoint":
+            self._announce_checkpoint(request.checkpoint)
+        elif kind == "evaluation":
+            return wire.evaluation_from_proto(request.evaluation)
+        elif kind == "part":
+            return self._add(request)
+        else:
+            raise InvalidInputError("publication: expected a payload, got none")
+        return None
+
+    def _announce_graph(self, header: quantizer_pb2.GraphHeader) -> None:
+        topology = _topology("graph", header.topology)
+        inputs, discrete_actions = tuple(header.inputs), header.discrete_actions
+
+        def finish(blob: bytes) -> PolicyGraph:
+            graph = PolicyGraph(blob, inputs, discrete_actions)
+            if graph.topology != topology:
+                raise InvalidInputError(
+                    f"graph: expected the blob of topology {topology.hex()}, got one of {graph.topology.hex()}; the "
+                    "topology is the SHA-256 of the model's bytes"
+                )
+            return graph
+
+        self._announce("the graph", 0, MAX_GRAPH_BYTES, finish)
+
+    def _announce_checkpoint(self, header: quantizer_pb2.CheckpointHeader) -> None:
+        version, learner_step = header.version, header.learner_step
+        topology = _topology("checkpoint", header.topology)
+        if not version:
+            raise InvalidInputError("checkpoint: expected a version from 1, got 0")
+        if not header.HasField("snapshot_at"):
+            raise InvalidInputError("checkpoint: expected snapshot_at, the time of the snapshot, got none")
+        snapshot_at = wire.timestamp_from_proto(header.snapshot_at)
+
+        def finish(blob: bytes) -> Checkpoint:
+            parameters, calibration = decode_tensors(blob, f"checkpoint {version}")
+            return Checkpoint(version, learner_step, topology, parameters, calibration, snapshot_at)
+
+        self._announce(f"checkpoint {version}", version, MAX_BLOB_BYTES, finish)
+
+    def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[bytes], Submission]) -> None:
+        self._announced = what
+        self._assembler = BlobAssembler(version, limit_bytes)
+        self._finish = finish
+
+    def _add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
+        assert self._assembler is not None
+        assert self._finish is not None
+        blob = self._assembler.add(request.part)
+        if blob is None:
+            return None
+        finish, self._finish, self._assembler = self._finish, None, None
+        return finish(blob)
+
+
+def _topology(what: str, digest: bytes) -> bytes:
+    if len(digest) != _DIGEST_BYTES:
+        raise InvalidInputError(f"{what}: expected a topology of {_DIGEST_BYTES} bytes, got {len(digest)}")
+    return digest
+
+
+def _named(kind: str | None) -> str:
+    return "an empty message" if kind is None else f"`{kind}`"

@@ -1,0 +1,133 @@
+"""The emitter at work in an event loop: CPU work on one thread of its own, new policies on the board."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, ParamSpec, TypeVar
+
+from actorq.errors import UnavailableError
+from actorq.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
+from actorq.status import Receipt
+from actorq.telemetry.process_stats import ProcessStats
+from actorq.trajectory import Evaluation
+from quantizer_service.board import Board, Subscription
+from quantizer_service.emitter import Emitter
+from quantizer_service.schemes import scheme_named
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Quantizer(Generic[T]):
+    """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
+
+    encode: what watchers get of a policy; made once per policy and shared.
+    resources: measures this process.
+    clock: seconds; times emissions.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        encode: Callable[[Policy], T],
+        resources: Callable[[], ProcessStats],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._emitter = emitter
+        self._encode = encode
+        self._resources = resources
+        self._board: Board[T] = Board()
+        # One worker: the emitter is for one thread, and a second one would take its core from learner or actors.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
+        self._publishing: set[asyncio.Task[Receipt]] = set()
+        self.clock = clock
+        self.draining = asyncio.Event()
+        for policy in emitter.newest_policies():
+            self._board.post(policy.descriptor.version, [(policy.descriptor.scheme, encode(policy))])
+
+    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run CPU work off the event loop, after the work that is waiting already."""
+        call = asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+        # Shielded: work that has begun is finished, also when the caller hangs up.
+        return await asyncio.shield(call)
+
+    async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
+        """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready."""
+        scheme_named(scheme)
+        return await self.work(self._emitter.ready, run_id)
+
+    async def add_graph(self, graph: PolicyGraph) -> None:
+        """See Emitter.add_graph."""
+        await self.work(self._emitter.add_graph, graph)
+
+    async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
+        """Emit a version in the run's scheme and those that are watched; serve it, then store it, then answer.
+
+        received_at: when its last byte came, by this object's clock.
+        """
+        schemes = tuple(dict.fromkeys((scheme, *self._board.schemes)))
+        task = asyncio.get_running_loop().create_task(self._publish(checkpoint, schemes, received_at))
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+        # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
+        return await asyncio.shield(task)
+
+    async def get(self, scheme: str, version: int = 0) -> Policy:
+        """See Emitter.get."""
+        return await self.work(self._emitter.get, scheme, version)
+
+    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
+        """See Emitter.list_versions."""
+        return await self.work(self._emitter.list_versions, page_size, page_token)
+
+    async def record_evaluation(self, evaluation: Evaluation) -> None:
+        """See Emitter.record_evaluation."""
+        await self.work(self._emitter.record_evaluation, evaluation)
+
+    async def subscribe(self, scheme: str, after_version: int) -> Subscription[T]:
+        """Watch a scheme, which is emitted from now on; raises NotFoundError when there is no such scheme."""
+        scheme_named(scheme)
+        if self.draining.is_set():
+            raise UnavailableError("the quantizer is draining; connect again later")
+        # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
+        subscription = self._board.subscribe(scheme, after_version)
+        try:
+            if self._emitter.newest_version > self._board.version(scheme):
+                version, item = await self.work(self._newest, scheme)
+                self._board.post(version, [(scheme, item)])
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def begin_drain(self) -> None:
+        """Take no new work: watchers' streams end, publishers' after the receipt that they wait for."""
+        self.draining.set()
+        self._board.close()
+
+    async def settle(self) -> None:
+        """Wait until every checkpoint that was taken is stored."""
+        await asyncio.gather(*self._publishing, return_exceptions=True)
+
+    async def _publish(self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float) -> Receipt:
+        policies, items = await self.work(self._emit, checkpoint, schemes)
+        self._board.post(checkpoint.version, items)
+        emit_seconds = self.clock() - received_at
+        await self.work(self._emitter.persist, checkpoint, policies)
+        return Receipt(
+            version=checkpoint.version,
+            policies=tuple(policy.descriptor for policy in policies),
+            emit_seconds=emit_seconds,
+            subscribers=self._board.subscribers,
+            process=await self.work(self._resources),
+        )
+
+    def _emit(self, checkpoint: Checkpoint, schemes: tuple[str, ...]) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
+        policies = self._emitter.emit(checkpoint, schemes)
+        return policies, [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
+
+    def _newest(self, scheme: str) -> tuple[int, T]:
+        policy = self._emitter.get(scheme)
+        return policy.descriptor.version, self._encode(policy)

@@ -1,0 +1,20 @@
+"""The schemes in which policies can be emitted. A new one is a module beside this file and an entry in SCHEMES."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from actorq.errors import NotFoundError
+from quantizer_service.schemes.base import Scheme, SchemePlan
+from quantizer_service.schemes.fp32 import Fp32
+from quantizer_service.schemes.int8 import Int8
+
+__all__ = ["SCHEMES", "Scheme", "SchemePlan", "scheme_named"]
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType({scheme.name: scheme for scheme in (Fp32(), Int8())})
+
+
+def scheme_named(name: str) -> Scheme:
+    """The scheme of that name; raises NotFoundError that lists what there is."""
+    if name not in SCHEMES:
+        raise NotFoundError(f"scheme: expected one of {', '.join(SCHEMES)}, got {name!r}")
+    return SCHEMES[name]

@@ -1,0 +1,184 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from actorq.cli import numbers
+from actorq.cli.chart import bars
+from actorq.cli.display import PlainDisplay
+from actorq.cli.panel import render
+from actorq.cli.view import Resources, RunView
+from actorq.local.observer import ProcessState, ProcessView
+from actorq.local.services import Kind
+from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus
+from actorq.telemetry.process_stats import ProcessStats
+from actorq.trajectory import Evaluation, Role
+
+
+def process_stats(name: str, role: str, pid: int) -> ProcessStats:
+    return ProcessStats(name, role, "node-a", pid, 1.7e9, 12.5, 84 * 2**20, 96 * 2**20)
+
+
+def actor_status(name: str, role: Role, index: int, pid: int) -> ActorStatus:
+    report = ActorReport(34, "int8", 32_100, 742.3, 1, (0.034,), process_stats(name, role, pid))
+    return ActorStatus(name, role, index, connected=True, report=report)
+
+
+def evaluation(mean_return: float, version: int) -> Evaluation:
+    return Evaluation(version, version, version * 100, "int8", (mean_return,) * 20, (200,) * 20, 1.5)
+
+
+EMITTED = PolicyDescriptor(
+    run_id="CartPole-v1-20260102-030405",
+    version=35,
+    learner_step=3500,
+    scheme="int8",
+    sha256=b"\0" * 32,
+    size_bytes=9_812,
+    fp32_size_bytes=20_480,
+    snapshot_at=1.7e9,
+    fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ("0",)),
+)
+
+STATUS = RunStatus(
+    run_id="CartPole-v1-20260102-030405",
+    state=RunState.TRAINING,
+    environment_id="CartPole-v1",
+    algorithm="dqn",
+    elapsed_s=42.3,
+    environment_steps=64_256,
+    environment_steps_per_s=1484.6,
+    updates=22_010,
+    updates_per_s=921.4,
+    samples_per_insert=21.9,
+    episodes=812,
+    training_return=180.2,
+    evaluation=evaluation(231.4, 35),
+    target_return=475.0,
+    max_environment_steps=100_000,
+    policy_version=36,
+    staleness_p50=1.0,
+    staleness_p99=3.0,
+    emitted=EMITTED,
+    quantizer_connected=True,
+    actors=(
+        actor_status("actor-0", "actor", 0, 4103),
+        actor_status("actor-1", "actor", 1, 4104),
+        actor_status("evaluator", "evaluator", 0, 4105),
+    ),
+    processes=tuple(
+        ProcessUsage(process_stats(name, role, pid), 0.0001)
+        for name, role, pid in (
+            ("learner", "learner", 4101),
+            ("quantizer", "quantizer", 4102),
+            ("actor-0", "actor", 4103),
+        )
+    ),
+    energy=Energy(0.00123, 0.00045, "codecarbon tdp estimate"),
+    starved_s=3.2,
+    loss=0.01234,
+    activation_s=0.034,
+)
+
+
+def with_evaluation(mean_return: float, version: int) -> RunStatus:
+    return replace(STATUS, evaluation=evaluation(mean_return, version))
+
+
+def panel(view: RunView, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
+    console.print(render(view, 42.3, width, lambda _: Resources(301 * 2**20, 41.2)))
+    return console.export_text().rstrip("\n").splitlines()
+
+
+def run_view() -> RunView:
+    view = RunView("runs/example", "CartPole-v1", "dqn")
+    kinds = (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR), ("meter", Kind.METER))
+    for pid, (name, kind) in enumerate(kinds, start=4101):
+        view.take_process(ProcessView(name, kind, ProcessState.RUNNING, pid, 0))
+    view.take_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.RESTARTING, None, 2))
+    return view
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
+    view = run_view()
+    assert {len(line) for line in panel(view, width)} == {width}
+    for version in range(1, 200):
+        view.take_status(with_evaluation(2.5 * version, version))
+    view.events.append("actor-1 died (SIGKILL), restarting in 0.2 s " * 5)
+    assert {len(line) for line in panel(view, width)} == {width}
+
+
+def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    text = "\n".join(panel(view, 120))
+    for expected in (
+        "64,256 / 100,000 environment steps", "231.4 v35", "target 475.0", "1,485", "1 / 3", "34 ms", "99.2%",
+        "int8 9.6 KiB fp32 20.0 KiB", "1.230 Wh, 0.450 g CO2 codecarbon tdp estimate", "emitted v35 int8",
+    ):  # fmt: skip
+        assert expected in text
+    restarting = next(line for line in text.splitlines() if "actor-1" in line)
+    assert "restarting" in restarting
+    assert "4104" not in restarting
+
+
+def test_without_a_launcher_the_processes_come_from_the_status() -> None:
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(STATUS)
+    assert [row.name for row in view.rows(lambda _: None)] == [
+        "learner", "quantizer", "actor-0", "actor-1", "evaluator",
+    ]  # fmt: skip
+
+
+def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
+    view = run_view()
+    assert [view.take_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]
+    assert view.evaluations == [9.0, 9.0]
+
+
+def test_plain_lines_come_every_two_seconds_and_at_once_for_news() -> None:
+    now, file = [100.0], io.StringIO()
+    display = PlainDisplay(run_view(), file, clock=lambda: now[0])
+    for seconds, status in (
+        (0.0, STATUS),
+        (0.5, STATUS),
+        (1.0, with_evaluation(300.0, 36)),
+        (2.5, with_evaluation(300.0, 36)),
+        (3.1, with_evaluation(300.0, 36)),
+        (3.2, replace(with_evaluation(300.0, 36), state=RunState.STOPPING)),
+    ):
+        now[0] = 100.0 + seconds
+        display.status(status)
+    display.event("actor-1 died (SIGKILL), restarting in 0.2 s")
+    lines = file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["0.0s", "1.0s", "3.1s", "3.2s", "3.2s"]
+    assert "return(eval) 231.4 v35" in lines[0]
+    assert "\x1b" not in file.getvalue()
+
+
+def test_bars_show_the_lowest_as_a_sliver_and_the_highest_as_full() -> None:
+    assert bars([0.0, 5.0, 10.0], width=4, height=2, low=0.0, high=10.0) == ["  █ ", "▁██ "]
+
+
+def test_bars_average_what_does_not_fit() -> None:
+    assert bars([0.0, 10.0, 10.0, 10.0], width=2, height=1, low=0.0, high=10.0) == ["▄█"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (numbers.duration(12.34), "12.3s"),
+        (numbers.duration(245), "4m 05s"),
+        (numbers.duration(7384), "2h 03m"),
+        (numbers.size(812), "812 B"),
+        (numbers.size(301 * 2**20), "301 MiB"),
+        (numbers.seconds(0.0341), "34 ms"),
+        (numbers.optional(None), "-"),
+    ],
+)
+def test_numbers_read_well(shown: str, expected: str) -> None:
+    assert shown == expected

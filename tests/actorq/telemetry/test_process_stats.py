@@ -1,0 +1,60 @@
+"""What a process says about its own resources."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actorq.telemetry import process_stats
+from actorq.telemetry.process_stats import measure_process
+
+
+def test_a_process_measures_itself() -> None:
+    stats = measure_process("actor-0", "actor", "node-1")
+    assert (stats.name, stats.role, stats.node, stats.pid) == ("actor-0", "actor", "node-1", os.getpid())
+    assert 0 < stats.started_at < time.time()
+    assert stats.cpu_seconds > 0
+    assert 1 << 20 < stats.resident_bytes <= stats.peak_resident_bytes < 1 << 40
+
+
+def test_cpu_time_grows_with_work_and_the_start_stays() -> None:
+    before = measure_process("x", "actor")
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    after = measure_process("x", "actor")
+    assert after.cpu_seconds > before.cpu_seconds
+    assert after.incarnation == before.incarnation
+    assert after.node
+
+
+def test_the_peak_stays_when_memory_is_given_back() -> None:
+    size = 64 << 20
+    before = measure_process("x", "actor").resident_bytes
+    block = bytearray(os.urandom(1 << 20) * 64)
+    during = measure_process("x", "actor")
+    del block
+    after = measure_process("x", "actor")
+    assert during.resident_bytes > before + size // 2
+    assert after.peak_resident_bytes >= during.resident_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps ru_maxrss across exec")
+def test_the_peak_of_a_small_process_is_not_that_of_the_big_one_that_started_it() -> None:
+    block = bytearray(os.urandom(1 << 20) * 256)
+    code = "from actorq.telemetry.process_stats import measure_process as m; print(m('x', 'y').peak_resident_bytes)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(out.stdout) < len(block)
+
+
+def test_the_peak_of_rusage_is_in_bytes_on_macos_and_in_kibibytes_elsewhere() -> None:
+    assert process_stats._peak_from_rusage("linux") >= 1024 * process_stats._peak_from_rusage("darwin") > 0
+
+
+def test_without_proc_the_peak_comes_from_rusage() -> None:
+    peak = process_stats._peak_resident_bytes(Path("/no/such/file"))
+    assert 1 << 20 < peak <= process_stats._peak_from_rusage()

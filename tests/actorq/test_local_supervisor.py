@@ -1,0 +1,198 @@
+"""The supervisor with small real processes in the place of the services."""
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actorq.local.events import Events, SignalReceived
+from actorq.local.observer import ProcessState, ProcessView
+from actorq.local.restarts import RestartPolicy
+from actorq.local.services import Kind, Service
+from actorq.local.supervisor import Outcome, Supervisor
+from actorq.rundirectory import RunDirectory
+from actorq.status import RunStatus
+from actorq.transport.reconnect import Backoff
+
+TIMEOUT_S = 20.0
+
+# argv: descriptor to speak on, name, behaviour, then what a restart adds.
+FAKE = """
+import os, signal, sys, threading
+speak, name, behaviour, *more = sys.argv[1:]
+def say(text):
+    os.write(int(speak), f"{name} {os.getpid()} {text}\\n".encode())
+def drain(number, frame):
+    say("drained")
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else drain)
+print("a line of", name, flush=True)
+say(" ".join(["started", *more]))
+if behaviour == "mistaken":
+    sys.exit("error: --seed: expected a number" if print("error: --seed: expected a number", flush=True) else 2)
+if behaviour.startswith("exit"):
+    sys.exit(int(behaviour.removeprefix("exit")))
+sys.stdin.buffer.read()
+say("lost its lifeline")
+"""
+
+
+class Recorder:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.states: dict[str, list[ProcessState]] = {}
+
+    def process(self, view: ProcessView) -> None:
+        self.states.setdefault(view.name, []).append(view.state)
+
+    def status(self, status: RunStatus) -> None:
+        raise AssertionError("no learner here tells a status")
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+
+class Stage:
+    """Runs a supervisor on a thread and hears what its processes say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDirectory(folder)
+        for path in (self.run.logs, self.run.announcement("").parent):
+            path.mkdir(parents=True)
+        self.events: Events = Events()
+        self.recorder = Recorder()
+        self.pids: set[int] = set()
+        self.outcome: Outcome | None = None
+        reading, self._writing = os.pipe()
+        self._said = os.fdopen(reading)
+        self._thread = threading.Thread(target=lambda: None)
+
+    def start(self, drain_s: float = TIMEOUT_S, limit: int = 3, **behaviours: str) -> None:
+        services = [self._service(name.replace("_", "-"), text) for name, text in behaviours.items()]
+        supervisor = Supervisor(
+            services,
+            self.run,
+            self.events,
+            self.recorder,
+            drain_s,
+            policy=RestartPolicy(limit=limit, backoff=Backoff(initial_s=0.01, maximum_s=0.01)),
+            rng=random.Random(1),
+            inherited=(self._writing,),
+        )
+
+        def work() -> None:
+            self.outcome = supervisor.run()
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+
+    def hear(self, name: str, text: str) -> int:
+        """Wait until a process says something; returns its process id."""
+        for line in self._said:
+            speaker, pid, said = line.rstrip("\n").split(" ", 2)
+            self.pids.add(int(pid))
+            if (speaker, said) == (name, text):
+                return int(pid)
+        raise AssertionError(f"nobody is left to say {text!r}")
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        self.events.put(SignalReceived(number))
+
+    def end(self) -> Outcome:
+        """Wait for the end of the run and make sure that nothing is left of it."""
+        self._thread.join(TIMEOUT_S)
+        assert self.outcome is not None
+        assert not [pid for pid in self.pids if psutil.pid_exists(pid)]
+        return self.outcome
+
+    def close(self) -> None:
+        for _ in range(2):
+            self.interrupt()
+        self._thread.join(TIMEOUT_S)
+        os.close(self._writing)
+        self._said.close()
+
+    def _service(self, name: str, behaviour: str) -> Service:
+        kind = Kind(name.partition("-")[0])
+        command = (sys.executable, "-S", "-c", FAKE, str(self._writing), name, behaviour)
+        return Service(name, kind, command, (*command, "--resume"))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3)])
+def test_the_run_ends_with_the_learner_and_has_its_exit_code(stage: Stage, code: int, expected: int) -> None:
+    stage.start(actor_0="serve", learner=f"exit{code}")
+    assert stage.end() == Outcome(expected)
+    assert stage.recorder.states["actor-0"][-1] is ProcessState.EXITED
+
+
+def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) -> None:
+    stage.start(learner="serve", actor_1="serve")
+    os.kill(stage.hear("actor-1", "started"), signal.SIGKILL)
+    stage.hear("actor-1", "started --resume")
+    stage.interrupt()
+    assert stage.end().exit_code == 130
+    assert stage.recorder.events[0] == "actor-1 died (SIGKILL), restarting in 0.0 s"
+    assert stage.recorder.events[1] == "actor-1 restarted 1x"
+
+
+def test_a_process_that_dies_too_often_fails_the_run_and_its_log_is_quoted(stage: Stage) -> None:
+    stage.start(limit=2, learner="serve", quantizer="exit7")
+    outcome = stage.end()
+    assert outcome.exit_code == 1
+    assert outcome.error is not None
+    assert outcome.error.startswith("quantizer died (exit code 7) after 2 restarts")
+    assert str(stage.run.log("quantizer")) in outcome.error
+    assert outcome.error.endswith("\n  a line of quantizer")
+
+
+def test_a_users_mistake_ends_the_run_without_a_restart(stage: Stage) -> None:
+    stage.start(learner="serve", actor_0="mistaken")
+    assert stage.end() == Outcome(2, "--seed: expected a number")
+    assert not [event for event in stage.recorder.events if "restart" in event]
+
+
+def test_the_run_goes_on_without_its_meter(stage: Stage) -> None:
+    stage.start(learner="serve", meter="exit1")
+    for _ in range(4):
+        stage.hear("meter", "started" if not stage.recorder.events else "started --resume")
+    stage.interrupt()
+    assert stage.end().exit_code == 130
+
+
+def test_an_interrupt_ends_the_learner_first_and_then_the_others(stage: Stage) -> None:
+    stage.start(learner="serve", quantizer="serve")
+    stage.hear("learner", "started")
+    stage.interrupt(signal.SIGTERM)
+    stage.hear("learner", "drained")
+    assert stage.end() == Outcome(143)
+
+
+def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
+    stage.start(learner="stubborn", actor_0="stubborn")
+    stage.hear("learner", "started")
+    stage.interrupt()
+    stage.interrupt()
+    assert stage.end() == Outcome(130)
+
+
+def test_what_does_not_end_within_the_drain_time_is_killed(stage: Stage) -> None:
+    stage.start(drain_s=-0.9, learner="stubborn")
+    stage.hear("learner", "started")
+    stage.interrupt()
+    assert stage.end() == Outcome(130)
+    assert "killed" in stage.recorder.events[-1]

@@ -1,0 +1,88 @@
+"""Random segments that look like what actors send, and a plain reading of what a store must hold for them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from learner_service.replay import ReplayStore, SegmentSource
+from learner_service.replay.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.directory import Record
+
+SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+
+
+def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> SegmentSource:
+    """The source of a segment of `name`."""
+    return SegmentSource.from_name(name, incarnation, sequence)
+
+
+def random_segment(
+    rng: np.random.Generator, steps: int, environments: int, sequence: int = 0, end_rate: float = 0.2
+) -> Segment:
+    """Episodes that end at random, with next-step autoreset; some begin with the reset of an earlier episode."""
+    shape = (steps, environments)
+    terminated, truncated = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    valid = np.ones(shape, np.bool_)
+    ended = rng.random(environments) < end_rate
+    for step in range(steps):
+        valid[step] = ~ended
+        terminated[step] = (rng.random(environments) < end_rate / 2) & ~ended
+        truncated[step] = (rng.random(environments) < end_rate / 2) & ~ended
+        ended = terminated[step] | truncated[step]
+    switch = int(rng.integers(1, steps)) if steps > 1 else 1
+    spans = (PolicySpan(0, sequence, "fp32"), PolicySpan(switch, sequence + 1, "int8"))
+    return Segment(
+        sequence=sequence,
+        observations=rng.standard_normal((steps + 1, environments, 2), np.float32),
+        actions=rng.integers(3, size=shape),
+        rewards=rng.standard_normal(shape, np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        spans=spans if steps > 1 else spans[:1],
+    )
+
+
+def plain_segment(sequence: int, steps: int = 4, environments: int = 1) -> Segment:
+    """A segment without ends or resets, all of whose steps are transitions."""
+    return random_segment(np.random.default_rng(sequence), steps, environments, sequence, end_rate=0.0)
+
+
+def expected_flags(segment: Segment) -> NDArray[np.uint8]:
+    """Flags uint8[N, T + 1] of the rows of `segment`."""
+    flags = np.zeros((segment.environments, segment.steps + 1), np.uint8)
+    for step in range(segment.steps):
+        for environment in range(segment.environments):
+            if segment.valid[step, environment]:
+                flags[environment, step] = (
+                    VALID
+                    + TERMINATED * int(segment.terminated[step, environment])
+                    + TRUNCATED * int(segment.truncated[step, environment])
+                )
+    return flags
+
+
+def assert_holds(store: ReplayStore, record: Record, segment: Segment) -> None:
+    """The rows of `record` are exactly `segment`, environment by environment."""
+    steps, environments = segment.steps, segment.environments
+    assert (record.steps, record.environments, record.transitions) == (steps, environments, segment.transitions)
+    rows = slice(record.start, record.stop)
+    shape = (environments, steps + 1)
+    np.testing.assert_array_equal(store.observations[rows].reshape(*shape, 2), segment.observations.swapaxes(0, 1))
+    np.testing.assert_array_equal(store.actions[rows].reshape(shape)[:, :steps], segment.actions.T)
+    np.testing.assert_array_equal(store.rewards[rows].reshape(shape)[:, :steps], segment.rewards.T)
+    np.testing.assert_array_equal(store.flags[rows].reshape(shape), expected_flags(segment))
+    versions = store.policy_versions[rows].reshape(shape)[:, :steps]
+    np.testing.assert_array_equal(versions, np.tile(segment.policy_versions(), (environments, 1)))
+    assert (store.generations[rows] == record.index).all()
+
+
+def assert_store_holds(store: ReplayStore, segments: dict[int, Segment]) -> None:
+    """Every live segment of `store` has the content of `segments[sequence]`, and no other row is marked."""
+    marked = store.flags.copy()
+    for record in store.live_segments():
+        assert_holds(store, record, segments[record.source.sequence])
+        marked[record.start : record.stop] = 0
+    assert not marked.any()
+    assert store.transitions == sum(record.transitions for record in store.live_segments())
+    assert store.transitions == np.count_nonzero(store.flags & VALID)

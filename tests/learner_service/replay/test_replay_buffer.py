@@ -1,0 +1,117 @@
+"""The buffer joins store, sampler and limiter, for several threads at once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from replay_segments import SPEC, plain_segment, random_segment, source
+
+from actorq.errors import ExhaustedError, UserError
+from actorq.trajectory import Segment
+from learner_service.replay import NStepBatch, PrioritizedSampler, RateLimiter, ReplayBuffer, ReplayStore
+
+
+def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
+    store = ReplayStore.open(directory, SPEC, capacity)
+    sampler = PrioritizedSampler(store, np.random.default_rng(5))
+    return ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), n_step, 0.99)
+
+
+def _insert(buffer: ReplayBuffer, number: int) -> None:
+    segment = plain_segment(number)
+    assert buffer.limiter.try_reserve(segment.transitions)
+    assert buffer.insert(segment, source(number), segment.transitions) is not None
+
+
+def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    assert buffer.limiter.await_sample(24, timeout=0)
+    batch, sampled = buffer.sample(batches=3, batch_size=8)
+    assert batch.returns.shape == sampled.rows.shape == (24,)
+    assert buffer.state_dict() == {"inserts": 4, "samples": 24}
+    buffer.update_priorities(sampled, np.ones(24, np.float32))
+    out = NStepBatch.empty(SPEC, 16)
+    assert buffer.sample(2, 8, out)[0] is out
+
+
+def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    assert buffer.limiter.try_reserve(4)
+    assert buffer.insert(plain_segment(0), source(0), 4) is None
+    assert buffer.limiter.inserts == buffer.total_transitions == buffer.transitions == 4
+    buffer.limiter.release(0)
+
+
+def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path, capacity=10)
+    assert buffer.limiter.try_reserve(50)
+    with pytest.raises(ExhaustedError):
+        buffer.insert(plain_segment(0, steps=50), source(0), 50)
+    assert buffer.limiter.inserts == 0
+    assert buffer.limiter.try_reserve(12)
+
+
+def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_checkpoint(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.sample(1, 10)
+    checkpoint = buffer.state_dict()
+    _insert(buffer, 1)
+    buffer.sample(1, 10)
+    buffer.flush()
+    buffer.close()
+    buffer.close()
+    buffer = _buffer(tmp_path)
+    assert buffer.state_dict() == {"inserts": 8, "samples": 0}
+    buffer.load_state_dict(checkpoint)
+    assert buffer.state_dict() == {"inserts": 8, "samples": 10}
+    assert buffer.contains(source(1))
+    assert list(buffer.last_sequences().values()) == [1]
+
+
+def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="n_step >= 1"):
+        _buffer(tmp_path, n_step=0)
+
+
+def test_actors_and_a_learner_on_threads_get_through_with_every_transition_counted(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    actors, segments = 3, 40
+    total = actors * sum(_numbered(number).transitions for number in range(segments))
+    # Few enough samples for the learner to finish on this data, and enough for all of it to be admitted.
+    batches = 8 * total // 16
+    with ThreadPoolExecutor(actors + 1) as pool:
+        running = [pool.submit(_act, buffer, f"actor-{index}", segments) for index in range(actors)]
+        running.append(pool.submit(_learn, buffer, batches))
+        for work in running:
+            work.result()
+    assert buffer.limiter.inserts == buffer.total_transitions == total
+    assert buffer.limiter.samples == batches * 16
+    assert len(buffer.last_sequences()) == actors
+
+
+def _numbered(number: int) -> Segment:
+    return random_segment(np.random.default_rng(number), 6, 2, number)
+
+
+def _act(buffer: ReplayBuffer, name: str, segments: int) -> None:
+    possible = threading.Event()
+    buffer.limiter.on_inserts_possible(possible.set)
+    for number in range(segments):
+        possible.clear()
+        while not buffer.limiter.try_reserve(12):
+            possible.wait()
+            possible.clear()
+        assert buffer.insert(_numbered(number), source(number, name=name), 12) is not None
+
+
+def _learn(buffer: ReplayBuffer, batches: int) -> None:
+    for _ in range(batches):
+        assert buffer.limiter.await_sample(16, None)
+        batch, sampled = buffer.sample(2, 8)
+        assert np.isfinite(batch.returns).all()
+        buffer.update_priorities(sampled, np.abs(batch.returns))

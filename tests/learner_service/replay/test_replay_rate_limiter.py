@@ -1,0 +1,222 @@
+"""The rate limiter holds the ratio, waits for the right side and never stops both."""
+
+import random
+import threading
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorq.errors import ConflictError, UserError
+from learner_service.replay import RateLimiter
+
+
+def _limiter(ratio: float = 4.0, min_size: int = 100, error_buffer: float = 80.0) -> RateLimiter:
+    return RateLimiter(ratio, min_size, error_buffer, clock=lambda: 0.0)
+
+
+def _insert(limiter: RateLimiter, n: int) -> None:
+    assert limiter.try_reserve(n)
+    limiter.insert(n, n)
+
+
+def test_sampling_starts_at_the_minimum_size() -> None:
+    limiter = _limiter()
+    _insert(limiter, 99)
+    assert not limiter.can_sample(1)
+    _insert(limiter, 1)
+    assert limiter.can_sample(1)
+
+
+def test_the_learner_may_be_ahead_by_the_error_buffer_and_no_more() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    assert limiter.can_sample(80)
+    assert not limiter.can_sample(81)
+    limiter.sample(80)
+    assert not limiter.can_sample(1)
+    _insert(limiter, 1)
+    assert limiter.can_sample(4)
+
+
+def test_the_actors_may_be_ahead_by_the_error_buffer_and_no_more() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    assert not limiter.try_reserve(21)
+    assert not limiter.blocked
+    _insert(limiter, 20)
+    assert limiter.blocked
+    assert not limiter.try_reserve(1)
+    limiter.sample(4)
+    assert limiter.try_reserve(1)
+
+
+def test_reservations_count_until_they_are_used_or_released() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    assert limiter.try_reserve(20)
+    assert not limiter.try_reserve(1)
+    limiter.release(20)
+    assert limiter.try_reserve(20)
+    limiter.insert(5, 20)
+    assert limiter.inserts == 105
+    assert limiter.try_reserve(15)
+
+
+def test_more_than_was_reserved_cannot_be_given_back() -> None:
+    limiter = _limiter()
+    assert limiter.try_reserve(5)
+    with pytest.raises(ConflictError, match="cannot give back 6 of 5"):
+        limiter.release(6)
+    limiter.release(5)
+
+
+def test_a_segment_of_any_size_is_admitted_when_the_learner_is_blocked_and_nothing_is_outstanding() -> None:
+    limiter = _limiter()
+    assert limiter.try_reserve(10_000)
+    assert not limiter.try_reserve(10_000)
+    limiter.release(10_000)
+    assert limiter.try_reserve(10_000)
+
+
+def test_a_batch_larger_than_the_buffer_opens_inserts_until_it_is_allowed() -> None:
+    limiter = _limiter()
+    _insert(limiter, 120)
+    assert not limiter.try_reserve(1)
+    assert not limiter.can_sample(1000)
+    while not limiter.can_sample(1000):
+        _insert(limiter, 7)
+    assert not limiter.try_reserve(7)
+
+
+def test_listeners_hear_of_samples_and_releases_that_open_inserts_and_may_reserve() -> None:
+    limiter = _limiter()
+    answers: list[bool] = []
+    _insert(limiter, 100)
+    assert limiter.try_reserve(20)
+    forget = limiter.on_inserts_possible(lambda: answers.append(limiter.try_reserve(20)))
+    limiter.insert(20, 20)
+    assert answers == []
+    limiter.sample(4)
+    assert answers == [False]
+    limiter.sample(76)
+    assert answers == [False, True]
+    limiter.release(20)
+    assert answers == [False, True, True]
+    forget()
+    limiter.release(20)
+    assert answers == [False, True, True]
+
+
+def test_a_larger_demand_of_the_learner_is_announced() -> None:
+    limiter = _limiter()
+    _insert(limiter, 120)
+    calls: list[int] = []
+    limiter.on_inserts_possible(lambda: calls.append(1))
+    assert not limiter.can_sample(500)
+    assert not limiter.can_sample(500)
+    assert calls == [1]
+
+
+def test_a_waiting_learner_wakes_when_its_data_is_there() -> None:
+    limiter = _limiter()
+    asking, answers = threading.Event(), []
+    limiter.on_inserts_possible(asking.set)
+    learner = threading.Thread(target=lambda: answers.append(limiter.await_sample(50, None)))
+    learner.start()
+    asking.wait()
+    _insert(limiter, 100)
+    learner.join()
+    assert answers == [True]
+    assert not limiter.await_sample(10_000, timeout=0)
+
+
+def test_starved_seconds_are_those_spent_waiting() -> None:
+    now = deque([10.0, 13.0, 15.0])
+    limiter = RateLimiter(4.0, 100, 80.0, clock=now.popleft)
+    limiter.on_inserts_possible(lambda: seen.append(limiter.starved_seconds))
+    seen: list[float] = []
+    assert not limiter.await_sample(1, timeout=0)
+    assert seen == [3.0]
+    assert limiter.starved_seconds == 5.0
+    _insert(limiter, 100)
+    assert limiter.await_sample(1, timeout=0)
+    assert limiter.starved_seconds == 5.0
+
+
+def test_the_realised_ratio_and_the_state_outlive_a_restart() -> None:
+    limiter = _limiter()
+    assert limiter.samples_per_insert_realised == 0
+    _insert(limiter, 100)
+    limiter.sample(50)
+    restored = _limiter()
+    restored.load_state_dict(limiter.state_dict())
+    assert restored.state_dict() == {"inserts": 100, "samples": 50}
+    assert restored.samples_per_insert_realised == 0.5
+    assert restored.can_sample(30)
+    assert not restored.can_sample(31)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "min_size", "error_buffer", "message"),
+    [
+        (0.0, 1, 10.0, "samples_per_insert must be positive"),
+        (float("nan"), 1, 10.0, "samples_per_insert must be positive"),
+        (4.0, 0, 10.0, "min_size_to_sample must be at least 1"),
+        (4.0, 1, 7.9, r"2 \* max\(1, samples_per_insert\) = 8, got 7.9"),
+        (0.1, 1, 1.9, r"= 2, got 1.9"),
+    ],
+)
+def test_numbers_that_cannot_work_are_refused(ratio: float, min_size: int, error_buffer: float, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _limiter(ratio, min_size, error_buffer)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ratio=st.sampled_from([0.05, 0.5, 1.0, 4.0, 32.0]),
+    min_size=st.integers(1, 2000),
+    slack=st.floats(1.0, 100.0),
+    batch=st.integers(1, 5000),
+    segments=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_random_actors_and_a_learner_never_stop_and_keep_the_ratio(
+    ratio: float,
+    min_size: int,
+    slack: float,
+    batch: int,
+    segments: list[int],
+    seed: int,
+) -> None:
+    choices = random.Random(seed)
+    error_buffer = 2 * max(1.0, ratio) * slack
+    highest = max(error_buffer, max(batch - error_buffer, 0) + max(segments) * ratio)
+    limiter = _limiter(ratio, min_size, error_buffer)
+    reserved: deque[int] = deque()
+    for _ in range(200):
+        movers = [("sample", batch)] if limiter.can_sample(batch) else []
+        movers += [("insert", size) for size in segments] + [("finish", 0)] * len(reserved)
+        choices.shuffle(movers)
+        assert any(_moves(limiter, reserved, mover, choices.random()) for mover in movers)
+        diff = limiter.inserts * ratio - limiter.samples - min_size * ratio
+        assert diff <= highest + 1e-6
+        assert limiter.samples == 0 or diff >= -error_buffer - 1e-6
+
+
+def _moves(limiter: RateLimiter, reserved: deque[int], mover: tuple[str, int], luck: float) -> bool:
+    kind, size = mover
+    if kind == "sample":
+        limiter.sample(size)
+    elif kind == "finish":
+        promised = reserved.popleft()
+        if luck < 0.1:
+            limiter.release(promised)
+        else:
+            limiter.insert(promised if luck < 0.7 else max(1, promised // 2), promised)
+    elif limiter.try_reserve(size):
+        reserved.append(size)
+    else:
+        return False
+    return True
