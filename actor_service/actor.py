@@ -235,6 +235,8 @@ class Actor:
 
     def _run_is_over(self) -> None:
         _log.info("the run is over")
+        assert self._uploader is not None
+        self._uploader.abandon()
         self.drain(flush_s=0.0)
 
     def _evaluate_soon(self, version: int) -> None:
@@ -252,5 +254,5 @@ class Actor:
         if self._uploader is not None:
             self._unsent = self._uploader.flush(self._flush_s)
             if self._unsent:
-                _log.warning("%d segments could not be sent before the end", self._unsent)
+                _log.info("%d segments were not stored before the end", self._unsent)
             self._uploader.close()

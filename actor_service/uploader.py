@@ -59,6 +59,7 @@ class Uploader:
         self._in_flight: deque[Item] = deque()
         self._credit = 0
         self._acknowledged = 0
+        self._abandoned = False
         self._closed = threading.Event()
         self._period_s = 1.0
         self._capacity = 1
@@ -98,10 +99,16 @@ class Uploader:
             return self._acknowledged
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until everything is acknowledged or time is up; returns how many items are not."""
+        """Wait until everything is acknowledged, abandoned or time is up; returns how many items are not stored."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._waiting or self._in_flight) or self._closed.is_set(), timeout_s)
+            self._changed.wait_for(lambda: not (self._waiting or self._in_flight) or self._abandoned or self._closed.is_set(), timeout_s)
             return len(self._waiting) + len(self._in_flight)
+
+    def abandon(self) -> None:
+        """The run is over: nobody will store what is still queued, so `flush` need not wait for it."""
+        with self._changed:
+            self._abandoned = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the stream and wait for the thread."""

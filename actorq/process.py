@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 from pydantic import Field
@@ -69,12 +69,14 @@ def parse_arguments(
         settings.add_flags(parser, model)
     namespace = parser.parse_args(arguments)
     tree = settings.from_file(namespace.config) if namespace.config else {}
-    process_tree = tree.pop("process", {})
+    process_models = [model for model in models if model is not RunConfig]
+    process_trees = settings.share(tree.pop("process", {}), "process", process_models)
+    trees: dict[type[Settings], Any] = {RunConfig: tree, **dict(zip(process_models, process_trees, strict=True))}
     settings.check_environment(models, os.environ)
     return tuple(
         settings.build(
             model,
-            tree if model is RunConfig else process_tree,
+            trees[model],
             settings.from_environment(model, os.environ),
             settings.from_flags(model, namespace),
         )
@@ -107,15 +109,15 @@ async def _serve(service: Service, process: ProcessSettings, certificates: Certi
     server = Server(process.listen, certificates)
     address = await server.start(service.register(server.grpc_server))
     _log.info("serving on %s", address)
-    drain = _Drain(service, drain_s)
     loop = asyncio.get_running_loop()
+    drain = _Drain(service, server, loop, drain_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.request, signal.Signals(number).name)
-    if process.announce:
-        _announce(process.announce, address)
-    if process.lifeline:
-        threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
     try:
+        if process.announce:
+            _announce(process.announce, address)
+        if process.lifeline:
+            threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
         return await service.run(address)
     finally:
         await server.stop(grace_s=min(2.0, drain_s))
@@ -124,10 +126,18 @@ async def _serve(service: Service, process: ProcessSettings, certificates: Certi
 class _Drain:
     """The first request drains; a second one, or running out of time, ends the process."""
 
-    def __init__(self, service: Service, drain_s: float) -> None:
+    def __init__(self, service: Service, server: Server, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         self._service = service
+        self._server = server
+        self._loop = loop
         self._drain_s = drain_s
         self._requested = False
+        self._telling: asyncio.Task[None] | None = None
+
+    def lose_parent(self) -> None:
+        """Drain, unless the parent asked for it before it went."""
+        if not self._requested:
+            self.request("the parent process is gone")
 
     def request(self, reason: str) -> None:
         if self._requested:
@@ -139,16 +149,20 @@ class _Drain:
         deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))
         deadline.daemon = True
         deadline.start()
+        self._telling = self._loop.create_task(self._server.say_not_serving())
         self._service.begin_drain()
 
 
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    loop.call_soon_threadsafe(drain.request, "the parent process is gone")
+    loop.call_soon_threadsafe(drain.lose_parent)
 
 
 def _announce(path: Path, address: str) -> None:
     temporary = path.with_suffix(".partial")
-    temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"--announce: cannot write {path}: {error.strerror}") from None

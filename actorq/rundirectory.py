@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -136,12 +136,12 @@ class RunDirectory:
         return tree if isinstance(tree, dict) else {}
 
     @contextmanager
-    def locked(self) -> Iterator[int]:
+    def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
         """Be the only launcher on this run; yields a descriptor that its processes inherit.
 
         The kernel lets go of both locks when their holders are gone, however they went. The first one is the
         launcher's own. The second is inherited: when a launcher was killed, the next waits here until the processes
-        that it left have ended, so that two learners never write to one run.
+        that it left have ended, so that two learners never write to one run; `on_wait` is called before that wait.
         """
         own, shared = (_open_lock(self.root / name) for name in ("launcher.lock", "processes.lock"))
         try:
@@ -149,7 +149,11 @@ class RunDirectory:
                 fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"run directory {self.root} is in use by another actorq train") from None
-            fcntl.flock(shared, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(shared, fcntl.LOCK_EX)
             yield shared
         finally:
             os.close(own)

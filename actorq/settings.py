@@ -26,9 +26,9 @@ ENVIRONMENT_PREFIX = "ACTORQ_"
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, and nothing that is not declared."""
+    """Base of all settings: frozen, finite, and nothing that is not declared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,19 @@ class Leaf:
 class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong flag in one line instead of printing the usage, which is long here."""
 
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse; raises UserError for what is wrong, with the nearest flag that there is."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flags = {flag for action in self._actions for flag in action.option_strings}
+            self.error(f"unknown argument {unknown[0]!r}{_suggest(unknown[0].partition('=')[0], flags)}")
+        return parsed
+
     def error(self, message: str) -> NoReturn:
         """Raise UserError with what is wrong and where the flags are listed."""
-        raise UserError(f"{message}; see {self.prog} --help")
+        raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
 
 
 def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
@@ -125,13 +135,27 @@ def from_file(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--config: cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"--config: {path} is not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise UserError(f"--config: {path} must hold settings as 'name: value', got {type(tree).__name__}")
     return tree
+
+
+def share(tree: Any, name: str, models: Sequence[type[BaseModel]]) -> list[dict[str, Any]]:
+    """Split the section `name` of a file among the models that declare its settings.
+
+    What none of them declares goes to the first, which refuses it. Raises UserError when it is no section.
+    """
+    if not isinstance(tree, dict):
+        raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")
+    declared = {field for model in models for field in model.model_fields}
+    return [
+        {key: value for key, value in tree.items() if key in model.model_fields or (not index and key not in declared)}
+        for index, model in enumerate(models)
+    ]
 
 
 def build(model: type[T], *trees: dict[str, Any]) -> T:
@@ -152,7 +176,9 @@ def to_yaml(settings: BaseModel) -> str:
 
 def _plain_type(annotation: Any) -> Any:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return next(kind for kind in typing.get_args(annotation) if kind is not type(None))
+        return _plain_type(next(kind for kind in typing.get_args(annotation) if kind is not type(None)))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return typing.get_args(annotation)[0]
     return annotation
 
 
@@ -191,12 +217,21 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return f"unknown setting '{path}'{_suggest(path, {'.'.join(leaf.path) for leaf in leaves(model)})}"
-    got = fault["input"] if isinstance(fault["input"], str | int | float | None) else type(fault["input"]).__name__
-    others = f" (and {error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    more = error.error_count() - 1
+    others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)
-    return f"setting '{path}': {message}, got {got!r}{others}"
+    if fault["type"] == "value_error" and isinstance(fault["input"], dict):
+        # A rule between the settings of a section: its text names them and what they are.
+        return f"{message}{others}"
+    if fault["type"] == "model_type":
+        message = "expected a section of settings"
+    return f"setting '{path}': {message}, got {_shown(fault['input'])}{others}"
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str | int | float | list | None) else f"a {type(value).__name__}"
 
 
 def _suggest(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "; see --help for all settings"
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -92,6 +92,10 @@ class Members:
         known = self._members.get(name)
         if known is not None and known.role == role and known.index not in held:
             return known.index
+        # "actor-3" likes to be number 3, so that names and indexes agree wherever they can.
+        ordinal = name.rpartition("-")[2]
+        if ordinal.isdecimal() and int(ordinal) < _MAX_MEMBERS and int(ordinal) not in held:
+            return int(ordinal)
         return next(index for index in range(len(held) + 1) if index not in held)
 
     def _forget_those_who_left(self) -> None:

@@ -60,7 +60,8 @@ class Run:
         self._left = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
         self._started = time.monotonic()
-        self._elapsed_before = 0.0
+        # A run begins with its process: importing PyTorch is part of what it costs.
+        self._elapsed_before = time.time() - measure_process("learner", "learner").started_at
         self.run_id = _claim_directory(directory, resume)
         self._restored = self._checkpoints.load_newest() if resume else None
         if self._restored is not None:
@@ -332,7 +333,7 @@ class Run:
                     f"the checkpoint is of {name} {values[name]!r}, the configuration says {configured!r}; resume with "
                     f"--{name} {values[name]}, or start a new run in another --run-directory"
                 )
-        self._elapsed_before = values["elapsed_s"]
+        self._elapsed_before += values["elapsed_s"]
         self.ledger = EnergyLedger.from_state(values["energy"])
         self.evaluations.extend(values["evaluations"])
 

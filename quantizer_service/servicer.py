@@ -39,7 +39,7 @@ def get_messages(policy: Policy) -> tuple[quantizer_pb2.GetPolicyResponse, ...]:
     )
 
 
-class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):  # type: ignore[misc]
+class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     """Serves a quantizer."""
 
     def __init__(self, quantizer: Quantizer[Messages]) -> None:

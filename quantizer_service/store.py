@@ -48,6 +48,7 @@ class PolicyStore:
         try:
             (directory / "graphs").mkdir(parents=True, exist_ok=True)
             _remove_partial(directory)
+            _remove_partial(directory / "graphs")
         except OSError as error:
             raise UserError(
                 f"--store: cannot write to {directory} ({error.strerror}); give a writable folder"
@@ -220,7 +221,10 @@ class PolicyStore:
                 _log.warning("policy skipped: %s", error)
         path = self._folder(version) / "evaluation.json"
         if path.exists():
-            entry.mean_return = float(_field(path, files.read_json(path), "mean_return", (int, float)))
+            try:
+                entry.mean_return = float(_field(path, files.read_json(path), "mean_return", (int, float)))
+            except InvalidInputError as error:
+                _log.warning("evaluation skipped: %s", error)
         return entry
 
     def _read_checkpoint(self, version: int) -> Checkpoint:

@@ -12,7 +12,7 @@ from actorq.cli import numbers
 from actorq.cli.panel import render
 from actorq.cli.view import RunView, measure
 from actorq.config import RunConfig
-from actorq.local.observer import ProcessView
+from actorq.local.observer import ProcessState, ProcessView
 from actorq.rundirectory import RunDirectory
 from actorq.status import RunStatus
 
@@ -106,13 +106,11 @@ class PlainDisplay:
         self._clock = clock
         self._started = clock()
         self._next_line = self._started
-        self._states: dict[str, str] = {}
 
     def process(self, view: ProcessView) -> None:
-        """Say when it was started; its end is an event."""
-        if self._states.get(view.name) != view.state.value and view.pid and view.restarts == 0:
+        """Say when it starts and when it serves; what happens to it later is an event."""
+        if view.state in (ProcessState.STARTING, ProcessState.RUNNING):
             self._line(f"{view.name} {view.state.value} (process {view.pid})")
-        self._states[view.name] = view.state.value
 
     def status(self, status: RunStatus) -> None:
         """Say how the run goes, when there is a new evaluation, a new state, or it is time."""
@@ -153,6 +151,6 @@ def status_line(status: RunStatus) -> str:
         f"staleness {status.staleness_p50:.0f}/{status.staleness_p99:.0f}",
         f"samples/insert {status.samples_per_insert:.1f}",
     ]
-    if status.energy.method:
+    if status.energy.kwh > 0:
         parts.append(f"{status.energy.kwh * 1000:.3f} Wh")
     return "  ".join(parts)

@@ -145,11 +145,9 @@ def _costs(status: RunStatus) -> Text:
         line.append(f"{emitted.scheme} ", "dim").append(numbers.size(emitted.size_bytes))
         line.append(" fp32 ", "dim").append(f"{numbers.size(emitted.fp32_size_bytes)}   ")
     line.append("energy ", "dim")
-    if energy.method:
-        line.append(f"{energy.kwh * 1000:.3f} Wh, {energy.co2_kg * 1000:.3f} g CO2 ").append(energy.method, "dim")
-    else:
-        line.append("-")
-    return line
+    if energy.kwh > 0:
+        line.append(f"{energy.kwh * 1000:.3f} Wh, {energy.co2_kg * 1000:.3f} g CO2 ")
+    return line.append(energy.method or "-", "dim")
 
 
 def _figure(name: str, value: str, width: int) -> Text:

@@ -38,8 +38,10 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
             + (f", same action as fp32 in {agreement:.1%}" if agreement is not None else "")
         )
     energy = summary.get("energy")
-    if energy and energy.get("method"):
+    if energy and energy["kwh"] > 0:
         lines.append(f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({energy['method']})")
+    elif energy:
+        lines.append(f"energy {energy['method']}")
     return lines
 
 

@@ -44,32 +44,30 @@ def run(arguments: Sequence[str]) -> int:
     assert isinstance(given, LearnerAddress)
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
-    address = given.learner or _newest_address(console)
+    address, title = (given.learner, f"learner at {given.learner}") if given.learner else _newest_run()
     certificates = Certificates.load(how.certificates) if how.certificates else None
     with LearnerClient(address, certificates) as client:
         status = client.status()
     if how.watch:
-        _watch(address, certificates, status, console)
+        _watch(address, certificates, _view(title, status), console)
     else:
-        console.print(render(_view(address, status), status.elapsed_s, console.width, lambda _: None))
+        console.print(render(_view(title, status), status.elapsed_s, console.width, lambda _: None))
     return 0
 
 
-def _view(address: str, status: RunStatus) -> RunView:
-    view = RunView(f"{status.run_id} at {address}", status.environment_id, status.algorithm)
+def _view(title: str, status: RunStatus) -> RunView:
+    view = RunView(title, status.environment_id, status.algorithm)
     view.take_status(status)
     return view
 
 
-def _newest_address(console: Console) -> str:
+def _newest_run() -> tuple[str, str]:
+    """Address of the newest run's learner, and what to call that run."""
     run = newest_run()
-    address = run.read_addresses().learner
-    console.print(f"newest run: {run.root} (learner at {address})")
-    return address
+    return run.read_addresses().learner, f"newest run: {run.root}"
 
 
-def _watch(address: str, certificates: Certificates | None, status: RunStatus, console: Console) -> None:
-    view = _view(address, status)
+def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:
     display = LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
     with display:
         watch = StatusWatch(address, certificates, display.status, period_s=1.0)

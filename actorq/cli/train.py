@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
         run.create(request.config)
-    with run.locked() as lock:
+    with run.locked(on_wait=_say_who_is_awaited) as lock:
         if request.resume:
             run.write_config(request.config)
         earlier_summary = run.summary_written_ns()
@@ -136,6 +136,10 @@ def _check_environment_id(environment: str) -> None:
         raise UserError(mistakes[-1].removeprefix("error: "))
     last = lines[-1] if lines else f"exit code {result.returncode}"
     raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
+
+
+def _say_who_is_awaited() -> None:
+    print("waiting for the processes of this run's earlier launcher to end", flush=True)
 
 
 def _log_to(path: Path) -> None:

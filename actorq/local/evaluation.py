@@ -1,6 +1,7 @@
 """Evaluates a run's retained policies without its learner: a quantizer on the run's store and an actor beside it."""
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -40,6 +41,8 @@ class EvaluationResult:
     evaluation: Evaluation
     policy: PolicyDescriptor
 
+
+_PEER = re.compile(r"^((actor|quantizer) at [^ ]+:\d+: )+")
 
 # What the session's threads put on its queue.
 _Item = Episode | EvaluationResult | ChildExited | ActorQError
@@ -108,8 +111,10 @@ def _ask(
 
 
 def _as_user_error(error: ActorQError) -> ActorQError:
-    """What the services refuse here was asked for by the user."""
-    return UserError(str(error)) if isinstance(error, InvalidInputError | NotFoundError | ConflictError) else error
+    """What the services refuse here was asked for by the user, who need not know where they ran."""
+    if not isinstance(error, InvalidInputError | NotFoundError | ConflictError):
+        return error
+    return UserError(_PEER.sub("", str(error)))
 
 
 def _failure(child: Child, code: int) -> ActorQError:

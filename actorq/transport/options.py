@@ -4,6 +4,7 @@ Keepalive has to be set on both sides together: a server that allows fewer pings
 connection with "too_many_pings".
 """
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,19 @@ class Certificates:
 
     @classmethod
     def load(cls, directory: Path) -> "Certificates":
-        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have."""
+        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have, and check that they can be used."""
+        authority, certificate, key = (directory / name for name in ("ca.crt", "tls.crt", "tls.key"))
         try:
-            return cls(*((directory / name).read_bytes() for name in ("ca.crt", "tls.crt", "tls.key")))
+            loaded = cls(authority.read_bytes(), certificate.read_bytes(), key.read_bytes())
+            # gRPC tells only its own log of a broken certificate, and everyone else of a port that it cannot bind.
+            context = ssl.create_default_context(cafile=authority)
+            context.load_cert_chain(certificate, key, password="")
+            return loaded
+        except ssl.SSLError as error:
+            raise UserError(
+                f"certificates: {directory} must hold ca.crt, tls.crt and the key of tls.crt without a password in "
+                f"tls.key, all as PEM, but they cannot be used ({error.reason or error})"
+            ) from None
         except OSError as error:
             raise UserError(
                 f"certificates: {directory} must hold ca.crt, tls.crt and tls.key, but {error.filename} cannot be "

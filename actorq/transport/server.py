@@ -41,9 +41,13 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return self.address
 
+    async def say_not_serving(self) -> None:
+        """Tell health checks to send nobody here any more; calls are still taken until `stop`."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+
     async def stop(self, grace_s: float) -> None:
         """Say NOT_SERVING, take no new calls, give running ones `grace_s` seconds, then cancel them."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.say_not_serving()
         await self.grpc_server.stop(grace_s)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -34,14 +34,15 @@ class Skeleton:
         # Export leaves stack traces and shapes of intermediate values here: more bytes than a small policy's weights.
         for field in ("value_info", "node", "doc_string", "metadata_props", "quantization_annotation"):
             body.ClearField(field)
-        self._model.ClearField("metadata_props")
+        for field in ("doc_string", "metadata_props"):
+            self._model.ClearField(field)
         body.node.extend(nodes)
-        for node in body.node:
-            node.ClearField("doc_string")
-            node.ClearField("metadata_props")
         inputs = [value for value in body.input if value.name in graph.inputs]
         body.ClearField("input")
         body.input.extend(inputs)
+        for part in (*body.node, *body.input, *body.output, *body.initializer):
+            part.ClearField("doc_string")
+            part.ClearField("metadata_props")
         used = {name for node in body.node for name in reads(node)} | {value.name for value in body.output}
         slots: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
             name: (np.float32, shape) for name, shape in graph.parameters.items() if name in used

@@ -26,7 +26,7 @@ def policy_graph(
     """A graph with the data input `observation` and the parameters as further inputs."""
     inputs = [helper.make_tensor_value_info("observation", TensorProto.FLOAT, observation)]
     inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in parameters.items()]
-    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", "units"])]
     body = helper.make_graph(nodes, "policy", inputs, outputs)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return PolicyGraph(model.SerializeToString(), ("observation",), discrete_actions)

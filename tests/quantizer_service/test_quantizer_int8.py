@@ -104,6 +104,20 @@ def test_what_cannot_be_quantized_stays_in_float_and_is_named(middle: list[onnx.
     assert "DynamicQuantizeMatMul" not in operators(source)
 
 
+def test_a_convolution_stays_in_float_but_is_the_first_layer() -> None:
+    nodes = [
+        helper.make_node("Conv", ["observation", "conv.weight"], ["c"]),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Gemm", ["f", "torso.weight"], ["t"], transB=1),
+        helper.make_node("Gemm", ["t", "head.weight"], ["q_values"], transB=1),
+    ]
+    parameters = {"conv.weight": [2, 1, 3, 3], "torso.weight": [8, 32], "head.weight": [3, 8]}
+    source = policy_graph(nodes, parameters, ("batch", 1, 6, 6))
+
+    assert Plan(Graph.parse(source), Int8()).float_layers == ("conv", "head")
+    assert operators(source) == ["Conv", "Flatten", "DynamicQuantizeMatMul", "Gemm"]
+
+
 def test_a_product_that_is_read_twice_keeps_its_add() -> None:
     middle = [
         helper.make_node("MatMul", ["h", "middle.weight"], ["product"]),
@@ -146,6 +160,17 @@ def test_the_largest_weight_is_kept_at_any_magnitude(magnitude: float) -> None:
 
     assert quantized.tolist() == [[127], [-127]]
     assert np.allclose(quantized * scale, weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 50), (50, 3), (64, 64)])
+def test_the_memory_layout_of_the_weights_does_not_matter(shape: tuple[int, int]) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+    rows, columns = quantize_per_channel(weight), quantize_per_channel(np.asfortranarray(weight))
+
+    assert np.array_equal(rows[0], columns[0])
+    assert np.array_equal(rows[1], columns[1])
+    assert columns[0].flags.c_contiguous
 
 
 def test_channels_have_scales_of_their_own_at_run_time() -> None:

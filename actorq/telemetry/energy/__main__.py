@@ -1,0 +1,101 @@
+"""`python -m actorq.telemetry.energy`: the meter of one node, which reports to the learner. Also `actorq meter`.
+
+It has a process of its own, so that nothing it does can hurt a run: it may fail or be missing, the run goes on.
+"""
+
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from pydantic import Field
+
+from actorq.client import LearnerClient
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UnavailableError
+from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
+from actorq.settings import Settings
+from actorq.telemetry.energy import MeterSettings, NodeMeter
+from actorq.telemetry.logs import configure_logging
+from actorq.telemetry.process_stats import measure_process
+from actorq.transport.options import Certificates
+from actorq.transport.reconnect import keep_connected
+
+_log = logging.getLogger(__name__)
+
+
+class MeterProcessSettings(Settings):
+    """Where this meter reports to."""
+
+    learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
+
+
+class Reports:
+    """Sends a reading to the learner every `period_s` seconds until told to stop."""
+
+    def __init__(self, client: LearnerClient, meter: NodeMeter, name: str, period_s: float) -> None:
+        self._client = client
+        self._meter = meter
+        self._name = name
+        self._period_s = period_s
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Report until stopped; a learner that is away is tried again."""
+        keep_connected(self._report, self.stop, self._client.peer, random.Random())
+
+    def _report(self, connected: Callable[[], None]) -> None:
+        while not self.stop.is_set():
+            stats = measure_process(self._name, "meter")
+            self._client.report_energy(self._meter.read(), (stats,))
+            connected()
+            self.stop.wait(self._period_s)
+
+
+def _main() -> int:
+    config, process, settings = parse_arguments(
+        "actorq meter",
+        "Measure this node's energy and report it to the learner.",
+        [RunConfig, ProcessSettings, MeterProcessSettings],
+    )
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(settings, MeterProcessSettings)
+    configure_logging(process.name or "meter")
+    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    client = LearnerClient(settings.learner, certificates)
+    meter = NodeMeter.create(
+        measure_process("meter", "meter").node,
+        MeterSettings(
+            country_iso_code=config.energy.country,
+            tdp_watts=config.energy.tdp_watts,
+            ram_watts=config.energy.ram_watts,
+        ),
+    )
+    reports = Reports(client, meter, process.name or "meter", config.energy.period_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reports.stop.set())
+    if process.lifeline:
+        threading.Thread(target=_hold_lifeline, args=(reports.stop,), name="lifeline", daemon=True).start()
+    try:
+        reports.run()
+    except UnavailableError as error:
+        _log.info("the learner is gone: %s", error)
+    except ActorQError as error:
+        _log.error("the learner takes no more readings: %s", error)
+    meter.close()
+    client.close()
+    return EXIT_OK
+
+
+def _hold_lifeline(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(_main))

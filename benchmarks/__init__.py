@@ -1,0 +1,1 @@
+"""Everything that produces a number: `python -m benchmarks.NAME [--json FILE] [--check]`."""

@@ -1,0 +1,87 @@
+"""Time to solve CartPole-v1 from one command, over several seeds: `actorq train` as a user runs it.
+
+Solved is a mean return of at least 475 over 20 greedy episodes of the int8 policy, run by the evaluator. The wall
+clock is the whole command's, from its start to its exit, processes and imports included.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Target, run_benchmark
+
+_TARGET_RETURN = 475.0
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 1 to N (default: 5)")
+    parser.add_argument(
+        "--confirm", type=int, default=0, metavar="N", help="evaluate the solved policy again on N new episodes"
+    )
+    parser.add_argument("rest", nargs="*", help="further flags for actorq train, after --")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    runs = []
+    with tempfile.TemporaryDirectory() as directory:
+        for seed in range(1, arguments.seeds + 1):
+            run = _train(Path(directory) / f"seed-{seed}", seed, arguments.rest)
+            if arguments.confirm:
+                run["confirmation"] = _confirm(Path(directory) / f"seed-{seed}", arguments.confirm)
+            runs.append(run)
+            print(_row(run), flush=True)
+    training = [run["wall_clock_s"] for run in runs]
+    solved = sum(
+        run["solved"] and run["evaluation"]["mean_return"] >= _TARGET_RETURN and run["evaluation"]["scheme"] == "int8"
+        for run in runs
+    )
+    int8_only = all(set(run["transitions_by_scheme"]) == {"int8"} for run in runs)
+    targets = [
+        Target("seeds solved by the int8 policy", solved, arguments.seeds, at_most=False),
+        Target("median seconds of training", statistics.median(training), 45.0),
+        Target("longest seconds of training", max(training), 90.0),
+        Target("most environment steps", max(run["environment_steps"] for run in runs), 100_000),
+        Target("runs whose transitions all came from int8 policies", arguments.seeds * int8_only, arguments.seeds, False),
+        Target("largest actor in MB", max(mb for run in runs for mb in _actors(run)), 200.0),
+    ]
+    return {"runs": runs, "median_s": statistics.median(training)}, targets
+
+
+def _train(directory: Path, seed: int, rest: list[str]) -> dict[str, Any]:
+    started = time.monotonic()
+    command = [sys.executable, "-m", "actorq.cli.main", "train", "--environment", "CartPole-v1"]
+    command += ["--seed", str(seed), "--run-directory", str(directory), *rest]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode not in (0, 3):
+        raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
+    summary: dict[str, Any] = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    return {**summary, "command_s": round(time.monotonic() - started, 2)}
+
+
+def _confirm(directory: Path, episodes: int) -> str:
+    command = [sys.executable, "-m", "actorq.cli.main", "evaluate", str(directory), "--episodes", str(episodes)]
+    process = subprocess.run([*command, "--seed", "1000"], capture_output=True, text=True, check=True)
+    return process.stdout.strip().splitlines()[-1]
+
+
+def _actors(run: dict[str, Any]) -> list[float]:
+    return [mb for name, mb in run["peak_memory_mb"].items() if name.startswith("actor")]
+
+
+def _row(run: dict[str, Any]) -> str:
+    evaluation = run["evaluation"]
+    return (
+        f"seed {run['seed']}: {'solved' if run['solved'] else 'NOT solved'}, {evaluation['scheme']} return "
+        f"{evaluation['mean_return']:.1f}, {run['wall_clock_s']:.1f} s ({run['command_s']:.1f} s with start and end), "
+        f"{run['environment_steps']} steps, {run['updates']} updates {run.get('confirmation', '')}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

@@ -1,0 +1,216 @@
+"""`actorq train` as a command, with small fake services in the place of the real ones."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+TIMEOUT_S = 20.0
+REPOSITORY = Path(__file__).parents[3]
+
+# A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.
+FAKE = """
+import json, os, signal, sys
+from pathlib import Path
+arguments = sys.argv[1:]
+def flag(name):
+    return arguments[arguments.index(name) + 1]
+if "--describe" in arguments:
+    if flag("--environment") != "CartPole-v1":
+        sys.exit(print("error: environment 'Nope-v0' is not known", file=sys.stderr) or 2)
+    sys.exit(print(json.dumps({"environment_id": "CartPole-v1", "reward_threshold": 475.0})) or 0)
+name = flag("--name")
+behaviour = os.environ.get("FAKE_LEARNER", "serve") if name == "learner" else "serve"
+def say(text):
+    with open(os.environ["FAKE_PIPE"], "w") as pipe:
+        pipe.write(f"{name} {os.getpid()} {text}\\n")
+def finish(state, code):
+    if name == "learner":
+        summary = {"solved": state == "solved", "state": state, "target_return": 475.0, "environment_steps": 64256,
+                   "updates": 100, "wall_clock_s": 42.3, "evaluation": {"mean_return": 486.2, "episodes": 20,
+                   "scheme": "int8", "policy_version": 35}}
+        Path(flag("--run-directory"), "summary.json").write_text(json.dumps(summary))
+    os._exit(code)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("stopped", 0))
+say("resumed" if "--resume" in arguments else "started")
+if behaviour == "solve":
+    finish("solved", 0)
+if behaviour == "spend":
+    finish("budget ended", 3)
+if behaviour == "mistake":
+    sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
+sys.stdin.buffer.read()
+"""
+
+
+class Command:
+    """Runs the command in a folder where fake services come before the real ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for package in ("learner_service", "quantizer_service", "actor_service"):
+            (folder / package).mkdir()
+            (folder / package / "__init__.py").touch()
+            (folder / package / "__main__.py").write_text(FAKE)
+        self._pipe = folder / "pipe"
+        os.mkfifo(self._pipe)
+        # Read and write, so that it has a writer whenever the test reads.
+        self._said = os.fdopen(os.open(self._pipe, os.O_RDWR), "rb", buffering=0)
+        self.pids: set[int] = set()
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str, learner: str = "serve") -> subprocess.Popen[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "actorq.cli.main", *arguments],
+            cwd=self.folder,
+            env=clean | {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self.process
+
+    def run(self, *arguments: str, learner: str = "serve") -> tuple[int, str, str]:
+        """Run the command to its end; returns its exit code, output and errors."""
+        process = self.start(*arguments, learner=learner)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, output, errors
+
+    def hear(self, *expected: str) -> dict[str, int]:
+        """Wait until processes have said all these, each "NAME TEXT"; returns their process ids."""
+        missing, pids = set(expected), {}
+        while missing:
+            name, pid, text = self._said.readline().decode().rstrip("\n").split(" ", 2)
+            self.pids.add(int(pid))
+            pids[name] = int(pid)
+            missing.discard(f"{name} {text}")
+        return pids
+
+    def finish(self) -> tuple[int, str, str]:
+        """Wait for the command's end; nothing that it started may be left."""
+        assert self.process is not None
+        output, errors = self.process.communicate(timeout=TIMEOUT_S)
+        _, alive = psutil.wait_procs(self._processes(), timeout=TIMEOUT_S)
+        assert not alive
+        return self.process.returncode, output, errors
+
+    def close(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate(timeout=TIMEOUT_S)
+        self._said.close()
+
+    def _processes(self) -> list[psutil.Process]:
+        return [psutil.Process(pid) for pid in self.pids if psutil.pid_exists(pid)]
+
+
+ALL = ("learner started", "quantizer started", "actor-0 started", "actor-1 started", "evaluator started")
+TRAIN = ("train", "--no-energy.enabled", "--run-directory", "run")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path)
+    yield command
+    command.close()
+
+
+@pytest.mark.parametrize(("learner", "code", "verdict"), [("solve", 0, "solved"), ("spend", 3, "budget ended")])
+def test_a_run_ends_with_its_result_and_its_directory(command: Command, learner: str, code: int, verdict: str) -> None:
+    returned, output, errors = command.run(*TRAIN, learner=learner)
+    lines = output.splitlines()
+    assert (returned, errors, lines[-1]) == (code, "", "run")
+    assert f"{verdict}: evaluation return 486.2 (target 475.0) over 20 episodes, policy v35 int8" in lines, output
+    assert (command.folder / "run" / "config.yaml").is_file()
+    assert not (command.folder / "run" / "addresses.json").exists()
+
+
+def test_the_default_directory_is_named_after_the_environment(command: Command) -> None:
+    _, output, _ = command.run("train", "--no-energy.enabled", learner="solve")
+    directory = output.splitlines()[-1]
+    assert directory.startswith("runs/CartPole-v1-")
+    assert (command.folder / directory / "summary.json").is_file()
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -> None:
+    command.start(*TRAIN, "--seed", "7")
+    command.hear(*ALL)
+    assert command.process
+    command.process.send_signal(signal.SIGINT)
+    code, output, _ = command.finish()
+    assert code == 130
+    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+    command.start(*TRAIN, "--resume")
+    command.hear("learner resumed", *ALL[1:])
+    command.process.send_signal(signal.SIGTERM)
+    assert command.finish()[0] == 143
+    assert "seed: 7\n" in (command.folder / "run" / "config.yaml").read_text()
+
+
+def test_ctrl_c_twice_ends_even_what_does_not_listen(command: Command) -> None:
+    process = command.start(*TRAIN, learner="stubborn")
+    command.hear(*ALL)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout
+    assert any("SIGINT: saving" in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    assert command.finish()[0] == 130
+
+
+def test_a_killed_launcher_leaves_no_process_behind(command: Command) -> None:
+    process = command.start(*TRAIN, learner="stubborn")
+    command.hear(*ALL)
+    process.kill()
+    assert command.finish()[0] == -signal.SIGKILL
+
+
+def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
+    process = command.start(*TRAIN)
+    os.kill(command.hear(*ALL)["learner"], signal.SIGKILL)
+    command.hear("learner resumed")
+    process.send_signal(signal.SIGINT)
+    _, output, _ = command.finish()
+    assert "learner died (SIGKILL), restarting" in output
+
+
+def test_a_service_that_tells_of_a_mistake_speaks_for_the_command(command: Command) -> None:
+    code, _, errors = command.run(*TRAIN, learner="mistake")
+    assert (code, errors) == (2, "error: --run-directory: no space left\n")
+
+
+def test_an_unknown_environment_is_found_before_anything_is_made(command: Command) -> None:
+    before = sorted(command.folder.iterdir())
+    code, output, errors = command.run(*TRAIN, "--environment", "Nope-v0")
+    assert (code, output, errors) == (2, "", "error: environment 'Nope-v0' is not known\n")
+    assert sorted(command.folder.iterdir()) == before
+
+
+def test_an_existing_directory_is_left_alone(command: Command) -> None:
+    (command.folder / "run").mkdir()
+    (command.folder / "run" / "mine").write_text("dear")
+    code, _, errors = command.run(*TRAIN)
+    assert code == 2
+    assert errors == (
+        "error: run directory run exists: pass --resume to go on with its run, or another --run-directory\n"
+    )
+    assert [path.name for path in (command.folder / "run").iterdir()] == ["mine"]
+
+
+def test_an_empty_directory_may_be_used(command: Command) -> None:
+    (command.folder / "run").mkdir()
+    assert command.run(*TRAIN, learner="solve")[0] == 0
+
+
+def test_one_run_has_one_launcher(command: Command) -> None:
+    first = command.start(*TRAIN)
+    command.hear(*ALL)
+    assert command.run(*TRAIN, "--resume")[::2] == (2, "error: run directory run is in use by another actorq train\n")
+    first.send_signal(signal.SIGINT)
+    command.process = first
+    assert command.finish()[0] == 130

@@ -1,0 +1,51 @@
+"""A user's mistake is one line that says what was expected and what to do, exit code 2, and changes nothing."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from training_run import actorq
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "--environment", "Nowhere-v0"], "Nowhere-v0"),
+        (["train", "--algorithm", "ppo"], "dqn"),
+        (["train", "--replay.capcity", "5000"], "--replay.capacity"),
+        (["train", "--dqn.batch-size", "many"], "dqn.batch_size"),
+        (["train", "--actors", "0"], "actors"),
+        (["train", "--config", "missing.yaml"], "missing.yaml"),
+        (["train", "--environment", "Pendulum-v1"], "discrete"),
+        (["train", "--resume", "--run-directory", "nothing-here"], "nothing-here"),
+        (["evaluate", "nothing-here"], "nothing-here"),
+        (["status", "--learner", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["status", "--learner", "nonsense"], "HOST:PORT"),
+        (["learner", "--listen", "127.0.0.1"], "HOST:PORT"),
+        (["quantizer", "--listen", "127.0.0.1:99999999"], "HOST:PORT"),
+        (["frobnicate"], "frobnicate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_told_in_one_line(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    result = actorq(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert expected in result.stderr
+
+
+def test_nothing_is_made_for_an_unknown_environment(tmp_path: Path) -> None:
+    actorq("train", "--environment", "Nowhere-v0", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("service", ["learner", "quantizer"])
+def test_a_port_in_use_is_told_in_one_line(service: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        address = f"127.0.0.1:{occupied.getsockname()[1]}"
+        result = actorq(service, "--listen", address, cwd=tmp_path)
+    assert result.returncode == 2
+    errors = [line for line in result.stderr.strip().splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert address in errors[0]
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,62 @@
+"""Any process may be killed at any time: the run goes on, and nothing is left behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from training_run import TrainingRun, process_id, trained
+
+
+@pytest.mark.parametrize("victim", ["learner", "quantizer", "actor-0"])
+def test_a_run_survives_the_death_of_a_service(victim: str, tmp_path: Path) -> None:
+    run = TrainingRun.start(tmp_path / "run", "--seed", "2", "--checkpoint.period-s", "1")
+    status = run.until(trained(updates=400))
+    os.kill(process_id(status, victim), signal.SIGKILL)
+    code, printed = run.finish()
+    assert code == 0, printed
+    assert victim in printed
+    assert "restarted" in printed
+    summary = run.summary()
+    assert summary["solved"] is True
+    # What the learner had acknowledged before it died is there after it.
+    assert summary["environment_steps"] > status.environment_steps
+    assert summary["transitions_by_scheme"].keys() == {"int8"}
+
+
+def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run.until(trained(updates=100))
+    services = run.services()
+    assert len(services) >= 5
+    run.signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(services, timeout=60)
+    assert not alive
+    run.process.communicate()
+
+
+def test_an_interrupt_drains_saves_and_leaves_no_process(tmp_path: Path) -> None:
+    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run.until(trained(updates=100))
+    services = run.services()
+    run.signal(signal.SIGINT)
+    code, printed = run.finish()
+    assert code == 130, printed
+    assert "--resume" in printed
+    _, alive = psutil.wait_procs(services, timeout=60)
+    assert not alive
+    assert any((run.directory / "checkpoints").iterdir())
+    assert run.summary()["state"] == "stopped"
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
+    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run.until(trained(updates=100))
+    services = run.services()
+    run.signal(signal.SIGINT)
+    run.signal(signal.SIGINT)
+    code, _ = run.finish()
+    assert code == 130
+    _, alive = psutil.wait_procs(services, timeout=60)
+    assert not alive

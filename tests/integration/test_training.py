@@ -1,0 +1,129 @@
+"""The whole system, from the command line: three real services train CartPole with int8 actors."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from training_run import TrainingRun, actorq
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TrainingRun, str]]:
+    """A run that has solved CartPole, and what it printed."""
+    run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--seed", "1")
+    code, printed = run.finish()
+    assert code == 0, printed
+    yield run, printed
+
+
+def test_one_command_solves_cartpole_and_prints_the_run_directory_last(solved: tuple[TrainingRun, str]) -> None:
+    run, printed = solved
+    assert printed.strip().splitlines()[-1] == str(run.directory)
+    summary = run.summary()
+    assert summary["solved"] is True
+    assert summary["evaluation"]["mean_return"] >= 475
+    assert summary["evaluation"]["episodes"] == 20
+    assert summary["environment_steps"] <= 100_000
+
+
+def test_every_transition_came_from_an_int8_policy(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    summary = run.summary()
+    assert summary["evaluation"]["scheme"] == "int8"
+    assert summary["transitions_by_scheme"] == {"int8": summary["environment_steps"]}
+    assert summary["policy_versions"] > 10
+
+
+def test_what_the_actors_ran_computes_in_int8(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    models = sorted((run.directory / "policies").rglob("*int8*.onnx"))
+    assert models
+    model = onnx.load(models[-1])
+    weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    matmuls = [node for node in model.graph.node if node.op_type == "DynamicQuantizeMatMul"]
+    assert matmuls
+    assert all(weights[node.input[1]] == onnx.TensorProto.INT8 for node in matmuls)
+
+
+def test_the_summary_tells_what_the_run_cost(solved: tuple[TrainingRun, str]) -> None:
+    summary = solved[0].summary()
+    assert {"learner", "quantizer", "actor-0", "actor-1", "evaluator"} <= set(summary["peak_memory_mb"])
+    assert max(mb for name, mb in summary["peak_memory_mb"].items() if name.startswith("actor")) <= 200
+    assert summary["policy_bytes"]["emitted"] < summary["policy_bytes"]["fp32"] / 2
+    assert summary["samples_per_insert"] > 1
+    assert summary["staleness"]["p99"] >= summary["staleness"]["p50"] >= 0
+    assert summary["energy"]["method"]
+    assert summary["activation_ms"] > 0
+
+
+def test_the_run_directory_holds_everything(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    names = {path.name for path in run.directory.iterdir()}
+    assert {"config.yaml", "summary.json", "events", "checkpoints", "policies", "logs", "replay"} <= names
+    logs = {path.stem for path in (run.directory / "logs").iterdir()}
+    assert {"learner", "quantizer", "actor-0", "actor-1", "evaluator"} <= logs
+
+
+@pytest.mark.parametrize("scheme", ["int8", "fp32"])
+def test_a_finished_run_is_evaluated_without_its_learner(solved: tuple[TrainingRun, str], scheme: str) -> None:
+    run, _ = solved
+    result = actorq("evaluate", str(run.directory), "--episodes", "10", "--scheme", scheme, "--seed", "7")
+    assert result.returncode == 0, result.stderr
+    assert scheme in result.stdout
+
+
+def test_a_corrupt_policy_is_refused_in_one_line(solved: tuple[TrainingRun, str], tmp_path: Path) -> None:
+    run, _ = solved
+    version = run.summary()["evaluation"]["policy_version"]
+    (model,) = (run.directory / "policies").rglob(f"*{version:08d}*/*int8*.onnx")
+    whole = model.read_bytes()
+    try:
+        model.write_bytes(whole[:-100] + bytes(100))
+        result = actorq("evaluate", str(run.directory), "--version", str(version))
+    finally:
+        model.write_bytes(whole)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "sha256" in result.stderr
+
+
+def test_an_existing_run_is_not_overwritten(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    before = {path: path.stat().st_mtime_ns for path in run.directory.rglob("*")}
+    result = actorq("train", "--run-directory", str(run.directory))
+    assert result.returncode == 2
+    assert "--resume" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in run.directory.rglob("*")} == before
+
+
+def test_resuming_with_another_environment_is_refused(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    config = (run.directory / "config.yaml").read_text()
+    result = actorq("train", "--resume", "--run-directory", str(run.directory), "--environment", "Acrobot-v1")
+    assert result.returncode == 2
+    assert "CartPole-v1" in result.stderr
+    assert "Acrobot-v1" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert (run.directory / "config.yaml").read_text() == config
+
+
+def test_a_run_resumes_where_it_ended(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    before = run.summary()
+    budget = before["environment_steps"] + 2_000
+    again = TrainingRun.start(
+        run.directory, "--resume", "--target-return", "501", "--max-environment-steps", str(budget)
+    )
+    code, printed = again.finish()
+    assert code == 3, printed
+    after = again.summary()
+    assert after["run_id"] == before["run_id"]
+    assert after["environment_steps"] >= budget
+    assert after["updates"] > before["updates"]
+    assert after["policy_versions"] > before["policy_versions"]
+    assert after["wall_clock_s"] > before["wall_clock_s"]
+    assert after["evaluations"][: len(before["evaluations"])] == before["evaluations"]
+    json.dumps(after, allow_nan=False)

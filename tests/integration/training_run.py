@@ -1,0 +1,95 @@
+"""Drives `actorq` as a user does: as a process, from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from actorq.client import LearnerClient
+from actorq.errors import UnavailableError
+from actorq.status import RunStatus
+
+_PATIENCE_S = 150
+
+
+def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "actorq.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@dataclass
+class TrainingRun:
+    """A running `actorq train`."""
+
+    directory: Path
+    process: subprocess.Popen[str]
+
+    @classmethod
+    def start(cls, directory: Path, *arguments: str) -> "TrainingRun":
+        """Begin to train; nothing has happened yet when it returns."""
+        command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(directory), *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return cls(directory, process)
+
+    def until(self, condition: Callable[[RunStatus], bool]) -> RunStatus:
+        """Read the run's printed lines until its learner serves, then its status until `condition` holds."""
+        assert self.process.stdout is not None
+        addresses = self.directory / "addresses.json"
+        for _ in iter(self.process.stdout.readline, ""):
+            if not addresses.exists():
+                continue
+            try:
+                with LearnerClient(json.loads(addresses.read_text())["learner"]) as learner:
+                    for status in learner.watch(period_s=0.05):
+                        if condition(status):
+                            return status
+            except UnavailableError:
+                continue
+        raise AssertionError(f"the run ended too early: {self.process.communicate()[1]}")
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the end; returns exit code and what was printed."""
+        out, err = self.process.communicate(timeout=_PATIENCE_S)
+        return self.process.returncode, out + err
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the launcher alone."""
+        os.kill(self.process.pid, number)
+
+    def services(self) -> list[psutil.Process]:
+        """All processes below the launcher."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def summary(self) -> dict[str, Any]:
+        """What came of it."""
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
+
+
+def process_id(status: RunStatus, name: str) -> int:
+    """The process id of one of the run's processes, by its own report."""
+    return next(usage.process.pid for usage in status.processes if usage.process.name == name)
+
+
+def trained(updates: int) -> Callable[[RunStatus], bool]:
+    """Holds once so many updates are done and all services have reported."""
+
+    def holds(status: RunStatus) -> bool:
+        names = {usage.process.name for usage in status.processes}
+        return status.updates >= updates and {"learner", "quantizer", "actor-0", "actor-1"} <= names
+
+    return holds

@@ -1,0 +1,78 @@
+"""Small environments, batches and segments for the tests of the learner's room."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, UniformSampler
+
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+
+
+class ManualClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def random_batch(rng: np.random.Generator, size: int, spec: EnvironmentSpec = SPEC) -> NStepBatch:
+    """Random n-step transitions; about a third of them end in a terminal state."""
+    shape = (size, *spec.observations.shape)
+    return NStepBatch(
+        observations=rng.standard_normal(shape, np.float32),
+        actions=rng.integers(spec.discrete_actions, size=size),
+        returns=rng.standard_normal(size, np.float32),
+        bootstrap_discounts=np.where(rng.random(size) < 0.3, 0.0, 0.9).astype(np.float32),
+        bootstrap_observations=rng.standard_normal(shape, np.float32),
+        policy_versions=np.ones(size, np.int64),
+    )
+
+
+def segment(sequence: int, steps: int = 4, environments: int = 2, **changes: Any) -> Segment:
+    """Random steps of SPEC without ends, acted by version 1 of int8; `changes` replace columns."""
+    rng = np.random.default_rng(sequence)
+    shape = (steps, environments)
+    columns: dict[str, Any] = {
+        "observations": rng.standard_normal((steps + 1, environments, 4), np.float32),
+        "actions": rng.integers(2, size=shape),
+        "rewards": np.ones(shape, np.float32),
+        "terminated": np.zeros(shape, np.bool_),
+        "truncated": np.zeros(shape, np.bool_),
+        "valid": np.ones(shape, np.bool_),
+        "spans": (PolicySpan(0, 1, "int8"),),
+        "episodes": (),
+    }
+    return Segment(sequence, **{**columns, **changes})
+
+
+def with_an_episode_end(sequence: int) -> Segment:
+    """Four steps of two environments; the first one's episode ends at step 1, so that step 2 only resets it."""
+    terminated, valid = np.zeros((4, 2), np.bool_), np.ones((4, 2), np.bool_)
+    terminated[1, 0], valid[2, 0] = True, False
+    return segment(sequence, terminated=terminated, valid=valid, episodes=(Episode(21.0, 21, 0),))
+
+
+def open_replay(
+    directory: Path,
+    samples_per_insert: float = 4.0,
+    min_size: int = 8,
+    error_buffer: float = 1000.0,
+    capacity: int = 1000,
+    spec: EnvironmentSpec = SPEC,
+) -> ReplayBuffer:
+    """A real replay buffer with uniform sampling."""
+    store = ReplayStore.open(directory, spec, capacity)
+    limiter = RateLimiter(samples_per_insert, min_size, error_buffer, ManualClock())
+    return ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, n_step=3, discount=0.9)
+
+
+def ones(size: int) -> NDArray[np.float32]:
+    """Importance weights that change nothing."""
+    return np.ones(size, np.float32)

@@ -1,0 +1,77 @@
+"""A module whose parameters live in one vector is the same module."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from learner_service.parameters import FlatParameters
+
+
+@pytest.fixture
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+@pytest.fixture
+def inputs() -> Tensor:
+    return torch.randn(11, 5, generator=torch.Generator().manual_seed(1))
+
+
+def gradients(module: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+
+def test_the_module_computes_what_it_did(module: nn.Module, inputs: Tensor) -> None:
+    before = module(inputs).detach()
+    flat = FlatParameters(module)
+    assert torch.equal(module(inputs), before)
+    assert flat.vector.numel() == 5 * 7 + 7 + 7 * 3 + 3
+
+
+def test_gradients_arrive_in_the_vector_and_accumulate_until_forgotten(module: nn.Module, inputs: Tensor) -> None:
+    plain = copy.deepcopy(module)
+    flat = FlatParameters(module)
+    for times in (1, 2):
+        torch.autograd.backward(module(inputs).square().sum())
+        torch.autograd.backward(plain(inputs).square().sum())
+        torch.testing.assert_close(flat.gradient, gradients(plain), rtol=1e-6, atol=1e-6)
+        assert flat.gradient.any(), times
+    flat.zero_gradient()
+    assert not flat.gradient.any()
+    assert not gradients(module).any()
+
+
+def test_what_changes_the_vector_changes_the_module(module: nn.Module, inputs: Tensor) -> None:
+    flat = FlatParameters(module)
+    with torch.no_grad():
+        flat.vector.zero_()
+    assert not module(inputs).any()
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e6])
+def test_clipping_is_that_of_torch(module: nn.Module, inputs: Tensor, max_norm: float) -> None:
+    plain = copy.deepcopy(module)
+    flat = FlatParameters(module)
+    torch.autograd.backward(module(inputs).square().sum())
+    torch.autograd.backward(plain(inputs).square().sum())
+    norm = flat.clip_gradient(max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
+    torch.testing.assert_close(norm, expected)
+    torch.testing.assert_close(flat.gradient, gradients(plain), rtol=1e-5, atol=1e-9)
+
+
+def test_a_copy_is_equal_and_stays_its_own(module: nn.Module, inputs: Tensor) -> None:
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    mine, theirs = FlatParameters(module), FlatParameters(other)
+    theirs.copy_from(mine)
+    np.testing.assert_array_equal(other(inputs).detach(), module(inputs).detach())
+    with torch.no_grad():
+        mine.vector.zero_()
+    assert other(inputs).any()

@@ -1,0 +1,111 @@
+"""The exported graph with a snapshot of the weights is the policy, and nothing else is in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from learner_parts import SPEC
+from numpy.typing import NDArray
+from torch import nn
+
+from actorq.policy import PolicyGraph
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.networks import QNetwork
+from learner_service.policy_graph import export_policy_graph, snapshot_parameters
+
+IMAGES = EnvironmentSpec("Images-v0", ArraySpec((6, 5, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+
+
+@dataclass(frozen=True)
+class Exported:
+    spec: EnvironmentSpec
+    policy: nn.Module
+    graph: PolicyGraph
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return onnx.load_from_string(self.graph.model)
+
+    def observations(self, batch: int) -> NDArray[np.generic]:
+        rng, shape = np.random.default_rng(batch), (batch, *self.spec.observations.shape)
+        if self.spec.observations.dtype == "uint8":
+            return rng.integers(256, size=shape, dtype=np.uint8)
+        return rng.standard_normal(shape, np.float32)
+
+
+@pytest.fixture(scope="module", params=["vectors", "vectors, one head", "images"])
+def exported(request: pytest.FixtureRequest) -> Iterator[Exported]:
+    spec = IMAGES if request.param == "images" else SPEC
+    torch.manual_seed(0)
+    policy = QNetwork(spec, (24, 16), dueling="one head" not in request.param)
+    yield Exported(spec, policy, export_policy_graph(policy, spec))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 256])
+def test_graph_and_snapshot_together_compute_the_policy(exported: Exported, batch: int) -> None:
+    session = onnxruntime.InferenceSession(exported.graph.model, providers=["CPUExecutionProvider"])
+    observations = exported.observations(batch)
+    (actual,) = session.run(None, {"observations": observations, **snapshot_parameters(exported.policy)})
+    with torch.no_grad():
+        expected = exported.policy(torch.from_numpy(observations)).numpy()
+    assert actual.shape == (batch, exported.spec.discrete_actions)
+    # Image pixels go up to 255, and so do the sums that are rounded.
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_its_inputs_are_the_observations_and_every_parameter_by_name(exported: Exported) -> None:
+    parameters = snapshot_parameters(exported.policy)
+    inputs = {
+        value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in exported.model.graph.input
+    }
+    assert exported.graph.inputs == ("observations",)
+    assert next(iter(inputs)) == "observations"
+    assert set(inputs) == {"observations", *parameters}
+    for name, value in parameters.items():
+        assert tuple(inputs[name]) == value.shape
+    assert [output.name for output in exported.model.graph.output] == ["q_values"]
+    assert exported.graph.discrete_actions
+
+
+def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> None:
+    model, names = exported.model, set(snapshot_parameters(exported.policy))
+    assert not names & {tensor.name for tensor in model.graph.initializer}
+    assert sum(np.prod(tensor.dims, dtype=int) for tensor in model.graph.initializer) <= 16
+    assert not model.metadata_props
+    assert not model.graph.metadata_props
+    assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
+    for trace in (b".py", b"/work", b"/tmp", b"site-packages", b"File \"", b"pkg.torch"):
+        assert trace not in exported.graph.model
+
+
+def test_a_policy_that_is_trained_on_keeps_its_topology() -> None:
+    torch.manual_seed(0)
+    first, second = (QNetwork(SPEC, (8,), dueling=False) for _ in range(2))
+    assert export_policy_graph(first, SPEC).topology == export_policy_graph(second, SPEC).topology
+
+
+def test_a_snapshot_is_a_copy(exported: Exported) -> None:
+    before = snapshot_parameters(exported.policy)
+    kept = {name: value.copy() for name, value in before.items()}
+    with torch.no_grad():
+        for parameter in exported.policy.parameters():
+            parameter.add_(1.0)
+    for name, value in before.items():
+        assert value.dtype == np.float32
+        np.testing.assert_array_equal(value, kept[name])
+        assert not np.array_equal(snapshot_parameters(exported.policy)[name], value)
+
+
+def test_an_exported_policy_is_still_in_training_mode(exported: Exported) -> None:
+    assert exported.policy.training
+
+
+def test_double_precision_observations_are_cast() -> None:
+    spec = replace(SPEC, observations=ArraySpec((4,), "float64"))
+    policy = QNetwork(spec, (8,), dueling=True)
+    observations = np.random.default_rng(0).standard_normal((3, 4))
+    assert policy(torch.from_numpy(observations)).dtype == torch.float32

@@ -1,0 +1,114 @@
+"""A real quantizer on a real socket, and a learner's side of the publishing stream, for the tests of this room."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from policy_graphs import checkpoint, mlp
+
+from actorq import wire
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.policy import Checkpoint, PolicyGraph
+from actorq.status import Receipt
+from actorq.transport.blobs import split_blob
+from actorq.transport.server import Server
+from actorq.v1 import quantizer_pb2
+from quantizer_service.__main__ import QuantizerProcess
+from quantizer_service.files import encode_tensors
+
+DEADLINE_S = 30.0
+SOURCE = mlp(16, 16)
+
+
+@contextmanager
+def running_quantizer(store: Path, **config: Any) -> Iterator[str]:
+    """Serve `store`, give the address, and drain at the end."""
+    process = QuantizerProcess(store, RunConfig(**config), "quantizer")
+    started: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()
+
+    async def serve() -> int:
+        server = Server("127.0.0.1:0")
+        try:
+            address = await server.start(process.register(server.grpc_server))
+        except BaseException as error:
+            started.set_exception(error)
+            raise
+        started.set_result((asyncio.get_running_loop(), address))
+        code = await process.run(address)
+        await server.stop(grace_s=1.0)
+        return code
+
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(asyncio.run(serve())), name="quantizer")
+    thread.start()
+    loop, address = started.result(DEADLINE_S)
+    try:
+        yield address
+    finally:
+        loop.call_soon_threadsafe(process.begin_drain)
+        thread.join(DEADLINE_S)
+        assert codes == [0]
+
+
+class Publisher:
+    """A learner's stream: sends what it is told and waits for the answers."""
+
+    def __init__(self, client: QuantizerClient) -> None:
+        self._requests: queue.Queue[quantizer_pb2.PublishCheckpointsRequest | None] = queue.Queue()
+        requests = iter(self._requests.get, None)
+        self._responses = client.stub.PublishCheckpoints(requests, timeout=DEADLINE_S)
+
+    def open(self, run_id: str = "run", scheme: str = "int8") -> quantizer_pb2.PublishReady:
+        self.send(open=quantizer_pb2.PublishOpen(run_id=run_id, scheme=scheme))
+        return self.answer().ready
+
+    def send(self, **payload: Any) -> None:
+        self._requests.put(quantizer_pb2.PublishCheckpointsRequest(**payload))
+
+    def send_graph(self, source: PolicyGraph) -> None:
+        header = quantizer_pb2.GraphHeader(
+            topology=source.topology, inputs=source.inputs, discrete_actions=source.discrete_actions
+        )
+        self.send(graph=header)
+        for part in split_blob(source.model):
+            self.send(part=part)
+
+    def send_checkpoint(self, checkpoint: Checkpoint) -> None:
+        header = quantizer_pb2.CheckpointHeader(
+            version=checkpoint.version,
+            learner_step=checkpoint.learner_step,
+            topology=checkpoint.topology,
+            snapshot_at=wire.timestamp_to_proto(checkpoint.snapshot_at),
+        )
+        self.send(checkpoint=header)
+        for part in split_blob(encode_tensors(checkpoint), checkpoint.version):
+            self.send(part=part)
+
+    def publish(self, checkpoint: Checkpoint) -> Receipt:
+        self.send_checkpoint(checkpoint)
+        return wire.receipt_from_proto(self.answer().receipt)
+
+    def answer(self) -> quantizer_pb2.PublishCheckpointsResponse:
+        response: quantizer_pb2.PublishCheckpointsResponse = next(self._responses)
+        return response
+
+    def close(self) -> None:
+        """End the stream and wait until the quantizer has taken everything."""
+        self._requests.put(None)
+        assert list(self._responses) == []
+
+
+def opened(client: QuantizerClient, versions: int = 0) -> Publisher:
+    """A publisher whose graph is sent, and so many versions with it."""
+    publisher = Publisher(client)
+    publisher.open()
+    publisher.send_graph(SOURCE)
+    for version in range(1, versions + 1):
+        publisher.publish(checkpoint(SOURCE, version))
+    return publisher

@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import pytest
+from policy_graphs import checkpoint, dueling, mlp, random_parameters
+
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError
+from actorq.trajectory import Evaluation
+from quantizer_service.emitter import Emitter
+from quantizer_service.store import PolicyStore
+
+SOURCE = mlp(8, 8)
+
+
+def opened(path: Path) -> Emitter:
+    return Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
+
+
+def ready(path: Path, versions: int = 0) -> Emitter:
+    emitter = opened(path)
+    emitter.ready("run")
+    emitter.add_graph(SOURCE)
+    for version in range(1, versions + 1):
+        taken = checkpoint(SOURCE, version)
+        emitter.persist(taken, emitter.emit(taken, ["int8"]))
+    return emitter
+
+
+def test_it_tells_a_learner_where_to_go_on(tmp_path: Path) -> None:
+    assert opened(tmp_path).ready("run") == (0, ())
+    emitter = ready(tmp_path, versions=2)
+
+    assert emitter.ready("run") == (2, (SOURCE.topology,))
+    assert opened(tmp_path).ready("run") == (2, (SOURCE.topology,))
+    with pytest.raises(ConflictError, match="empty --store"):
+        emitter.ready("another run")
+
+
+def test_a_version_is_served_before_it_is_stored(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    (policy,) = emitter.emit(checkpoint(SOURCE, 1), ["int8"])
+
+    assert emitter.get("int8") is policy
+    assert emitter.get("fp32", 1).descriptor.scheme == "fp32"
+    assert opened(tmp_path).newest_version == 0
+
+
+def test_each_scheme_in_use_is_emitted(tmp_path: Path) -> None:
+    policies = ready(tmp_path).emit(checkpoint(SOURCE, 1), ["int8", "fp32"])
+
+    assert [policy.descriptor.scheme for policy in policies] == ["int8", "fp32"]
+
+
+def test_versions_only_rise_also_after_a_restart_and_above_damaged_ones(tmp_path: Path) -> None:
+    ready(tmp_path, versions=3)
+    (tmp_path / "00000003" / "checkpoint.safetensors").write_bytes(b"")
+    emitter = opened(tmp_path)
+
+    assert emitter.newest_version == 2
+    assert emitter.ready("run")[0] == 3
+    with pytest.raises(ConflictError, match="a version above 3, got 3"):
+        emitter.emit(checkpoint(SOURCE, 3), ["int8"])
+    assert emitter.emit(checkpoint(SOURCE, 4), ["int8"])[0].descriptor.version == 4
+
+
+def test_a_restarted_emitter_has_the_same_newest_policies(tmp_path: Path) -> None:
+    before = ready(tmp_path, versions=2)
+    before.get("fp32")
+
+    again = opened(tmp_path)
+
+    assert {p.descriptor.scheme: p for p in again.newest_policies()} == {
+        p.descriptor.scheme: p for p in before.newest_policies()
+    }
+
+
+def test_a_policy_that_is_emitted_later_equals_one_that_was_emitted_at_once(tmp_path: Path) -> None:
+    emitter = ready(tmp_path / "one", versions=2)
+    other = ready(tmp_path / "other")
+    at_once = other.emit(checkpoint(SOURCE, 1), ["int8", "fp32"])[1]
+
+    assert opened(tmp_path / "one").get("fp32", 1) == at_once == emitter.get("fp32", 1)
+
+
+def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:
+    emitter = ready(tmp_path, versions=1)
+    parameters = {**random_parameters(SOURCE, 1), "extra": random_parameters(SOURCE, 1)["layers.0.bias"]}
+    with pytest.raises(InvalidInputError, match="extra"):
+        emitter.emit(checkpoint(SOURCE, 2, parameters=parameters), ["int8"])
+    with pytest.raises(ConflictError, match="send it first"):
+        emitter.emit(checkpoint(dueling(), 2), ["int8"])
+    with pytest.raises(NotFoundError, match="scheme"):
+        emitter.emit(checkpoint(SOURCE, 2), ["int8", "int3"])
+
+    assert emitter.newest_version == 1
+    assert emitter.emit(checkpoint(SOURCE, 2), ["int8"])
+
+
+def test_topologies_may_change_and_come_back(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    sources = [mlp(8, width) for width in range(2, 9)]
+    for source in sources:
+        emitter.add_graph(source)
+
+    for version, source in enumerate((*sources, *sources), start=1):
+        (policy,) = emitter.emit(checkpoint(source, version), ["int8"])
+        assert policy.descriptor.version == version
+
+
+def test_evaluations_of_versions_that_are_gone_are_dropped(tmp_path: Path) -> None:
+    emitter = ready(tmp_path, versions=1)
+    for version, value in ((1, 5.0), (9, 7.0)):
+        emitter.record_evaluation(Evaluation(1, version, 100, "int8", (value, value + 2), (10, 10), 0.5))
+
+    ((entry,), token) = emitter.list_versions()
+    assert (entry.version, entry.mean_return, token) == (1, 6.0, "")
+
+
+@pytest.mark.parametrize(("size", "token"), [(-1, ""), (1001, ""), (0, "x"), (0, "-1")])
+def test_a_page_that_cannot_be_is_refused(tmp_path: Path, size: int, token: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"page_(size|token): expected"):
+        ready(tmp_path, versions=1).list_versions(size, token)

@@ -1,0 +1,200 @@
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policy_graphs import checkpoint, dueling, mlp
+
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UserError
+from actorq.policy import FidelityReport, Policy, PolicyDescriptor
+from quantizer_service.store import PolicyStore
+
+SOURCE = mlp(8, 8)
+
+
+def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Policy:
+    report = FidelityReport(32, 0.1, 0.2, 0.01, 0.02, 0.75, ("layers.0",))
+    digest = hashlib.sha256(model).digest()
+    return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
+
+
+def opened(path: Path, newest: int = 3, best: int = 1) -> PolicyStore:
+    return PolicyStore(path, newest, best)
+
+
+def filled(path: Path, versions: int) -> PolicyStore:
+    store = opened(path)
+    store.claim("run")
+    store.add_graph(SOURCE)
+    for version in range(1, versions + 1):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+    return store
+
+
+def retained(store: PolicyStore) -> list[int]:
+    return [entry.version for entry in store.versions()]
+
+
+def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
+    store = filled(tmp_path, 2)
+    store.add_policy(policy(1, "fp32", b"another"))
+    store.add_evaluation(2, 12.5)
+
+    again = opened(tmp_path)
+
+    assert again.run_id == "run"
+    assert dict(again.graphs) == {SOURCE.topology: SOURCE}
+    assert again.versions() == store.versions()
+    assert (again.newest_version, again.highest_version) == (2, 2)
+    assert again.policy(1, "fp32") == policy(1, "fp32", b"another")
+    assert again.policy(2, "fp32") is None
+    loaded, saved = again.checkpoint(2), checkpoint(SOURCE, 2)
+    assert (loaded.learner_step, loaded.topology, loaded.snapshot_at) == (200, SOURCE.topology, saved.snapshot_at)
+    for tensors, expected in ((loaded.parameters, saved.parameters), (loaded.calibration, saved.calibration)):
+        assert tensors.keys() == expected.keys()
+        assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
+
+
+def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    store.add_evaluation(1, 1.0)
+
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {
+        "run.json",
+        f"graphs/{SOURCE.topology.hex()}.onnx",
+        f"graphs/{SOURCE.topology.hex()}.json",
+        *(f"00000001/checkpoint.{suffix}" for suffix in ("safetensors", "json")),
+        *(f"00000001/policy-int8.{suffix}" for suffix in ("onnx", "json")),
+        "00000001/evaluation.json",
+    }
+
+
+def test_a_store_holds_one_run(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+
+    with pytest.raises(ConflictError, match="holds run 'run'; give this quantizer an empty --store"):
+        opened(tmp_path).claim("other")
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    store = filled(tmp_path, 3)
+    store.add_evaluation(1, 7.0)
+    store.add_evaluation(2, 9.0)
+    store.add_evaluation(2, 5.0)
+    for version in range(4, 8):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+
+    assert retained(store) == retained(opened(tmp_path)) == [7, 6, 5, 1]
+    assert not (tmp_path / "00000002").exists()
+    with pytest.raises(NotFoundError, match="version 2 is not retained; 4 are, the newest is 7"):
+        store.checkpoint(2)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "checkpoint.json"])
+def test_a_damaged_version_is_skipped_with_a_warning_but_not_removed(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, 3)
+    damaged = tmp_path / "00000003" / name
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+
+    with caplog.at_level(logging.WARNING):
+        store = opened(tmp_path)
+
+    assert retained(store) == [2, 1]
+    # Its number is taken all the same.
+    assert (store.newest_version, store.highest_version) == (2, 3)
+    assert str(damaged) in caplog.text
+    for version in range(4, 9):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+    assert damaged.exists()
+
+
+def test_a_damaged_policy_can_be_emitted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 1)
+    (tmp_path / "00000001" / "policy-int8.onnx").write_bytes(b"other")
+
+    with caplog.at_level(logging.WARNING):
+        store = opened(tmp_path)
+
+    assert "policy-int8.onnx: expected sha256" in caplog.text
+    assert store.policy(1, "int8") is None
+    store.add_policy(policy(1))
+    assert opened(tmp_path).policy(1, "int8") == policy(1)
+
+
+def test_a_damaged_evaluation_does_not_cost_its_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 1).add_evaluation(1, 5.0)
+    (tmp_path / "00000001" / "evaluation.json").write_text("{")
+
+    with caplog.at_level(logging.WARNING):
+        store = opened(tmp_path)
+
+    assert [(entry.version, entry.mean_return) for entry in store.versions()] == [(1, None)]
+    assert "evaluation skipped" in caplog.text
+
+
+def test_versions_of_a_damaged_graph_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = filled(tmp_path, 1)
+    store.add_graph(dueling())
+    store.add_version(checkpoint(dueling(), 2), [])
+    (tmp_path / "graphs" / f"{SOURCE.topology.hex()}.onnx").write_bytes(b"")
+
+    with caplog.at_level(logging.WARNING):
+        store = opened(tmp_path)
+
+    assert retained(store) == [2]
+    assert "graph skipped" in caplog.text
+
+
+def test_a_file_that_is_damaged_later_is_refused_with_both_digests(tmp_path: Path) -> None:
+    store = filled(tmp_path, 2)
+    folder = tmp_path / "00000001"
+    (folder / "policy-int8.onnx").write_bytes(b"other")
+    (folder / "checkpoint.safetensors").write_bytes(b"other")
+
+    for read in (lambda: store.policy(1, "int8"), lambda: store.checkpoint(1)):
+        with pytest.raises(InvalidInputError, match=r"00000001/.*: expected sha256 \w{64}, got \w{64}; .*remove"):
+            read()
+
+
+def test_what_was_left_unfinished_is_removed(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    unfinished = [tmp_path / ".00000002.partial", tmp_path / ".00000009.removed"]
+    for folder in unfinished:
+        folder.mkdir()
+        (folder / "checkpoint.safetensors").write_bytes(b"half")
+    unfinished += [tmp_path / "00000001" / ".policy-fp32.onnx.partial", tmp_path / "graphs" / ".x.onnx.partial"]
+    for path in unfinished[2:]:
+        path.write_bytes(b"half")
+
+    store = opened(tmp_path)
+
+    assert not any(path.exists() for path in unfinished)
+    assert retained(store) == [1]
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "lost+found").mkdir()
+
+    assert retained(opened(tmp_path)) == [1]
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_folder_that_cannot_be_used_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UserError, match="--store: cannot write to"):
+        opened(tmp_path / "file")
+
+
+def test_a_damaged_run_file_stops_the_start(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    (tmp_path / "run.json").write_text(json.dumps({"name": "run"}))
+
+    with pytest.raises(InvalidInputError, match=r"run.json: expected 'run_id'"):
+        opened(tmp_path)
