@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
-from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from actorq.errors import InvalidInputError, UnavailableError
 from actorq.policy import Policy
 from actorq.transport.reconnect import keep_connected
 
@@ -15,7 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Subscription:
-    """A thread that watches one scheme of the quantizer.
+    """Watches one scheme of the quantizer on two threads.
+
+    One reads the stream and keeps the newest policy only: gRPC buffers more than one small policy, so a reader that
+    stopped to build sessions would work through versions that nobody wants any more. The other builds sessions.
 
     load: makes a policy ready to act.
     on_fault: called with an error that trying again would not mend.
@@ -34,46 +37,53 @@ class Subscription:
         self._slot = slot
         self._load = load
         self._on_fault = on_fault
+        self._changed = threading.Condition()
+        self._received: Policy | None = None
+        self._newest_version = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="subscription", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (("subscription", self._receive), ("policy loader", self._load_newest))
+        ]
 
     def start(self) -> None:
         """Begin to watch."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop watching. The caller closes the client, which ends a stream that waits."""
         self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _receive(self) -> None:
         try:
             keep_connected(self._watch, self._stop, self._client.peer, random.Random())
         except BaseException as error:
+            # A channel that the owner has closed raises too: that is the end and no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 
     def _watch(self, connected: Callable[[], None]) -> None:
-        newest = self._slot.peek()
-        try:
-            for policy in self._client.watch(self._scheme, newest.descriptor.version if newest else 0):
-                connected()
-                self._take(policy)
-                if self._stop.is_set():
-                    return
-        except ActorQError:
-            if self._stop.is_set():
-                return
-            raise
-        except ValueError:
-            # grpc raises it for a call on a channel that has been closed meanwhile.
-            if self._stop.is_set():
-                return
-            raise
+        for policy in self._client.watch(self._scheme, self._newest_version):
+            connected()
+            with self._changed:
+                self._received = policy
+                self._newest_version = policy.descriptor.version
+                self._changed.notify_all()
         raise UnavailableError(f"{self._client.peer} ended the stream of policies")
 
-    def _take(self, policy: Policy) -> None:
-        try:
-            self._slot.put(self._load(policy))
-        except InvalidInputError as error:
-            # The policy before goes on acting; the next version may be good.
-            _log.error("%s; going on with the policy before", error)
+    def _load_newest(self) -> None:
+        while (policy := self._next()) is not None:
+            try:
+                self._slot.put(self._load(policy))
+            except InvalidInputError as error:
+                # The policy before goes on acting; the next version may be good.
+                _log.error("%s; going on with the policy before", error)
+
+    def _next(self) -> Policy | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._received is not None or self._stop.is_set())
+            policy, self._received = self._received, None
+            return None if self._stop.is_set() else policy

@@ -17,6 +17,7 @@ class ActorStream:
         self.member = member
         self.acknowledged = acknowledged
         self.credit = acknowledged
+        self.reserved_segments = 0
         self.stop = False
         self.evaluate_version = 0
         self.changed = asyncio.Event()
@@ -52,6 +53,8 @@ class Credits:
         """A segment arrived; False when the stream had no credit for it."""
         if sequence > stream.credit:
             return False
+        # From here on the reservation is the intake's: it is used up when the segment is stored, and when it is refused.
+        stream.reserved_segments -= 1
         if stream not in self._waiting:
             self._waiting.append(stream)
         return True
@@ -65,8 +68,9 @@ class Credits:
         """A stream ended: what it did not use of its grants is free for others."""
         if stream in self._waiting:
             self._waiting.remove(stream)
-        for _ in range(stream.credit - stream.acknowledged):
+        for _ in range(stream.reserved_segments):
             self._limiter.release(self.segment_transitions)
+        stream.reserved_segments = 0
         stream.credit = stream.acknowledged
 
     def _pump_soon(self) -> None:
@@ -84,5 +88,6 @@ class Credits:
             if not self._limiter.try_reserve(self.segment_transitions):
                 return
             stream.credit += 1
+            stream.reserved_segments += 1
             stream.changed.set()
             self._waiting.rotate(-1)

@@ -105,7 +105,8 @@ class Reporter:
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,
             "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
-            "activation_ms": None if status.activation_s is None else round(status.activation_s * 1e3, 2),
+            "activation_ms": _milliseconds(status.activation_s),
+            "emission_ms": _milliseconds(run.emission.median),
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
             "fidelity": emitted and {**vars(emitted.fidelity)},
             "transitions_by_scheme": run.training.intake.transitions_by_scheme if run.training else {},
@@ -121,3 +122,7 @@ class Reporter:
             },
             "evaluations": list(run.evaluations),
         }
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 2)

@@ -44,6 +44,7 @@ class Run:
         self.ledger = EnergyLedger()
         self.processes: dict[str, ProcessStats] = {}
         self.activation = Samples()
+        self.emission = Samples()
         self.evaluations: deque[dict[str, Any]] = deque(maxlen=10_000)
         self.evaluation: Evaluation | None = None
         self.receipt: Receipt | None = None
@@ -315,6 +316,7 @@ class Run:
 
     def _take_receipt(self, receipt: Receipt) -> None:
         self.receipt = receipt
+        self.emission.add((receipt.emit_seconds,))
         self.note_process(receipt.process)
 
     def _write_checkpoint(self, updates: int) -> Path:

@@ -45,6 +45,7 @@ class PolicyStore:
         self._retain_newest, self._retain_best = retain_newest, retain_best
         self._graphs: dict[bytes, PolicyGraph] = {}
         self._entries: dict[int, _Entry] = {}
+        self._damaged: dict[int, str] = {}
         try:
             (directory / "graphs").mkdir(parents=True, exist_ok=True)
             _remove_partial(directory)
@@ -157,6 +158,8 @@ class PolicyStore:
         return self._directory / f"{version:08d}"
 
     def _entry(self, version: int) -> _Entry:
+        if version in self._damaged:
+            raise InvalidInputError(self._damaged[version])
         if version not in self._entries:
             raise NotFoundError(
                 f"version {version} is not retained; {len(self._entries)} are, the newest is {self.newest_version}"
@@ -204,6 +207,7 @@ class PolicyStore:
                 self._entries[version] = self._load_entry(version)
             except InvalidInputError as error:
                 _log.warning("version %d skipped: %s", version, error)
+                self._damaged[version] = str(error)
         return max((int(folder.name) for folder in folders), default=0)
 
     def _load_entry(self, version: int) -> _Entry:
@@ -214,11 +218,7 @@ class PolicyStore:
             )
         entry = _Entry(checkpoint.learner_step)
         for path in self._folder(version).glob("policy-*.json"):
-            try:
-                entry.schemes.add(_read_policy(path).descriptor.scheme)
-            except InvalidInputError as error:
-                # It is emitted again from the checkpoint when it is asked for.
-                _log.warning("policy skipped: %s", error)
+            entry.schemes.add(_read_policy(path).descriptor.scheme)
         path = self._folder(version) / "evaluation.json"
         if path.exists():
             try:

@@ -84,7 +84,7 @@ class LiveDisplay:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._view.status
         elapsed_s = status.elapsed_s if status else self._clock() - self._started
-        yield render(self._view, elapsed_s, options.max_width, measure)
+        yield render(self._view, elapsed_s, options.max_width, measure, console.size.height)
 
     def __enter__(self) -> "LiveDisplay":
         self._live.start()

@@ -26,19 +26,29 @@ _STATE_STYLES = {
 }
 _RUN_STYLES = {"training": "green", "solved": "bold green", "paused": "yellow", "stopping": "yellow"}
 _WIDE = 100
+_HIGH = 30
 
 
-def render(view: RunView, elapsed_s: float, width: int, resources: Callable[[int], Resources | None]) -> RenderableType:
-    """The whole panel, `width` columns wide."""
+def render(
+    view: RunView,
+    elapsed_s: float,
+    width: int,
+    resources: Callable[[int], Resources | None],
+    height: int | None = None,
+) -> RenderableType:
+    """The whole panel, `width` columns wide; it gives up empty lines and older events to fit a low terminal."""
     inner = width - 4
+    low = height is not None and height < _HIGH
+    gap: list[RenderableType] = [] if low else [Text()]
     parts: list[RenderableType] = [_header(view, elapsed_s, inner)]
     if view.status is not None:
-        parts += [_progress(view.status, inner), Text(), _returns(view, view.status, inner), Text()]
-        parts += [_figures(view.status, inner), _costs(view.status), Text()]
+        parts += [_progress(view.status, inner), *gap, _returns(view, view.status, inner), *gap]
+        parts += [_figures(view.status, inner), _costs(view.status), *gap]
     parts.append(_processes(view.rows(resources), inner))
-    if view.events:
-        parts.append(Text())
-    parts += [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in tuple(view.events)]
+    events = tuple(view.events)[-2 if low else 0 :]
+    if events:
+        parts += gap
+    parts += [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in events]
     return Panel(Group(*parts), title="[bold]actorq[/]", box=box.ROUNDED, border_style="blue", width=width)
 
 

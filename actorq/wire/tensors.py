@@ -70,15 +70,17 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
 
 
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
-    """Encode unix seconds."""
+    """Encode unix seconds; decoding gives exactly the same number for any time of this century."""
     message = Timestamp()
-    message.FromNanoseconds(round(unix_seconds * 1e9))
+    # Apart, because the nanoseconds since 1970 need more digits than a float has.
+    seconds = math.floor(unix_seconds)
+    message.FromNanoseconds(seconds * 10**9 + round((unix_seconds - seconds) * 1e9))
     return message
 
 
 def timestamp_from_proto(message: Timestamp) -> float:
     """Decode to unix seconds."""
-    return message.ToNanoseconds() / 1e9
+    return message.seconds + message.nanos / 1e9
 
 
 def _dtype_from_proto(value: tensor_pb2.DataType) -> np.dtype[Any]:

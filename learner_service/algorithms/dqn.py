@@ -112,6 +112,8 @@ class DQN:
         self._online_parameters.vector.copy_(state["online"])
         self._target_parameters.vector.copy_(state["target"])
         self._updates = int(state["updates"])
-        moments = {name.removeprefix("adam."): value for name, value in state.items() if name.startswith("adam.")}
+        moments = {
+            name.removeprefix("adam."): value.clone() for name, value in state.items() if name.startswith("adam.")
+        }
         if moments:
             self._optimizer.state[self._online_parameters.vector] = moments

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -94,7 +95,7 @@ def test_a_mistake_in_the_file_is_told_in_one_line(text: str, message: str, tmp_
 
 
 def test_the_help_lists_every_setting_with_its_description_and_default(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         parsed("--help")
     shown = " ".join(capsys.readouterr().out.split())
     for model in MODELS:
@@ -133,6 +134,7 @@ configurations = st.builds(
 )
 
 
+@effort(max_examples=25, deadline=None)
 @given(config=configurations)
 def test_the_written_configuration_gives_the_same_run(
     config: RunConfig, tmp_path_factory: pytest.TempPathFactory

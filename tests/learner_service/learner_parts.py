@@ -1,13 +1,22 @@
 """Small environments, batches and segments for the tests of the learner's room."""
 
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, UniformSampler
+
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
+P = ParamSpec("P")
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 
@@ -76,3 +85,13 @@ def open_replay(
 def ones(size: int) -> NDArray[np.float32]:
     """Importance weights that change nothing."""
     return np.ones(size, np.float32)
+
+
+def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a coroutine test on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run

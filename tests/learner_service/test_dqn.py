@@ -72,7 +72,7 @@ class Reference:
             losses.append(
                 weights[i] * functional.huber_loss(error, torch.zeros(()), delta=self._config.huber_delta)  # type: ignore[operator]
             )
-            errors.append(abs(float(error)))
+            errors.append(abs(float(error.detach())))
         self._adam.zero_grad()
         torch.autograd.backward(torch.stack(losses).mean())
         torch.nn.utils.clip_grad_norm_(self.online.values(), self._config.max_gradient_norm)
@@ -120,7 +120,6 @@ def test_fifty_updates_agree_with_a_slow_reference(dueling: bool, double: bool) 
 
 
 def test_double_and_single_targets_differ_as_in_the_equation() -> None:
-    rng = np.random.default_rng(0)
     priorities = {}
     for double in (True, False):
         # The target network never follows, so after some updates the two networks prefer different actions.
@@ -142,13 +141,18 @@ def test_double_and_single_targets_differ_as_in_the_equation() -> None:
         huber = np.where(expected < 1, 0.5 * expected**2, expected - 0.5)
         assert losses.loss == pytest.approx(huber.mean(), abs=1e-5)
         priorities[double] = losses.priorities
-    assert not np.allclose(priorities[True], priorities[False], atol=1e-3)
-    del rng
+    assert not np.allclose(priorities[True], priorities[False], atol=1e-2)
 
 
 def drifted_apart() -> dict[str, Tensor]:
+    """A state whose online network has learned that what the target network prefers is bad."""
     dqn = make_dqn(target_update_period=10_000, learning_rate=0.01, learning_rate_end=0.01)
-    dqn.update(random_batch(np.random.default_rng(8), 30 * BATCH), ones(30 * BATCH))
+    batch = random_batch(np.random.default_rng(8), 100 * BATCH)
+    with torch.no_grad():
+        preferred = dqn.policy(torch.from_numpy(batch.observations)).argmax(1).numpy()
+    batch.returns[:] = np.where(batch.actions == preferred, -1.0, 1.0)
+    batch.bootstrap_discounts[:] = 0.0
+    dqn.update(batch, ones(100 * BATCH))
     return dqn.state()
 
 
@@ -192,9 +196,9 @@ def values_of_chain(directory: Path, segments: list[Segment], n_step: int, disco
     for number, part in enumerate(segments, start=1):
         store.insert(part, SegmentSource.from_name("actor", 1, number))
     rows = np.flatnonzero(store.flags & 1).astype(np.int64)
-    batch = assemble(store, np.resize(rows, 1500 * BATCH), n_step, discount)
+    batch = assemble(store, np.resize(rows, 1000 * BATCH), n_step, discount)
     store.close()
-    dqn = make_dqn(CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1500, target_update_period=20)
+    dqn = make_dqn(CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1000, target_update_period=20)
     dqn.update(batch, ones(len(batch.returns)))
     with torch.no_grad():
         return [float(value) for value in dqn.policy(torch.from_numpy(STATES))[:, 0]]

@@ -42,7 +42,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (["--store", os.devnull], "error: --store: cannot write to"),
-        (["--shop", "x"], "error: unrecognized arguments"),
+        (["--shop", "x"], "error: unknown argument"),
         (["--listen", "nowhere"], "error: --listen: expected HOST:PORT"),
     ],
 )

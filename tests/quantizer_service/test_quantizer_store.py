@@ -92,7 +92,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
         store.checkpoint(2)
 
 
-@pytest.mark.parametrize("name", ["checkpoint.safetensors", "checkpoint.json"])
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "checkpoint.json", "policy-int8.onnx"])
 def test_a_damaged_version_is_skipped_with_a_warning_but_not_removed(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,17 +112,15 @@ def test_a_damaged_version_is_skipped_with_a_warning_but_not_removed(
     assert damaged.exists()
 
 
-def test_a_damaged_policy_can_be_emitted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_version_tells_which_file_is_damaged_and_what_to_do(tmp_path: Path) -> None:
     filled(tmp_path, 1)
-    (tmp_path / "00000001" / "policy-int8.onnx").write_bytes(b"other")
+    damaged = tmp_path / "00000001" / "policy-int8.onnx"
+    damaged.write_bytes(b"other")
+    store = opened(tmp_path)
 
-    with caplog.at_level(logging.WARNING):
-        store = opened(tmp_path)
-
-    assert "policy-int8.onnx: expected sha256" in caplog.text
-    assert store.policy(1, "int8") is None
-    store.add_policy(policy(1))
-    assert opened(tmp_path).policy(1, "int8") == policy(1)
+    with pytest.raises(InvalidInputError, match=f"{damaged}: expected sha256 .* remove its folder"):
+        store.policy(1, "int8")
+    assert damaged.read_bytes() == b"other"
 
 
 def test_a_damaged_evaluation_does_not_cost_its_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

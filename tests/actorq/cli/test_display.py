@@ -87,9 +87,9 @@ def with_evaluation(mean_return: float, version: int) -> RunStatus:
     return replace(STATUS, evaluation=evaluation(mean_return, version))
 
 
-def panel(view: RunView, width: int) -> list[str]:
+def panel(view: RunView, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
-    console.print(render(view, 42.3, width, lambda _: Resources(301 * 2**20, 41.2)))
+    console.print(render(view, 42.3, width, lambda _: Resources(301 * 2**20, 41.2), height))
     return console.export_text().rstrip("\n").splitlines()
 
 
@@ -110,6 +110,15 @@ def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
         view.take_status(with_evaluation(2.5 * version, version))
     view.events.append("actor-1 died (SIGKILL), restarting in 0.2 s " * 5)
     assert {len(line) for line in panel(view, width)} == {width}
+
+
+def test_the_panel_fits_a_small_terminal() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    for number in range(4):
+        view.events.append(f"event {number}")
+    assert len(panel(view, 80, height=24)) <= 24
+    assert "event 3" in panel(view, 80, height=24)[-2]
 
 
 def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:

@@ -48,7 +48,7 @@ def test_help_of_train_shows_every_setting(capsys: pytest.CaptureFixture[str]) -
     [
         ([], "a command is missing; see actorq --help"),
         (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["train", "--sed", "1"], "unrecognized arguments: --sed 1; see actorq train --help"),
+        (["train", "--sed", "1"], "unknown argument '--sed'; did you mean '--seed'?"),
         (["train", "--seed", "x"], "setting 'seed': "),
         (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
         (["train", "--resume"], "--resume needs --run-directory DIR"),

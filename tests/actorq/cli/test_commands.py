@@ -1,4 +1,4 @@
-"""`actorq train` as a command, with small fake services in the place of the real ones."""
+"""The commands as processes, with small fake services in the place of the real ones."""
 
 import os
 import signal
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from actorq.config import RunConfig
+from actorq.rundirectory import RunDirectory
 
 TIMEOUT_S = 20.0
 REPOSITORY = Path(__file__).parents[3]
@@ -37,6 +40,10 @@ def finish(state, code):
         Path(flag("--run-directory"), "summary.json").write_text(json.dumps(summary))
     os._exit(code)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("stopped", 0))
+if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "mistake":
+    sys.exit(print("error: environment 'CartPole-v1' needs gymnasium", file=sys.stderr) or 2)
+if "standalone" in arguments:
+    sys.exit("out of memory")
 say("resumed" if "--resume" in arguments else "started")
 if behaviour == "solve":
     finish("solved", 0)
@@ -70,6 +77,7 @@ class Command:
             [sys.executable, "-m", "actorq.cli.main", *arguments],
             cwd=self.folder,
             env=clean | {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -214,3 +222,23 @@ def test_one_run_has_one_launcher(command: Command) -> None:
     first.send_signal(signal.SIGINT)
     command.process = first
     assert command.finish()[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "message"),
+    [
+        ("mistake", 2, "error: environment 'CartPole-v1' needs gymnasium\n"),
+        ("crash", 1, "error: actor ended (exit code 1) before the evaluation did; its last lines:\n  out of memory\n"),
+    ],
+)
+def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: str, code: int, message: str) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    assert command.run("evaluate", "run", learner=behaviour) == (code, "", message)
+
+
+def test_a_service_command_becomes_the_service(command: Command) -> None:
+    command.start("quantizer", "--name", "mine")
+    assert command.process
+    assert command.hear("mine started") == {"mine": command.process.pid}

@@ -1,0 +1,109 @@
+"""What the intake stores, refuses and counts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from learner_parts import SPEC, open_replay, segment, with_an_episode_end
+
+from actorq.errors import InvalidInputError
+from actorq.trajectory import PolicySpan
+from learner_service.intake import Intake
+from learner_service.members import Member
+from learner_service.replay import ReplayBuffer
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Iterator[ReplayBuffer]:
+    buffer = open_replay(tmp_path)
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def intake(replay: ReplayBuffer) -> Intake:
+    return Intake(SPEC, replay, "int8", published_version=lambda: 5)
+
+
+def reserve(replay: ReplayBuffer, transitions: int = 8) -> int:
+    assert replay.limiter.try_reserve(transitions)
+    return transitions
+
+
+def nothing_is_reserved(replay: ReplayBuffer) -> bool:
+    """The room that the limiter has left is all that its error buffer gives: nothing is outstanding."""
+    limiter = replay.limiter
+    room = int((8 * 4.0 + 1000.0 + limiter.samples) / 4.0) - limiter.inserts
+    if not limiter.try_reserve(room):
+        return False
+    limiter.release(room)
+    return True
+
+
+def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: Intake, replay: ReplayBuffer) -> None:
+    spans = (PolicySpan(0, 4, "int8"), PolicySpan(1, 5, "int8"))
+    intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    assert replay.total_transitions == 7
+    assert (intake.episodes.count, intake.episodes.mean_return) == (1, 21.0)
+    assert intake.transitions_by_scheme == {"int8": 7}
+    assert intake.resume_after(ACTOR) == 1
+    assert nothing_is_reserved(replay)
+
+
+def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer) -> None:
+    # Two environments: steps 0 and 1 by version 3, steps 2 (a reset in one of them) and 3 by version 5.
+    spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
+    intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    assert intake.staleness.state() == [3, 0, 4]
+
+
+def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, replay: ReplayBuffer) -> None:
+    intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
+    intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
+    assert replay.total_transitions == 7
+    assert intake.episodes.count == 1
+    assert sum(intake.staleness.state()) == 7
+    assert nothing_is_reserved(replay)
+    intake.insert(replace(ACTOR, incarnation=2), with_an_episode_end(1), reserve(replay))
+    assert replay.total_transitions == 14
+
+
+def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: ReplayBuffer) -> None:
+    assert intake.resume_after(ACTOR) == 0
+    for sequence in (1, 2):
+        intake.insert(ACTOR, segment(sequence), reserve(replay))
+    assert intake.resume_after(ACTOR) == 2
+    assert intake.resume_after(replace(ACTOR, incarnation=2)) == 0
+    assert intake.resume_after(replace(ACTOR, name="actor-1")) == 0
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a wrong shape": ({"observations": np.zeros((5, 2, 3), np.float32)}, r"float32\[5, 2, 4\], got float32\[5, 2, 3\]"),
+    "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
+    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be finite"),
+    "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
+    "another scheme": ({"spans": (PolicySpan(0, 1, "fp32"),)}, "must come from int8 policies, got 'fp32'"),
+    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions must be at least 1, got 0"),
+    "no policy": ({"spans": ()}, "spans must start at 0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
+    intake: Intake, replay: ReplayBuffer, what: str
+) -> None:
+    columns, message = REFUSED[what]
+    with pytest.raises(InvalidInputError, match=message):
+        intake.insert(ACTOR, segment(1, **columns), reserve(replay))
+    assert replay.total_transitions == 0
+    assert intake.resume_after(ACTOR) == 0
+    assert intake.episodes.count == 0
+    assert intake.staleness.state() == []
+    assert nothing_is_reserved(replay)
+    intake.insert(ACTOR, segment(1), reserve(replay))
+    assert replay.total_transitions == 8
