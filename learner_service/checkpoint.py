@@ -36,6 +36,8 @@ class Checkpoints:
         directory.mkdir(parents=True, exist_ok=True)
         for leftover in directory.glob("*.partial"):
             shutil.rmtree(leftover)
+        for replaced in directory.glob("*.replaced"):
+            _restore(replaced)
 
     def save(self, state: LearnerState) -> Path:
         """Write and fsync a checkpoint, then remove the oldest beyond `keep`; returns its folder."""
@@ -47,11 +49,13 @@ class Checkpoints:
         header = {"format": _FORMAT, "updates": state.updates, "sha256": hashlib.sha256(tensors).hexdigest()}
         _write(partial / "tensors.safetensors", tensors)
         _write(partial / "state.json", json.dumps({**header, "values": state.values}).encode())
+        replaced = final.with_suffix(".replaced")
         if final.exists():
-            # The same number of updates again, as when a run is stopped right after a periodic checkpoint.
-            shutil.rmtree(final)
+            # The same number of updates again, as when training is paused: set aside until the new one is there.
+            final.replace(replaced)
         partial.replace(final)
         _sync(self._directory)
+        shutil.rmtree(replaced, ignore_errors=True)
         for old in self._folders()[self._keep :]:
             shutil.rmtree(old)
         return final
@@ -59,11 +63,17 @@ class Checkpoints:
     def load_newest(self) -> LearnerState | None:
         """The newest whole checkpoint, None when there is none; raises UserError when all are damaged."""
         folders = self._folders()
-        for folder in folders:
+        for number, folder in enumerate(folders):
             try:
-                return _load(folder)
+                state = _load(folder)
             except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
                 _log.error("checkpoint %s is damaged, trying the one before: %s", folder, error)
+                continue
+            for damaged in folders[:number]:
+                # Not to be counted among the newest, which are kept.
+                shutil.rmtree(aside := damaged.with_suffix(".damaged"), ignore_errors=True)
+                damaged.replace(aside)
+            return state
         if folders:
             raise UserError(
                 f"all {len(folders)} checkpoints in {self._directory} are damaged; start a new run in another "
@@ -84,6 +94,15 @@ def _load(folder: Path) -> LearnerState:
     if digest != header["sha256"]:
         raise ValueError(f"expected sha256 {header['sha256']}, got {digest}")
     return LearnerState(header["updates"], safetensors.torch.load(tensors), header["values"])
+
+
+def _restore(replaced: Path) -> None:
+    """The process was killed while a checkpoint took the place of this one: put it back unless the new one is there."""
+    final = replaced.with_suffix("")
+    if final.exists():
+        shutil.rmtree(replaced)
+    else:
+        replaced.replace(final)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Who takes part in a run: actors and evaluators, their indexes, streams and reports."""
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,8 @@ from actorq.trajectory import Role
 from learner_service.replay import SegmentSource
 
 _MAX_MEMBERS = 20_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Members:
                 self._forget_those_who_left()
             member = Member(name, role, self._free_index(name, role), incarnation)
             self._members[name] = member
+            _log.info("%s joined as %s %d", name, role, member.index)
             return member
 
     def connect(self, name: str, incarnation: int) -> Member:

@@ -108,11 +108,13 @@ class Publisher:
             return self._fault
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until the newest version has been received and all evaluations sent; False when it takes too long."""
+        """Wait until the newest version has been received and all evaluations sent.
+
+        False when it takes too long, and at once when there is a fault.
+        """
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._received_version >= self._version and not self._evaluations, timeout_s
-            )
+            self._changed.wait_for(lambda: self._flushed() or self._fault is not None, timeout_s)
+            return self._flushed()
 
     def close(self) -> None:
         """Stop publishing and wait for the thread."""
@@ -127,12 +129,18 @@ class Publisher:
             keep_connected(self._publish, self._stop, self._client.peer, random.Random())
         except ActorQError as error:
             _log.error("publishing has ended: %s", error)
-            with self._changed:
-                self._fault = error
+            self._fail(error)
         except Exception:
             _log.exception("publishing has ended")
-            with self._changed:
-                self._fault = ActorQError("the publisher failed; the learner's log has the details")
+            self._fail(ActorQError("the publisher failed; the learner's log has the details"))
+
+    def _fail(self, error: ActorQError) -> None:
+        with self._changed:
+            self._fault = error
+            self._changed.notify_all()
+
+    def _flushed(self) -> bool:
+        return self._received_version >= self._version and not self._evaluations
 
     def _publish(self, connected: Callable[[], None]) -> None:
         """One life of the stream: requests go out from a generator, answers come in here."""
@@ -170,10 +178,12 @@ class Publisher:
 
     def _begin(self, message: quantizer_pb2.PublishReady, ready: deque[quantizer_pb2.PublishReady]) -> None:
         with self._changed:
-            if message.newest_version > self._version and self._snapshot is not None:
+            if message.newest_version > self._sent_version and message.newest_version >= self._version:
                 # A learner that restarted from an older checkpoint goes on above what it published before.
-                self._snapshot = (message.newest_version + 1, self._snapshot[1])
-            self._version = max(self._version, message.newest_version + (self._snapshot is not None))
+                self._version = message.newest_version
+                if self._snapshot is not None:
+                    self._version += 1
+                    self._snapshot = (self._version, self._snapshot[1])
             self._received_version = message.newest_version
             self._connected = True
             ready.append(message)

@@ -101,7 +101,6 @@ class Run:
             raise UnavailableError("the run is over")
         member = self.members.join(name, incarnation, role)
         config = self.config
-        _log.info("%s joined as %s %d", name, role, member.index)
         return Membership(
             run=RunSpec(
                 run_id=self.run_id,

@@ -43,7 +43,9 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
     status, details = error.code(), error.details() or "no details"
     kind = _ERROR.get(status, ActorQError)
     if kind is UnavailableError:
-        return UnavailableError(f"{peer} cannot be reached ({status.name}: {details})")
+        # gRPC lists every address that it tried; what went wrong with the last one stands at the end.
+        reason = details.rpartition(": ")[2] if details.startswith("failed to connect") else details
+        return UnavailableError(f"{peer} cannot be reached ({reason})")
     return kind(f"{peer}: {details}")
 
 

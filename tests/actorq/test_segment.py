@@ -14,7 +14,7 @@ DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec(
 CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", -2, 2), 0)
 
 
-def segment(spec: EnvironmentSpec = DISCRETE, **changes: Any) -> Segment:
+def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
     batch = (STEPS, ENVIRONMENTS)
     sound = Segment(
         sequence=1,
@@ -69,7 +69,7 @@ def test_rewards_must_be_steps_by_environments(shape: tuple[int, ...]) -> None:
 )
 def test_a_column_of_another_shape_or_dtype_is_refused(name: str, expected: str, wrong: np.ndarray[Any, Any]) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        segment(**{name: wrong}).check(DISCRETE)
+        segment(DISCRETE, **{name: wrong}).check(DISCRETE)
     assert str(caught.value) == f"segment: {name} must be {expected}, got {wrong.dtype}{list(wrong.shape)}"
 
 

@@ -1,0 +1,84 @@
+"""The event file can be read by TensorBoard's own reader."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.status import Energy, RunState, RunStatus
+from actorq.trajectory import Evaluation
+from learner_service.events import EventLog
+
+FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, ())
+EMITTED = PolicyDescriptor("run", 4, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)
+STATUS = RunStatus(
+    run_id="run",
+    state=RunState.TRAINING,
+    environment_id="CartPole-v1",
+    algorithm="dqn",
+    elapsed_s=1.0,
+    environment_steps=500,
+    environment_steps_per_s=100.0,
+    updates=64,
+    updates_per_s=50.0,
+    samples_per_insert=8.0,
+    episodes=3,
+    training_return=None,
+    evaluation=None,
+    target_return=475.0,
+    max_environment_steps=1_000,
+    policy_version=4,
+    staleness_p50=1.0,
+    staleness_p99=2.0,
+    emitted=None,
+    quantizer_connected=True,
+    actors=(),
+    processes=(),
+    energy=Energy(0.002, 0.001, "model", {"learner": 0.0015, "actor": 0.0005}),
+    starved_s=0.5,
+    loss=0.25,
+    activation_s=None,
+)
+
+
+def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
+    """(tag, step) -> (value, wall time) of the one event file."""
+    (path,) = directory.iterdir()
+    return {
+        (value.tag, event.step): (value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value, event.wall_time)
+        for event in EventFileLoader(str(path)).Load()  # type: ignore[no-untyped-call]
+        for value in event.summary.value
+    }
+
+
+def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
+    full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
+    log.status(full, wall_time=12.0)
+    log.close()
+    events = read(tmp_path)
+    assert events["training/updates", 500] == (64.0, 10.0)
+    assert events["training/loss", 500][0] == 0.25
+    assert events["actors/staleness_p99_versions", 500][0] == 2.0
+    assert events["energy/wh", 500][0] == pytest.approx(2.0)
+    assert events["energy/learner_wh", 500][0] == pytest.approx(1.5)
+    assert events["return/evaluation", 600] == (200.0, 11.0)
+    assert events["return/training", 700][0] == 42.0
+    assert events["policy/activation_ms", 700][0] == pytest.approx(3.0)
+    assert events["policy/bytes", 700][0] == 1_000.0
+    assert events["fidelity/argmax_agreement", 700][0] == pytest.approx(0.99)
+
+
+def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    continuous = replace(EMITTED, fidelity=replace(FIDELITY, argmax_agreement=None))
+    log.status(replace(STATUS, environment_steps=501, emitted=continuous), wall_time=11.0)
+    log.close()
+    tags = {tag for tag, _ in read(tmp_path)}
+    assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
+    assert "policy/bytes" in tags

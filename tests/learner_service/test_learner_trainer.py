@@ -1,0 +1,190 @@
+"""The training loop on its own thread, with a real replay, a real algorithm and a publisher that nobody answers."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learner_parts import SPEC, ManualClock, open_replay, segment
+
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.trajectory import ArraySpec
+from learner_service.algorithms import make_algorithm
+from learner_service.publisher import Publisher
+from learner_service.replay import RateLimiter, ReplayBuffer, SegmentSource
+from learner_service.trainer import Trainer
+
+DEADLINE_S = 30.0
+CONFIG = RunConfig(
+    dqn={"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
+    publication={"period_updates": 16, "calibration_size": 4},
+    checkpoint={"period_s": 10.0},
+)
+# 64 transitions, each sampled 4 times on average, and 8 * 4 - 1000 samples in advance: 1216 in calls of 8 * 8.
+UPDATES_WITH_64_TRANSITIONS = 1216 // 8
+
+
+class Saved:
+    """Takes checkpoints in the trainer's thread."""
+
+    def __init__(self) -> None:
+        self.updates: queue.Queue[int] = queue.Queue()
+
+    def __call__(self, updates: int) -> Path:
+        self.updates.put(updates)
+        return Path(f"/checkpoints/{updates}")
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Iterator[ReplayBuffer]:
+    buffer = open_replay(tmp_path)
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with QuantizerClient("127.0.0.1:1") as client:
+        yield Publisher(client, "run", "int8", on_receipt=lambda _: None)
+
+
+MakeTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture
+def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTrainer]:
+    made: list[Trainer] = []
+
+    def make(save: Callable[[int], Path] | None = None, **options: Any) -> Trainer:
+        algorithm = options.pop("algorithm", None) or make_algorithm(CONFIG, SPEC)
+        options = {"clock": ManualClock(), **options}
+        made.append(Trainer(CONFIG, algorithm, replay, publisher, save or Saved(), **options))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.stop()
+
+
+def fill(replay: ReplayBuffer, sequences: range) -> None:
+    for sequence in sequences:
+        assert replay.limiter.try_reserve(8)
+        replay.insert(segment(sequence), SegmentSource.from_name("actor", 1, sequence), 8)
+
+
+def await_samples(limiter: RateLimiter, samples: int) -> None:
+    """Wait until so many transitions were sampled; the limiter tells after each sampling."""
+    sampled = threading.Event()
+    forget = limiter.on_inserts_possible(sampled.set)
+    while limiter.samples < samples:
+        assert sampled.wait(DEADLINE_S)
+        sampled.clear()
+    forget()
+
+
+def test_it_trains_as_far_as_the_rate_limiter_lets_it(
+    make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher
+) -> None:
+    trainer = make_trainer()
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    assert trainer.save() == Path(f"/checkpoints/{UPDATES_WITH_64_TRANSITIONS}")
+    assert trainer.updates == UPDATES_WITH_64_TRANSITIONS
+    assert trainer.loss > 0
+    # One version before the first update, and one for every 16 updates.
+    assert publisher.version == 1 + UPDATES_WITH_64_TRANSITIONS // 16
+
+
+def test_without_data_it_waits_but_saves_and_stops(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    trainer = make_trainer()
+    trainer.start()
+    assert trainer.save() == Path("/checkpoints/0")
+    trainer.stop()
+    assert (trainer.updates, trainer.fault) == (0, None)
+
+
+def test_paused_it_does_not_update_and_resumed_it_does(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    trainer = make_trainer()
+    trainer.pause()
+    fill(replay, range(1, 9))
+    trainer.start()
+    assert trainer.paused
+    assert trainer.save() == trainer.save() == Path("/checkpoints/0")
+    trainer.resume()
+    assert not trainer.paused
+    await_samples(replay.limiter, 64)
+    trainer.pause()
+    # A checkpoint falls between two updates: after it the pause holds.
+    first = trainer.save()
+    fill(replay, range(9, 13))
+    assert trainer.save() == first
+    assert trainer.updates == int(first.name) > 0
+
+
+def test_a_run_that_goes_on_counts_from_its_checkpoint(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    trainer = make_trainer(updates=1000)
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, 1216)
+    assert trainer.save().name == str(1000 + UPDATES_WITH_64_TRANSITIONS)
+
+
+def test_checkpoints_are_due_by_the_clock(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    clock, saved = ManualClock(100.0), Saved()
+    trainer = make_trainer(saved, clock=clock)
+    trainer.start()
+    clock.now = 110.0
+    assert saved.updates.get(timeout=DEADLINE_S) == 0
+    clock.now = 119.0
+    trainer.save()
+    assert saved.updates.get(timeout=DEADLINE_S) == 0
+    clock.now = 128.0  # 9 s after the last one, which was asked for
+    trainer.stop()
+    assert saved.updates.empty()
+
+
+def test_after_the_end_a_checkpoint_is_refused(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    trainer.start()
+    trainer.stop()
+    trainer.stop()
+    with pytest.raises(RuntimeError, match="the trainer has ended"):
+        trainer.save()
+
+
+def test_stopping_while_paused_does_not_hang(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    trainer.start()
+    trainer.pause()
+    trainer.stop()
+    assert trainer.fault is None
+
+
+def test_a_disk_that_fails_is_a_fault(make_trainer: MakeTrainer) -> None:
+    full = OSError("no space left on device")
+
+    def save(updates: int) -> Path:
+        raise full
+
+    trainer = make_trainer(save)
+    trainer.start()
+    with pytest.raises(RuntimeError, match="the trainer has ended"):
+        trainer.save()
+    assert trainer.fault is full
+
+
+def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    other = replace(SPEC, observations=ArraySpec((9,), "float32"))
+    trainer = make_trainer(algorithm=make_algorithm(CONFIG, other))
+    fill(replay, range(1, 9))
+    trainer.start()
+    with pytest.raises(RuntimeError, match="the trainer has ended"):
+        while True:
+            trainer.save()
+    assert "shapes cannot be multiplied" in str(trainer.fault)
+    assert trainer.updates == 0
