@@ -24,15 +24,15 @@ class DQNConfig(Settings):
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
         (64, 64), description="units of each hidden layer"
     )
-    learning_rate: PositiveFloat = Field(2e-3, description="Adam step size")
+    learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
     learning_rate_end: NonNegativeFloat = Field(
-        2e-3, description="Adam step size that is reached linearly after learning_rate_updates"
+        1e-2, description="Adam step size that is reached linearly after learning_rate_updates"
     )
     learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
-    batch_size: PositiveInt = Field(64, description="transitions per gradient update")
+    batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
-    target_update_period: PositiveInt = Field(50, description="gradient updates between copies to the target network")
+    target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
     max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     double: bool = Field(True, description="select the bootstrap action with the online network (double DQN)")
@@ -42,11 +42,11 @@ class DQNConfig(Settings):
 class ReplayConfig(Settings):
     """Replay: memory-mapped, so that every acknowledged transition outlives the learner."""
 
-    capacity: PositiveInt = Field(10_000, description="rows kept; one row per transition and a few per segment")
+    capacity: PositiveInt = Field(5_000, description="rows kept; one row per transition and a few per segment")
     min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
-    importance_exponent: Fraction = Field(0.2, description="beta of the importance weights")
+    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
 
 
 class RateLimiterConfig(Settings):
@@ -63,7 +63,7 @@ class RateLimiterConfig(Settings):
 class ExplorationConfig(Settings):
     """Epsilon-greedy with a rate of its own for every environment (Ape-X, arXiv 1803.00933)."""
 
-    epsilon: Fraction = Field(0.6, description="base of the ladder epsilon ** (1 + alpha * i / (n - 1))")
+    epsilon: Fraction = Field(0.8, description="base of the ladder epsilon ** (1 + alpha * i / (n - 1))")
     alpha: NonNegativeFloat = Field(7.0, description="how steeply the rates fall over the n environments of the run")
 
 

@@ -136,7 +136,9 @@ class _Drain:
 
     def lose_parent(self) -> None:
         """Drain, unless the parent asked for it before it went."""
-        if not self._requested:
+        if self._requested:
+            _log.info("the parent process is gone; draining goes on")
+        else:
             self.request("the parent process is gone")
 
     def request(self, reason: str) -> None:

@@ -6,6 +6,7 @@ clock is the whole command's, from its start to its exit, processes and imports 
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confirm", type=int, default=0, metavar="N", help="evaluate the solved policy again on N new episodes"
     )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against seconds to FILE, such as a PNG")
     parser.add_argument("rest", nargs="*", help="further flags for actorq train, after --")
 
 
@@ -36,6 +38,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 run["confirmation"] = _confirm(Path(directory) / f"seed-{seed}", arguments.confirm)
             runs.append(run)
             print(_row(run), flush=True)
+    if arguments.plot:
+        _plot(runs, arguments.plot)
     training = [run["wall_clock_s"] for run in runs]
     solved = sum(
         run["solved"] and run["evaluation"]["mean_return"] >= _TARGET_RETURN and run["evaluation"]["scheme"] == "int8"
@@ -47,7 +51,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         Target("median seconds of training", statistics.median(training), 45.0),
         Target("longest seconds of training", max(training), 90.0),
         Target("most environment steps", max(run["environment_steps"] for run in runs), 100_000),
-        Target("runs whose transitions all came from int8 policies", arguments.seeds * int8_only, arguments.seeds, False),
+        Target(
+            "runs whose transitions all came from int8 policies", arguments.seeds * int8_only, arguments.seeds, False
+        ),
         Target("largest actor in MB", max(mb for run in runs for mb in _actors(run)), 200.0),
     ]
     return {"runs": runs, "median_s": statistics.median(training)}, targets
@@ -64,10 +70,12 @@ def _train(directory: Path, seed: int, rest: list[str]) -> dict[str, Any]:
     return {**summary, "command_s": round(time.monotonic() - started, 2)}
 
 
-def _confirm(directory: Path, episodes: int) -> str:
+def _confirm(directory: Path, episodes: int) -> float:
     command = [sys.executable, "-m", "actorq.cli.main", "evaluate", str(directory), "--episodes", str(episodes)]
     process = subprocess.run([*command, "--seed", "1000"], capture_output=True, text=True, check=True)
-    return process.stdout.strip().splitlines()[-1]
+    found = re.search(r"return mean ([0-9.]+)", process.stdout)
+    assert found is not None, process.stdout
+    return float(found.group(1))
 
 
 def _actors(run: dict[str, Any]) -> list[float]:
@@ -79,8 +87,35 @@ def _row(run: dict[str, Any]) -> str:
     return (
         f"seed {run['seed']}: {'solved' if run['solved'] else 'NOT solved'}, {evaluation['scheme']} return "
         f"{evaluation['mean_return']:.1f}, {run['wall_clock_s']:.1f} s ({run['command_s']:.1f} s with start and end), "
-        f"{run['environment_steps']} steps, {run['updates']} updates {run.get('confirmation', '')}"
+        f"{run['environment_steps']} steps, {run['updates']} updates"
+        + (f", {run['confirmation']:.1f} on new episodes" if "confirmation" in run else "")
     )
+
+
+def _plot(runs: list[dict[str, Any]], path: Path) -> None:
+    # Here, because everything else works without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.2), dpi=130, layout="constrained")
+    for run in runs:
+        seconds = [point["wall_clock_s"] for point in run["evaluations"]]
+        returns = [point["mean_return"] for point in run["evaluations"]]
+        axes.plot(seconds, returns, marker="o", markersize=3, linewidth=1.2, label=f"seed {run['seed']}")
+    axes.axhline(_TARGET_RETURN, color="0.6", linestyle="--", linewidth=1, label="target")
+    axes.set(
+        xlabel="seconds since the start of the processes",
+        ylabel="return of the int8 policy",
+        title="CartPole-v1: mean of 20 greedy episodes",
+        xlim=(0, None),
+        ylim=(0, 510),
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from benchmarks.harness import Target, run_benchmark
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs (default: 3)")
-    parser.add_argument("--steps", type=int, default=15_000, metavar="N", help="environment steps a run (default: 15000)")
+    parser.add_argument(
+        "--steps", type=int, default=15_000, metavar="N", help="environment steps a run (default: 15000)"
+    )
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -19,6 +19,9 @@ from actorq.errors import (
 
 _log = logging.getLogger(__name__)
 
+# A status travels in a header of at most 8 KiB, where a byte may take three; beyond it the whole call is lost.
+_MAX_DETAILS_BYTES = 2_000
+
 _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
     InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
     UserError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -106,6 +109,12 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
             _log.warning("%s refused: %s", method, error)
-            await context.abort(status, str(error))
+            await context.abort(status, _shortened(str(error)))
     _log.error("%s failed", method, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}; the service's log has the details")
+    summary = _shortened(f"{type(error).__name__}: {error}")
+    await context.abort(grpc.StatusCode.INTERNAL, f"{summary}; the service's log has the details")
+
+
+def _shortened(text: str) -> str:
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= _MAX_DETAILS_BYTES else data[:_MAX_DETAILS_BYTES].decode("utf-8", "ignore") + " ..."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from learner_stage import TIMEOUT_S, StagedLearner, serving
+from staged_servicer import TIMEOUT_S, StagedLearner, serving
 
 from actorq import errors
 from actorq.client import LearnerClient
@@ -57,7 +57,8 @@ CALLS = [unary, server_stream, bidirectional_stream]
 
 
 def test_every_error_of_the_domain_has_a_status() -> None:
-    assert {sent for sent, _ in MAP} == set(errors.ActorQError.__subclasses__())
+    domain = {kind for kind in errors.ActorQError.__subclasses__() if kind.__module__ == errors.__name__}
+    assert {sent for sent, _ in MAP} == domain
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -111,7 +112,7 @@ def test_a_refused_call_is_one_warning_without_a_traceback(caplog: pytest.LogCap
 
 def test_an_error_with_a_very_long_message_still_arrives_as_itself() -> None:
     with (
-        serving(StagedLearner(raising(errors.ConflictError("expected " + "ä" * 100_000)))) as stage,
+        serving(StagedLearner(raising(errors.ConflictError("expected " + "ä" * 20_000)))) as stage,
         LearnerClient(stage.address) as client,
         pytest.raises(errors.ConflictError, match="expected äää"),
     ):
@@ -122,7 +123,7 @@ def test_a_service_that_does_not_answer_in_time_cannot_be_reached() -> None:
     with (
         serving(StagedLearner(wait_for_ever)) as stage,
         LearnerClient(stage.address, deadline_s=0.05) as client,
-        pytest.raises(errors.UnavailableError, match="cannot be reached \\(DEADLINE_EXCEEDED"),
+        pytest.raises(errors.UnavailableError, match=r"cannot be reached \(.*(?i:deadline.exceeded)"),
     ):
         client.status()
 
@@ -132,7 +133,7 @@ def test_a_service_that_is_not_there_cannot_be_reached() -> None:
         address = stage.address
     with (
         LearnerClient(address) as client,
-        pytest.raises(errors.UnavailableError, match=f"learner at {address} cannot be reached \\(UNAVAILABLE"),
+        pytest.raises(errors.UnavailableError, match=f"learner at {address} cannot be reached"),
     ):
         client.status()
 
@@ -142,7 +143,7 @@ def test_closing_a_client_ends_its_streams() -> None:
         statuses = client.watch()
         next(statuses)
         client.close()
-        with pytest.raises(errors.UnavailableError, match="CANCELLED"):
+        with pytest.raises(errors.UnavailableError, match=f"learner at {stage.address} cannot be reached"):
             next(statuses)
 
 

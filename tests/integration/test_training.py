@@ -1,7 +1,6 @@
 """The whole system, from the command line: three real services train CartPole with int8 actors."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -10,12 +9,12 @@ from training_run import TrainingRun, actorq
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TrainingRun, str]]:
+def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, str]:
     """A run that has solved CartPole, and what it printed."""
     run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--seed", "1")
     code, printed = run.finish()
     assert code == 0, printed
-    yield run, printed
+    return run, printed
 
 
 def test_one_command_solves_cartpole_and_prints_the_run_directory_last(solved: tuple[TrainingRun, str]) -> None:

@@ -19,10 +19,12 @@ from learner_service.replay import RateLimiter, ReplayBuffer, SegmentSource
 from learner_service.trainer import Trainer
 
 DEADLINE_S = 30.0
-CONFIG = RunConfig(
-    dqn={"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
-    publication={"period_updates": 16, "calibration_size": 4},
-    checkpoint={"period_s": 10.0},
+CONFIG = RunConfig.model_validate(
+    {
+        "dqn": {"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
+        "publication": {"period_updates": 16, "calibration_size": 4},
+        "checkpoint": {"period_s": 10.0},
+    }
 )
 # 64 transitions, each sampled 4 times on average, and 8 * 4 - 1000 samples in advance: 1216 in calls of 8 * 8.
 UPDATES_WITH_64_TRANSITIONS = 1216 // 8

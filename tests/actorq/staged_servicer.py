@@ -71,22 +71,30 @@ class Stage:
         self.server = server
         self.address = server.address
 
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def perform(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
+        return self.begin(coroutine).result(TIMEOUT_S)
 
 
 @contextmanager
-def serving(servicer: StagedLearner, certificates: Certificates | None = None) -> Iterator[Stage]:
-    """Serve on another thread until the block ends."""
+def serving(
+    servicer: object,
+    certificates: Certificates | None = None,
+    add: Callable[[Any, Any], None] = learner_pb2_grpc.add_LearnerServiceServicer_to_server,
+    service_name: str = SERVICE_NAME,
+) -> Iterator[Stage]:
+    """Serve on another thread until the block ends; a learner unless `add` says how to serve something else."""
     started: Future[Stage] = Future()
     loop = asyncio.new_event_loop()
     done = asyncio.Event()
 
     async def serve() -> None:
         server = Server("127.0.0.1:0", certificates)
-        learner_pb2_grpc.add_LearnerServiceServicer_to_server(servicer, server.grpc_server)
+        add(servicer, server.grpc_server)
         try:
-            await server.start([SERVICE_NAME])
+            await server.start([service_name])
         except BaseException as error:
             started.set_exception(error)
             raise

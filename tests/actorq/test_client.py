@@ -1,0 +1,159 @@
+"""The clients of the quantizer and of an actor, with services that answer what a test gives them."""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from staged_servicer import serving
+
+from actorq import wire
+from actorq.client import ActorClient, LearnerClient, QuantizerClient
+from actorq.errors import InvalidInputError, NotFoundError, UserError
+from actorq.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
+from actorq.trajectory import Episode, Evaluation
+from actorq.transport.blobs import split_blob
+from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+
+MODEL = bytes(range(256)) * 4_096
+PAGE = 2
+RETAINED = [RetainedPolicy(version, version * 50, ("int8",), None) for version in (5, 4, 3, 2, 1)]
+
+
+def descriptor(version: int, model: bytes = MODEL) -> PolicyDescriptor:
+    report = FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ())
+    return PolicyDescriptor(
+        "run", version, version * 50, "int8", hashlib.sha256(model).digest(), len(model), len(model) * 4, 1.7e9, report
+    )
+
+
+def policy(version: int, model: bytes = MODEL) -> list[dict[str, Any]]:
+    """The payloads that make up one policy."""
+    opening = {"policy": wire.descriptor_to_proto(descriptor(version, model))}
+    return [opening, *({"part": part} for part in split_blob(model, version))]
+
+
+class StagedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
+    """Streams the payloads that it was given; knows versions 1 to 5."""
+
+    def __init__(self, payloads: Sequence[dict[str, Any]] = ()) -> None:
+        self._payloads = payloads
+
+    async def WatchPolicies(  # noqa: N802
+        self, request: quantizer_pb2.WatchPoliciesRequest, context: object
+    ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
+        for payload in self._payloads:
+            yield quantizer_pb2.WatchPoliciesResponse(**payload)
+
+    async def GetPolicy(  # noqa: N802
+        self, request: quantizer_pb2.GetPolicyRequest, context: object
+    ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
+        if request.version > 5:
+            raise NotFoundError(f"version {request.version} is not retained")
+        for payload in self._payloads:
+            yield quantizer_pb2.GetPolicyResponse(**payload)
+
+    async def ListPolicies(  # noqa: N802
+        self, request: quantizer_pb2.ListPoliciesRequest, context: object
+    ) -> quantizer_pb2.ListPoliciesResponse:
+        start = int(request.page_token or 0)
+        page, rest = RETAINED[start : start + PAGE], RETAINED[start + PAGE :]
+        return quantizer_pb2.ListPoliciesResponse(
+            policies=[wire.retained_to_proto(retained) for retained in page],
+            next_page_token=str(start + PAGE) if rest else "",
+        )
+
+    async def GetFidelityReport(  # noqa: N802
+        self, request: quantizer_pb2.GetFidelityReportRequest, context: object
+    ) -> quantizer_pb2.GetFidelityReportResponse:
+        return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor(request.version)))
+
+
+@contextmanager
+def quantizer(*payloads: dict[str, Any]) -> Iterator[QuantizerClient]:
+    add = quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server
+    with (
+        serving(StagedQuantizer(payloads), add=add, service_name="actorq.v1.QuantizerService") as stage,
+        QuantizerClient(stage.address) as client,
+    ):
+        yield client
+
+
+def test_watching_gives_whole_policies_one_after_the_other() -> None:
+    with quantizer(*policy(1), *policy(2, b""), *policy(7)) as client:
+        policies = list(client.watch("int8"))
+    assert [(each.descriptor, each.model) for each in policies] == [
+        (descriptor(1), MODEL),
+        (descriptor(2, b""), b""),
+        (descriptor(7), MODEL),
+    ]
+
+
+def test_one_policy_is_got_whole() -> None:
+    with quantizer(*policy(4)) as client:
+        got = client.get("int8", 4)
+    assert (got.descriptor, got.model) == (descriptor(4), MODEL)
+
+
+def test_a_version_that_is_not_retained_is_not_found() -> None:
+    with quantizer() as client, pytest.raises(NotFoundError, match=r"^quantizer at .*: version 6 is not retained$"):
+        client.get("int8", 6)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "fault"),
+    [
+        (policy(1)[1:], "policy: expected a descriptor first, got a part of its model"),
+        (policy(1)[:-1], "the stream of the policy ended before its last part"),
+        ([policy(1)[0], *policy(2)[1:]], "blob: expected version 1, got 2"),
+        ([*policy(1)[:2], *policy(1)[3:]], "the stream of the policy ended before its last part"),
+    ],
+    ids=["no descriptor", "cut short", "parts of another version", "a part is missing"],
+)
+def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: str) -> None:
+    with quantizer(*payloads) as client, pytest.raises(InvalidInputError, match=fault):
+        client.get("int8", 1)
+
+
+def test_all_retained_versions_are_listed_however_they_are_paged() -> None:
+    with quantizer() as client:
+        assert client.list() == RETAINED
+
+
+def test_the_fidelity_of_a_version_comes_with_its_description() -> None:
+    with quantizer() as client:
+        assert client.fidelity("int8", 3) == descriptor(3)
+
+
+class StagedActor(actor_pb2_grpc.ActorServiceServicer):
+    """Runs the episodes that it is asked for in no time."""
+
+    async def Evaluate(  # noqa: N802
+        self, request: actor_pb2.EvaluateRequest, context: object
+    ) -> AsyncIterator[actor_pb2.EvaluateResponse]:
+        for index in range(request.episodes):
+            yield actor_pb2.EvaluateResponse(episode=wire.episode_to_proto(Episode(float(index), index, 0)))
+        result = Evaluation(0, request.policy_version, 50, request.scheme, (1.0,), (1,), 0.5)
+        yield actor_pb2.EvaluateResponse(evaluation=wire.evaluation_to_proto(result))
+
+    async def Drain(self, request: actor_pb2.DrainRequest, context: object) -> actor_pb2.DrainResponse:  # noqa: N802
+        return actor_pb2.DrainResponse(sent_segments=3, unsent_segments=1)
+
+
+def test_an_actor_gives_each_episode_and_then_the_evaluation() -> None:
+    add = actor_pb2_grpc.add_ActorServiceServicer_to_server
+    with (
+        serving(StagedActor(), add=add, service_name="actorq.v1.ActorService") as stage,
+        ActorClient(stage.address) as client,
+    ):
+        *episodes, evaluation = client.evaluate(2, "fp32", policy_version=9)
+        assert episodes == [Episode(0.0, 0, 0), Episode(1.0, 1, 0)]
+        assert evaluation == Evaluation(0, 9, 50, "fp32", (1.0,), (1,), 0.5)
+        assert client.drain() == (3, 1)
+
+
+@pytest.mark.parametrize("client", [LearnerClient, QuantizerClient, ActorClient])
+def test_a_client_wants_an_address(client: type[LearnerClient]) -> None:
+    with pytest.raises(UserError, match=r"address: expected HOST:PORT, such as 127\.0\.0\.1:50051, got 'nowhere'"):
+        client("nowhere")

@@ -1,0 +1,255 @@
+"""How a service process lives, with a small service in a real process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import actorq
+from actorq.errors import ActorQError, UserError
+from actorq.process import main
+from actorq.transport.channels import open_channel
+
+TIMEOUT_S = 30.0
+
+SERVICE = """
+import asyncio
+import signal
+import sys
+
+from pydantic import Field
+
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.process import ProcessSettings, main, parse_arguments, run_process
+from actorq.settings import Settings
+
+
+class SmallSettings(Settings):
+    code: int = Field(0, description="exit code")
+    fail: str = Field("", description="where to fail")
+    linger: bool = Field(False, description="drain until SIGUSR1 comes")
+
+
+class SmallService:
+    def __init__(self, settings):
+        self.settings = settings
+        self.done = asyncio.Event()
+
+    def register(self, server):
+        if self.settings.fail == "register":
+            raise UserError("--fail: register was told to fail")
+        return ["small.Service"]
+
+    async def run(self, address):
+        if self.settings.fail == "run":
+            raise ActorQError("the work failed")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
+        print("running", flush=True)
+        await self.done.wait()
+        return self.settings.code
+
+    def begin_drain(self):
+        print("draining", flush=True)
+        if not self.settings.linger:
+            self.done.set()
+
+
+def run():
+    config, process, small = parse_arguments("small", "A service.", (RunConfig, ProcessSettings, SmallSettings))
+    return run_process(SmallService(small), process, "small", config)
+
+
+sys.exit(main(run))
+"""
+
+
+class Small:
+    """The process, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self._script = folder / "small.py"
+        self._script.write_text(SERVICE, encoding="utf-8")
+        self._announcement = folder / "announced" / "small.json"
+        self._announcement.parent.mkdir()
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str) -> "Small":
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
+        environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        return self
+
+    def hear(self, expected: str) -> None:
+        assert self.process
+        assert self.process.stdout
+        assert self.process.stdout.readline() == f"{expected}\n"
+
+    def read_log(self, expected: str) -> None:
+        """Wait until a line of the log ends like this."""
+        assert self.process
+        assert self.process.stderr
+        assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process
+        self.process.send_signal(number)
+
+    def lose_parent(self) -> None:
+        assert self.process
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def announced(self) -> dict[str, Any]:
+        announced: dict[str, Any] = json.loads(self._announcement.read_text(encoding="utf-8"))
+        return announced
+
+    def end(self) -> tuple[int, list[str]]:
+        """Its exit code, and what it wrote on standard error."""
+        assert self.process
+        assert self.process.stderr
+        lines = self.process.stderr.read().splitlines()
+        return self.process.wait(TIMEOUT_S), lines
+
+    def close(self) -> None:
+        if self.process:
+            self.process.kill()
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+                assert pipe
+                pipe.close()
+            self.process.wait(TIMEOUT_S)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Small]:
+    small = Small(tmp_path)
+    yield small
+    small.close()
+
+
+def test_a_process_announces_its_address_and_drains_when_told_to(small: Small) -> None:
+    small.start("--linger").hear("running")
+    announced = small.announced()
+    assert small.process
+    assert announced["pid"] == small.process.pid
+    with open_channel(announced["address"]) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        request = health_pb2.HealthCheckRequest(service="small.Service")
+        assert check(request, timeout=TIMEOUT_S).status == health_pb2.HealthCheckResponse.SERVING
+        small.signal(signal.SIGTERM)
+        small.hear("draining")
+        small.read_log("SIGTERM: draining for at most 20 s")
+        assert check(request, timeout=TIMEOUT_S).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        small.signal(signal.SIGUSR1)
+        assert small.end()[0] == 0
+
+
+def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: Small) -> None:
+    small.start("--code", "3").hear("running")
+    small.signal(signal.SIGINT)
+    small.hear("draining")
+    assert small.end()[0] == 3
+
+
+def test_a_second_signal_ends_the_process_at_once(small: Small) -> None:
+    small.start("--linger").hear("running")
+    small.signal(signal.SIGTERM)
+    small.hear("draining")
+    small.signal(signal.SIGTERM)
+    code, lines = small.end()
+    assert code == 1
+    assert lines[-1].endswith("SIGTERM while draining: ending at once")
+
+
+def test_a_process_that_does_not_drain_in_time_is_ended(small: Small) -> None:
+    small.start("--linger", "--transport.drain-s", "0.05").hear("running")
+    small.signal(signal.SIGTERM)
+    small.hear("draining")
+    assert small.end()[0] == 1
+
+
+def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:
+    small.start("--lifeline").hear("running")
+    small.lose_parent()
+    small.hear("draining")
+    assert small.end()[0] == 0
+
+
+def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small: Small) -> None:
+    small.start("--lifeline", "--linger").hear("running")
+    small.signal(signal.SIGTERM)
+    small.hear("draining")
+    small.lose_parent()
+    small.read_log("the parent process is gone; draining goes on")
+    small.signal(signal.SIGUSR1)
+    assert small.end()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "-1"], "setting 'seed': value should be greater than or equal to 0, got '-1'"),
+        (["--fail", "register"], "--fail: register was told to fail"),
+        (
+            ["--transport.certificates", "/absent"],
+            "certificates: /absent must hold ca.crt, tls.crt and tls.key, but /absent/ca.crt cannot be read "
+            "(No such file or directory)",
+        ),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(small: Small, arguments: list[str], message: str) -> None:
+    assert small.start(*arguments).end() == (2, [f"error: {message}"])
+
+
+def test_an_announcement_that_cannot_be_written_is_the_users_mistake(small: Small, tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "small.json"
+    code, lines = small.start("--announce", str(path)).end()
+    assert code == 2
+    assert lines[-1] == f"error: --announce: cannot write {path}: No such file or directory"
+
+
+def test_work_that_fails_is_one_line_and_exit_code_1(small: Small) -> None:
+    code, lines = small.start("--fail", "run").end()
+    assert code == 1
+    assert lines[-1] == "error: the work failed"
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def run() -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (UserError("--seed: no"), 2, "error: --seed: no\n"),
+        (ActorQError("broken"), 1, "error: broken\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_the_end_of_a_process_has_a_code_and_at_most_a_line(
+    error: BaseException, code: int, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(raising(error)) == code
+    assert capsys.readouterr().err == shown
+
+
+def test_a_bug_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(raising(ZeroDivisionError()))

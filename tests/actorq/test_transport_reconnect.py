@@ -1,0 +1,129 @@
+"""The one retry loop, without waiting: the event that stops it remembers how long it was asked to wait."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from actorq.transport.reconnect import Backoff, keep_connected
+
+# Always the whole delay: the upper end of what jitter may draw.
+BACKOFF = Backoff(initial_s=1.0, maximum_s=8.0)
+
+
+class NoJitter(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+class Waits(threading.Event):
+    """Does not wait, but tells how long it should have; sets itself after so many waits."""
+
+    def __init__(self, limit: int = 1_000) -> None:
+        super().__init__()
+        self.delays: list[float] = []
+        self._limit = limit
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.delays.append(timeout)
+        if len(self.delays) >= self._limit:
+            self.set()
+        return self.is_set()
+
+
+class Peer:
+    """Fails as often as it is told, after having answered or not, then works."""
+
+    def __init__(self, *answers: bool, last: ActorQError | None = None) -> None:
+        self._answers = list(answers)
+        self._last = last
+        self.calls = 0
+
+    def connect(self, connected: Callable[[], None]) -> None:
+        self.calls += 1
+        if self._answers:
+            if self._answers.pop(0):
+                connected()
+            raise UnavailableError("quantizer cannot be reached")
+        if self._last:
+            raise self._last
+        connected()
+
+
+def keep(peer: Peer, stop: Waits) -> None:
+    keep_connected(peer.connect, stop, "quantizer", NoJitter(), BACKOFF)
+
+
+def test_delays_double_from_the_first_to_the_longest() -> None:
+    delays = [BACKOFF.delay(failures, NoJitter()) for failures in range(1, 8)]
+    assert delays == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
+
+
+@given(failures=st.integers(1, 10**9), seed=st.integers(0, 2**32))
+def test_a_delay_lies_in_the_upper_half_below_its_ceiling(failures: int, seed: int) -> None:
+    backoff = Backoff(initial_s=0.1, maximum_s=5.0)
+    ceiling = min(5.0, 0.1 * 2.0 ** min(failures - 1, 100))
+    assert ceiling / 2 <= backoff.delay(failures, random.Random(seed)) <= ceiling
+
+
+def test_delays_are_spread_so_that_many_clients_do_not_come_at_once() -> None:
+    rng = random.Random(1)
+    delays = [BACKOFF.delay(1, rng) for _ in range(200)]
+    assert min(delays) < 0.55
+    assert max(delays) > 0.95
+
+
+def test_a_stream_that_ends_by_itself_is_not_opened_again() -> None:
+    peer, stop = Peer(), Waits()
+    keep(peer, stop)
+    assert (peer.calls, stop.delays) == (1, [])
+
+
+def test_an_unavailable_peer_is_tried_again_with_growing_delays() -> None:
+    peer, stop = Peer(False, False, False), Waits()
+    keep(peer, stop)
+    assert (peer.calls, stop.delays) == (4, [1.0, 2.0, 4.0])
+
+
+def test_an_answer_of_the_peer_starts_the_delays_anew() -> None:
+    peer, stop = Peer(False, False, True, False), Waits()
+    keep(peer, stop)
+    assert stop.delays == [1.0, 2.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("no"), ActorQError("broken")])
+def test_an_error_that_trying_again_would_not_mend_is_raised(error: ActorQError) -> None:
+    peer, stop = Peer(False, last=error), Waits()
+    with pytest.raises(type(error)) as caught:
+        keep(peer, stop)
+    assert caught.value is error
+    assert peer.calls == 2
+
+
+def test_nothing_is_opened_once_it_is_stopped() -> None:
+    peer, stop = Peer(), Waits()
+    stop.set()
+    keep(peer, stop)
+    assert peer.calls == 0
+
+
+def test_a_stop_during_a_wait_is_the_end() -> None:
+    peer, stop = Peer(*[False] * 10), Waits(limit=3)
+    keep(peer, stop)
+    assert peer.calls == 3
+
+
+def test_attempts_and_the_return_of_the_peer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
+        keep(Peer(False, False), Waits())
+    assert [record.getMessage() for record in caplog.records] == [
+        "quantizer cannot be reached; trying again in 1.0 s (attempt 2)",
+        "quantizer cannot be reached; trying again in 2.0 s (attempt 3)",
+        "quantizer: connected again after 2 attempts",
+    ]

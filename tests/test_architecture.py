@@ -1,0 +1,148 @@
+"""Who may import whom (DESIGN: the rooms): read from the sources, and seen in real processes."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SERVICES = ("learner_service", "quantizer_service", "actor_service")
+ROOMS = ("actorq", *SERVICES)
+
+# A library and the only rooms that may import it.
+HOMES = {
+    "torch": {"learner_service"},
+    "onnxscript": {"learner_service"},
+    "onnx": {"learner_service", "quantizer_service"},
+    "onnxruntime": {"quantizer_service", "actor_service"},
+    "gymnasium": {"actor_service"},
+    "dm_control": {"actor_service"},
+    "codecarbon": {"actorq"},
+}
+PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+
+
+def sources(room: str) -> list[Path]:
+    files = sorted((ROOT / room).rglob("*.py"))
+    assert files, room
+    return files
+
+
+def imported(file: Path) -> set[str]:
+    """The full names of all modules that a file imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            assert node.module
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def packages(file: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imported(file)}
+
+
+def offenders(room: str, forbidden: set[str]) -> dict[str, set[str]]:
+    """The files of a room that import a forbidden package, and which."""
+    found = {str(file.relative_to(ROOT)): packages(file) & forbidden for file in sources(room)}
+    return {file: names for file, names in found.items() if names}
+
+
+@pytest.mark.parametrize("room", SERVICES)
+def test_services_do_not_import_each_other(room: str) -> None:
+    assert not offenders(room, set(SERVICES) - {room})
+
+
+def test_actorq_imports_no_service() -> None:
+    assert not offenders("actorq", set(SERVICES))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_that_runs_imports_tests_or_benchmarks(room: str) -> None:
+    assert not offenders(room, {"tests", "benchmarks", "pytest", "hypothesis"})
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_lives_only_in_its_rooms(library: str) -> None:
+    for room in set(ROOMS) - HOMES[library]:
+        assert not offenders(room, {library})
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "tests"])
+def test_nothing_is_pickled(room: str) -> None:
+    assert not offenders(room, PICKLES)
+
+
+def test_torch_and_numpy_load_no_pickles() -> None:
+    # torch.save and torch.load pickle; numpy does when it is allowed to.
+    for room in ROOMS:
+        for file in sources(room):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    assert (node.value.id, node.attr) not in {("torch", "save"), ("torch", "load")}, file
+                if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                    assert isinstance(node.value, ast.Constant), file
+                    assert node.value.value is False, file
+
+
+def test_only_the_transport_makes_channels_and_servers() -> None:
+    for room in ROOMS:
+        for file in sources(room):
+            if file.is_relative_to(ROOT / "actorq" / "transport"):
+                continue
+            called = {
+                node.attr for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)
+            }
+            assert not called & {"insecure_channel", "secure_channel", "add_insecure_port", "add_secure_port"}, file
+
+
+def test_domain_objects_know_no_grpc() -> None:
+    for name in ("policy", "trajectory", "status", "errors", "settings", "config"):
+        assert not packages(ROOT / "actorq" / f"{name}.py") & {"grpc", "google"}
+        assert not any(module.startswith("actorq.v1") for module in imported(ROOT / "actorq" / f"{name}.py"))
+
+
+def modules(room: str, without: tuple[str, ...] = ()) -> list[str]:
+    """All modules of a room that can be imported, without those below some names."""
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for file in sources(room)
+        if file.name != "__main__.py"
+    ]
+    return [name for name in names if not any(f"{name}.".startswith(f"{prefix}.") for prefix in without)]
+
+
+@pytest.mark.parametrize(
+    ("room", "without", "absent"),
+    [
+        ("actor_service", (), {"torch", "onnx", "onnxscript", "learner_service", "quantizer_service"}),
+        ("quantizer_service", (), {"torch", "gymnasium", "learner_service", "actor_service"}),
+        ("learner_service", (), {"gymnasium", "onnxruntime", "quantizer_service", "actor_service"}),
+        (
+            "actorq",
+            ("actorq.cli",),
+            {"torch", "onnx", "onnxruntime", "gymnasium", "codecarbon", *SERVICES},
+        ),
+    ],
+    ids=["actor_service", "quantizer_service", "learner_service", "actorq"],
+)
+def test_a_process_loads_only_what_its_room_may(room: str, without: tuple[str, ...], absent: set[str]) -> None:
+    script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    names = modules(room, without)
+    completed = subprocess.run(
+        [sys.executable, "-c", script, *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(completed.stdout.split())
+    assert loaded >= set(names)
+    assert not loaded & absent

@@ -1,0 +1,88 @@
+"""The wire contract: its stubs are fresh, its style holds, and it has the services that the design promises."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import ServiceDescriptor
+
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+
+ROOT = Path(__file__).parents[1]
+BUF = Path(sys.executable).parent / "buf"
+
+# RPC: whether the caller streams, whether the service does.
+UNARY, WATCH, BIDIRECTIONAL = (False, False), (False, True), (True, True)
+SERVICES: dict[str, tuple[ServiceDescriptor, dict[str, tuple[bool, bool]]]] = {
+    "learner": (
+        learner_pb2.DESCRIPTOR.services_by_name["LearnerService"],
+        {
+            "Join": UNARY,
+            "StreamTrajectories": BIDIRECTIONAL,
+            "GetStatus": UNARY,
+            "WatchStatus": WATCH,
+            "PauseTraining": UNARY,
+            "ResumeTraining": UNARY,
+            "SaveCheckpoint": UNARY,
+            "StopRun": UNARY,
+            "ReportEnergy": UNARY,
+        },
+    ),
+    "quantizer": (
+        quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"],
+        {
+            "PublishCheckpoints": BIDIRECTIONAL,
+            "WatchPolicies": WATCH,
+            "GetPolicy": WATCH,
+            "ListPolicies": UNARY,
+            "GetFidelityReport": UNARY,
+        },
+    ),
+    "actor": (
+        actor_pb2.DESCRIPTOR.services_by_name["ActorService"],
+        {"GetActorStatus": UNARY, "Evaluate": WATCH, "Drain": UNARY},
+    ),
+}
+
+
+def test_the_stubs_are_those_of_the_protos(tmp_path: Path) -> None:
+    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "protos/actorq/v1").glob("*.proto"))
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=protos", *outputs, *files]
+    subprocess.run(command, cwd=ROOT, check=True)
+    fresh = tmp_path / "actorq" / "v1"
+    names = {file.name for file in fresh.iterdir()}
+    stubs = ROOT / "actorq" / "v1"
+    assert {file.name for file in stubs.iterdir() if file.is_file()} == names | {"__init__.py"}
+    stale = [name for name in sorted(names) if (fresh / name).read_bytes() != (stubs / name).read_bytes()]
+    assert not stale, "run `make protos`"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("lint",), ("format", "--diff", "--exit-code", "protos")], ids=["lint", "format"]
+)
+def test_buf_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
+    completed = subprocess.run([BUF, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_the_rpcs_of_the_design(name: str) -> None:
+    service, promised = SERVICES[name]
+    assert {rpc.name: (rpc.client_streaming, rpc.server_streaming) for rpc in service.methods} == promised
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_rpc_has_a_request_and_a_response_of_its_own(name: str) -> None:
+    service, _ = SERVICES[name]
+    for rpc in service.methods:
+        assert rpc.input_type.full_name == f"actorq.v1.{rpc.name}Request"
+        assert rpc.output_type.full_name == f"actorq.v1.{rpc.name}Response"
+
+
+def test_every_enum_begins_with_unspecified() -> None:
+    for module in (actor_pb2, learner_pb2, quantizer_pb2):
+        for file in (module.DESCRIPTOR, *module.DESCRIPTOR.dependencies):
+            for enum in file.enum_types_by_name.values():
+                assert enum.values_by_number[0].name.endswith("_UNSPECIFIED")
