@@ -74,6 +74,11 @@ def test_a_library_lives_only_in_its_rooms(library: str) -> None:
         assert not offenders(room, {library})
 
 
+def test_these_rules_see_imports() -> None:
+    assert "learner_service/algorithms/dqn.py" in offenders("learner_service", {"torch"})
+    assert offenders("actor_service", {"gymnasium"})
+
+
 @pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "tests"])
 def test_nothing_is_pickled(room: str) -> None:
     assert not offenders(room, PICKLES)

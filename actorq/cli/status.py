@@ -13,6 +13,7 @@ from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
 from actorq.cli.panel import render
 from actorq.cli.view import RunView
 from actorq.client import LearnerClient
+from actorq.errors import UnavailableError, UserError
 from actorq.local.watching import StatusWatch
 from actorq.rundirectory import newest_run
 from actorq.settings import Settings
@@ -46,8 +47,11 @@ def run(arguments: Sequence[str]) -> int:
     console = Console(highlight=False)
     address, title = (given.learner, f"learner at {given.learner}") if given.learner else _newest_run()
     certificates = Certificates.load(how.certificates) if how.certificates else None
-    with LearnerClient(address, certificates) as client:
-        status = client.status()
+    try:
+        with LearnerClient(address, certificates) as client:
+            status = client.status()
+    except UnavailableError as error:
+        raise UserError(f"{error}: start it, or give the address of one that runs with --learner HOST:PORT") from None
     if how.watch:
         _watch(address, certificates, _view(title, status), console)
     else:

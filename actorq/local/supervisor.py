@@ -113,7 +113,8 @@ class Supervisor:
         for name in [name for name, moment in self._due.items() if moment <= now]:
             del self._due[name]
             self._start(name)
-            self._observer.event(f"{name} restarted {self._histories[name].total}x")
+            if restarts := self._histories[name].total:
+                self._observer.event(f"{name} restarted {restarts}x")
         if self._deadline is not None and self._deadline <= now:
             self._deadline = None
             late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
@@ -174,8 +175,19 @@ class Supervisor:
         if code == EXIT_OK:
             delay = max(delay, _AFTER_CLEAN_EXIT_S)
         self._due[child.name] = self._clock() + delay
+        if self._services[child.name].kind is Kind.LEARNER:
+            self._recall_actors(self._due[child.name])
         self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s")
         self._show(child.name, ProcessState.RESTARTING)
+
+    def _recall_actors(self, moment: float) -> None:
+        """A learner that dies while it ends the run may have sent its actors away; its next life needs them."""
+        self._learner_is_ending = False
+        for name, service in self._services.items():
+            is_gone = name not in self._children and name not in self._due
+            if is_gone and service.kind in (Kind.ACTOR, Kind.EVALUATOR):
+                self._due[name] = moment
+                self._show(name, ProcessState.RESTARTING)
 
     def _given_up(self, child: Child, fate: str) -> None:
         restarts = self._histories[child.name].total

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actorq.local.events import Events, SignalReceived
+from actorq.local.events import Events, SignalReceived, StatusReceived
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
 from actorq.local.services import Kind, Service
 from actorq.local.supervisor import Outcome, Supervisor
 from actorq.rundirectory import RunDirectory
-from actorq.status import RunStatus
+from actorq.status import Energy, RunState, RunStatus
 from actorq.transport.reconnect import Backoff
 
 TIMEOUT_S = 20.0
@@ -44,18 +44,49 @@ say("lost its lifeline")
 """
 
 
+STOPPING = RunStatus(
+    run_id="run",
+    state=RunState.STOPPING,
+    environment_id="CartPole-v1",
+    algorithm="dqn",
+    elapsed_s=1.0,
+    environment_steps=0,
+    environment_steps_per_s=0.0,
+    updates=0,
+    updates_per_s=0.0,
+    samples_per_insert=0.0,
+    episodes=0,
+    training_return=None,
+    evaluation=None,
+    target_return=None,
+    max_environment_steps=1,
+    policy_version=0,
+    staleness_p50=0.0,
+    staleness_p99=0.0,
+    emitted=None,
+    quantizer_connected=True,
+    actors=(),
+    processes=(),
+    energy=Energy(0.0, 0.0, ""),
+    starved_s=0.0,
+    loss=0.0,
+    activation_s=None,
+)
+
+
 class Recorder:
     """An observer that remembers."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.statuses: list[RunStatus] = []
         self.states: dict[str, list[ProcessState]] = {}
 
     def process(self, view: ProcessView) -> None:
         self.states.setdefault(view.name, []).append(view.state)
 
     def status(self, status: RunStatus) -> None:
-        raise AssertionError("no learner here tells a status")
+        self.statuses.append(status)
 
     def event(self, text: str) -> None:
         self.events.append(text)
@@ -71,6 +102,7 @@ class Stage:
         self.events: Events = Events()
         self.recorder = Recorder()
         self.pids: set[int] = set()
+        self._unheeded: list[tuple[str, int, str]] = []
         self.outcome: Outcome | None = None
         reading, self._writing = os.pipe()
         self._said = os.fdopen(reading)
@@ -96,12 +128,17 @@ class Stage:
         self._thread.start()
 
     def hear(self, name: str, text: str) -> int:
-        """Wait until a process says something; returns its process id."""
+        """Wait until a process says something that begins so, or find that it did; returns its process id."""
+        for heard in self._unheeded:
+            if heard[0] == name and heard[2].startswith(text):
+                self._unheeded.remove(heard)
+                return heard[1]
         for line in self._said:
             speaker, pid, said = line.rstrip("\n").split(" ", 2)
             self.pids.add(int(pid))
-            if (speaker, said) == (name, text):
+            if speaker == name and said.startswith(text):
                 return int(pid)
+            self._unheeded.append((speaker, int(pid), said))
         raise AssertionError(f"nobody is left to say {text!r}")
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
@@ -149,6 +186,18 @@ def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) ->
     assert stage.end().exit_code == 130
     assert stage.recorder.events[0] == "actor-1 died (SIGKILL), restarting in 0.0 s"
     assert stage.recorder.events[1] == "actor-1 restarted 1x"
+
+
+def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -> None:
+    stage.events.put(StatusReceived(STOPPING))
+    stage.start(learner="serve", actor_0="serve")
+    learner = stage.hear("learner", "started")
+    os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
+    stage.hear("actor-0", "drained")
+    os.kill(learner, signal.SIGKILL)
+    stage.hear("actor-0", "started")
+    stage.interrupt()
+    assert stage.end().exit_code == 130
 
 
 def test_a_process_that_dies_too_often_fails_the_run_and_its_log_is_quoted(stage: Stage) -> None:

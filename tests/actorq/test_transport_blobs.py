@@ -3,7 +3,7 @@
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.errors import ExhaustedError, InvalidInputError
@@ -22,6 +22,7 @@ def chunk(data: bytes) -> BlobPart:
     return BlobPart(chunk=data)
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200), version=st.integers(0, 2**64 - 1), chunk_bytes=st.integers(1, 64))
 def test_a_blob_that_was_split_is_put_together_again(data: bytes, version: int, chunk_bytes: int) -> None:
     parts = [BlobPart.FromString(part.SerializeToString()) for part in split_blob(data, version, chunk_bytes)]

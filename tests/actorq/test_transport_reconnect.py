@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.errors import ActorQError, InvalidInputError, UnavailableError
@@ -65,6 +65,7 @@ def test_delays_double_from_the_first_to_the_longest() -> None:
     assert delays == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
 
 
+@settings(deadline=None)
 @given(failures=st.integers(1, 10**9), seed=st.integers(0, 2**32))
 def test_a_delay_lies_in_the_upper_half_below_its_ceiling(failures: int, seed: int) -> None:
     backoff = Backoff(initial_s=0.1, maximum_s=5.0)

@@ -178,6 +178,7 @@ def test_only_actors_and_evaluators_join() -> None:
             wire.role_from_proto(value)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.floats(10**9, 4 * 10**9))
 def test_a_timestamp_arrives_exactly(unix_seconds: float) -> None:
     assert wire.timestamp_from_proto(transported(wire.timestamp_to_proto(unix_seconds))) == unix_seconds

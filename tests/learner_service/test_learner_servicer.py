@@ -266,18 +266,20 @@ def node_energy(cpu_kwh: float, busy_cpu_seconds: float) -> NodeEnergy:
 
 
 def test_energy_is_shared_out_to_the_services(learner: LearnerClient) -> None:
-    meter = measure_process("meter-0", "meter")
+    meter = replace(measure_process("meter-0", "meter"), cpu_seconds=10.0)
     learner.report_energy(node_energy(0.0, 0.0), (meter,))
-    learner.report_energy(node_energy(2.0, 10_000.0), (meter,))
+    learner.report_energy(node_energy(2.0, 200.0), (replace(meter, cpu_seconds=60.0),))
     energy = learner.status().energy
-    assert 0 < energy.kwh < 2.0
+    # The meter was busy for 50 of the machine's 200 s, and the learner for next to nothing.
+    assert energy.kwh_per_service["meter"] == pytest.approx(0.5)
+    assert 0.5 <= energy.kwh < 2.0
     assert energy.co2_kg == pytest.approx(energy.kwh * 0.4)
     assert energy.method == "a test's own meter"
-    assert energy.kwh_per_service["learner"] > 0
+    assert energy.kwh_per_service.keys() >= {"learner", "meter"}
     assert sum(energy.kwh_per_service.values()) == pytest.approx(energy.kwh)
     processes = {usage.process.name: usage for usage in learner.status().processes}
-    assert processes["learner"].kwh > 0
-    assert "meter-0" in processes
+    assert processes["meter-0"].kwh == pytest.approx(0.5)
+    assert processes["learner"].process.role == "learner"
 
 
 def test_a_malformed_energy_report_is_refused(learner: LearnerClient) -> None:

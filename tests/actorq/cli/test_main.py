@@ -96,6 +96,8 @@ def test_a_run_without_policies_cannot_be_evaluated(capsys: pytest.CaptureFixtur
     assert error_of(capsys, "evaluate", "run").startswith("run/policies has no policies")
 
 
-def test_a_learner_that_is_away_is_an_error_of_the_other_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--learner", "127.0.0.1:1"]) == 1
-    assert "learner at 127.0.0.1:1 cannot be reached" in capsys.readouterr().err
+def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--learner", "127.0.0.1:1"]) == 2
+    message = capsys.readouterr().err
+    assert "learner at 127.0.0.1:1 cannot be reached" in message
+    assert "--learner HOST:PORT" in message

@@ -1,0 +1,55 @@
+"""Policies made with onnx.helper, for the tests of the actor's room."""
+
+import hashlib
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from actorq.policy import FidelityReport, Policy, PolicyDescriptor
+
+NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, ())
+
+
+def as_policy(model: bytes, version: int = 1, scheme: str = "fp32", snapshot_at: float = 0.0) -> Policy:
+    """A model with its description."""
+    digest = hashlib.sha256(model).digest()
+    return Policy(
+        PolicyDescriptor("run", version, version * 10, scheme, digest, len(model), len(model), snapshot_at, NO_ERROR),
+        model,
+    )
+
+
+def linear_policy(
+    weights: NDArray[np.float32], bias: NDArray[np.float32], version: int = 1, element_type: int = TensorProto.FLOAT
+) -> Policy:
+    """q_values = flattened observations @ weights + bias; integer observations are cast first."""
+    cast = [helper.make_node("Cast", ["observations"], ["floats"], to=TensorProto.FLOAT)]
+    flatten = helper.make_node("Flatten", ["floats"], ["rows"])
+    nodes = [*cast, flatten, helper.make_node("Gemm", ["rows", "weights", "bias"], ["q_values"])]
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [helper.make_tensor_value_info("observations", element_type, None)],
+        [helper.make_tensor_value_info("q_values", TensorProto.FLOAT, ["batch", len(bias)])],
+        [
+            onnx.numpy_helper.from_array(weights.astype(np.float32), "weights"),
+            onnx.numpy_helper.from_array(bias.astype(np.float32), "bias"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return as_policy(model.SerializeToString(), version)
+
+
+def constant_policy(values: list[float], observation_size: int = 4, version: int = 1) -> Policy:
+    """The same action values whatever is observed."""
+    return linear_policy(np.zeros((observation_size, len(values)), np.float32), np.array(values, np.float32), version)
+
+
+def random_policy(observation_size: int, actions: int, seed: int = 0, version: int = 1) -> Policy:
+    """Random linear action values."""
+    rng = np.random.default_rng(seed)
+    return linear_policy(
+        rng.standard_normal((observation_size, actions)).astype(np.float32), np.zeros(actions, np.float32), version
+    )

@@ -1,0 +1,156 @@
+"""A loaded policy computes what ONNX Runtime computes; the slot hands it over."""
+
+import threading
+
+import numpy as np
+import onnxruntime
+import pytest
+from actor_policies import as_policy, constant_policy, linear_policy, random_policy
+from onnx import TensorProto, helper
+
+from actor_service.policy import OnnxPolicy, PolicySlot
+from actorq.errors import InvalidInputError
+from actorq.policy import Policy
+from actorq.trajectory import ArraySpec
+
+VECTOR = ArraySpec((4,), "float32")
+DEADLINE_S = 30.0
+
+
+@pytest.mark.parametrize("batch", [1, 5, 32])
+@pytest.mark.parametrize("spec", [VECTOR, ArraySpec((3, 2), "uint8")], ids=["vectors", "images"])
+def test_outputs_are_those_of_a_plain_session(spec: ArraySpec, batch: int) -> None:
+    rng = np.random.default_rng(batch)
+    size = int(np.prod(spec.shape))
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    weights = rng.standard_normal((size, 3)).astype(np.float32)
+    policy = linear_policy(weights, np.zeros(3, np.float32), element_type=element_type)
+    loaded = OnnxPolicy(policy, spec, batch)
+    plain = onnxruntime.InferenceSession(policy.model, providers=["CPUExecutionProvider"])
+    for _ in range(3):
+        observations = rng.integers(0, 200, (batch, *spec.shape)).astype(spec.dtype)
+        (expected,) = plain.run(None, {"observations": observations})
+        np.testing.assert_array_equal(loaded(observations), expected)
+
+
+def test_its_buffers_are_bound_once() -> None:
+    loaded = OnnxPolicy(random_policy(4, 2), VECTOR, 3)
+    first = loaded(np.ones((3, 4), np.float32))
+    before = first.copy()
+    observations = np.full((3, 4), 2.0, np.float32)
+    assert loaded(observations) is first
+    np.testing.assert_allclose(first, 2 * before, rtol=1e-6)
+    # What the caller does with its own array afterwards changes nothing.
+    observations[:] = 0.0
+    np.testing.assert_allclose(first, 2 * before, rtol=1e-6)
+
+
+def test_it_keeps_its_description() -> None:
+    policy = constant_policy([0.0, 1.0], version=9)
+    assert OnnxPolicy(policy, VECTOR, 1).descriptor is policy.descriptor
+
+
+def two_inputs() -> Policy:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("a", "b", "sum")]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["sum"])], "policy", values[:2], values[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return as_policy(model.SerializeToString(), version=7)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        as_policy(b"", version=7),
+        as_policy(b"garbage", version=7),
+        as_policy(constant_policy([0.0, 1.0]).model[:-40], version=7),
+        constant_policy([0.0, 1.0], observation_size=5, version=7),
+        linear_policy(np.zeros((4, 2), np.float32), np.zeros(2, np.float32), 7, element_type=TensorProto.DOUBLE),
+        two_inputs(),
+    ],
+    ids=["nothing", "garbage", "a cut model", "another size", "another dtype", "two inputs"],
+)
+def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
+    with pytest.raises(InvalidInputError, match=r"policy version 7: ONNX Runtime cannot run .* float32\[2, 4\]"):
+        OnnxPolicy(policy, VECTOR, 2)
+
+
+@pytest.fixture
+def slot() -> PolicySlot:
+    return PolicySlot(clock=lambda: 100.0)
+
+
+def load(version: int, snapshot_at: float = 0.0) -> OnnxPolicy:
+    return OnnxPolicy(as_policy(constant_policy([0.0, 1.0]).model, version, snapshot_at=snapshot_at), VECTOR, 1)
+
+
+class Waiter(threading.Thread):
+    """Waits at a slot for a version from `version` on."""
+
+    def __init__(self, slot: PolicySlot, version: int) -> None:
+        super().__init__()
+        self._slot, self._version = slot, version
+        self.asked = threading.Semaphore(0)
+        self.found: OnnxPolicy | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.found = self._slot.wait(self._wanted, DEADLINE_S)
+
+    def _wanted(self, descriptor: object) -> bool:
+        self.asked.release()
+        return getattr(descriptor, "version", 0) >= self._version
+
+
+def test_the_newest_policy_is_seen_at_once(slot: PolicySlot) -> None:
+    assert slot.peek() is None
+    policies = [load(1), load(2)]
+    for policy in policies:
+        slot.put(policy)
+        assert slot.peek() is policy
+    assert slot.wait(lambda descriptor: descriptor.version == 2, 0.0) is policies[1]
+
+
+def test_a_thread_waits_until_the_policy_is_one_that_it_wants(slot: PolicySlot) -> None:
+    slot.put(load(1))
+    waiter = Waiter(slot, version=2)
+    assert waiter.asked.acquire(timeout=DEADLINE_S)
+    wanted = load(2)
+    slot.put(wanted)
+    waiter.join(DEADLINE_S)
+    assert waiter.found is wanted
+
+
+def test_waiting_ends_without_a_policy_when_time_is_up_or_the_slot_is_closed(slot: PolicySlot) -> None:
+    assert slot.wait(lambda _: True, 0.0) is None
+    slot.put(load(1))
+    assert slot.wait(lambda descriptor: descriptor.version > 1, 0.0) is None
+    waiter = Waiter(slot, version=2)
+    assert waiter.asked.acquire(timeout=DEADLINE_S)
+    slot.close()
+    waiter.join(DEADLINE_S)
+    assert waiter.found is None
+    assert slot.wait(lambda _: True, DEADLINE_S) is None
+
+
+def test_a_woken_thread_looks_again_what_it_wants(slot: PolicySlot) -> None:
+    slot.put(load(1))
+    waiter = Waiter(slot, version=2)
+    assert waiter.asked.acquire(timeout=DEADLINE_S)
+    waiter._version = 1
+    slot.wake()
+    waiter.join(DEADLINE_S)
+    assert waiter.found is slot.peek()
+
+
+def test_activations_are_told_once_in_seconds_since_the_snapshot(slot: PolicySlot) -> None:
+    for snapshot_at in (99.5, 98.0, 101.0):  # the last from a clock that is ahead
+        slot.activated(load(1, snapshot_at).descriptor)
+    assert slot.take_activations() == (0.5, 2.0, 0.0)
+    assert slot.take_activations() == ()
+
+
+def test_only_the_last_activations_are_kept(slot: PolicySlot) -> None:
+    policy = load(1, snapshot_at=99.0)
+    for _ in range(500):
+        slot.activated(policy.descriptor)
+    assert len(slot.take_activations()) == 100

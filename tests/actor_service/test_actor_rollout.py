@@ -1,0 +1,178 @@
+"""The acting loop in real environments, with policies that are swapped at chosen steps."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from actor_policies import constant_policy, random_policy
+from numpy.typing import NDArray
+
+from actor_service.environments import Environments, describe_environment
+from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.rollout import Rollout, fitting_segment_length
+from actorq import wire
+from actorq.policy import Policy
+from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+
+SPEC = describe_environment("CartPole-v1")
+COUNT, LENGTH, SEED = 3, 8, 5
+DEADLINE_S = 30.0
+
+
+def load(policy: Policy) -> OnnxPolicy:
+    return OnnxPolicy(policy, SPEC.observations, COUNT)
+
+
+def greedy(values: NDArray[np.float32]) -> NDArray[Any]:
+    return values.argmax(axis=1)
+
+
+class Scripted:
+    """Explores greedily, and does something at the n-th choice of actions, counted from 0."""
+
+    def __init__(self, at: dict[int, Callable[[], None]]) -> None:
+        self._at = at
+        self._choices = 0
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[Any]:
+        self._at.get(self._choices, lambda: None)()
+        self._choices += 1
+        return greedy(values)
+
+
+@pytest.fixture
+def slot() -> PolicySlot:
+    return PolicySlot(clock=lambda: 10.0)
+
+
+def rollout(slot: PolicySlot, explore: Callable[[NDArray[np.float32]], NDArray[Any]] = greedy) -> Rollout:
+    return Rollout(Environments("CartPole-v1", COUNT), SPEC, slot, explore, LENGTH, SEED)
+
+
+def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
+    segment = collecting.collect(stop or threading.Event())
+    assert segment is not None
+    segment.check(SPEC)
+    return segment
+
+
+def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: PolicySlot) -> None:
+    slot.put(load(random_policy(4, 2)))
+    collecting = rollout(slot)
+    segments = [collect(collecting) for _ in range(10)]
+    assert [segment.sequence for segment in segments] == list(range(1, 11))
+    for one, next_one in zip(segments, segments[1:], strict=False):
+        np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
+
+    plain, policy = Environments("CartPole-v1", COUNT), load(random_policy(4, 2))
+    observations, episodes = plain.reset(SEED), []
+    for segment in segments:
+        for step in range(LENGTH):
+            actions = greedy(policy(observations))
+            np.testing.assert_array_equal(segment.observations[step], observations)
+            np.testing.assert_array_equal(segment.actions[step], actions)
+            taken = plain.step(actions)
+            for column in ("rewards", "terminated", "truncated", "valid"):
+                np.testing.assert_array_equal(getattr(segment, column)[step], getattr(taken, column))
+            observations = taken.observations
+            episodes += taken.episodes
+    assert [episode for segment in segments for episode in segment.episodes] == episodes != []
+    assert collecting.environment_steps == sum(segment.transitions for segment in segments) < 10 * LENGTH * COUNT
+
+
+def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: PolicySlot) -> None:
+    first, second = load(constant_policy([1.0, 0.0], version=1)), load(constant_policy([0.0, 1.0], version=2))
+    slot.put(first)
+    collecting = rollout(slot, Scripted({2: lambda: slot.put(second)}))
+    segment = collect(collecting)
+    assert segment.spans == (PolicySpan(0, 1, "fp32"), PolicySpan(3, 2, "fp32"))
+    np.testing.assert_array_equal(segment.actions, [[0] * COUNT] * 3 + [[1] * COUNT] * 5)
+    assert list(segment.policy_versions()) == [1] * 3 + [2] * 5
+    assert slot.take_activations() == (10.0, 10.0)
+    assert collect(collecting).spans == (PolicySpan(0, 2, "fp32"),)
+    assert slot.take_activations() == ()
+
+
+def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(slot: PolicySlot) -> None:
+    slot.put(load(constant_policy([1.0, 0.0], version=1)))
+    collecting = rollout(slot)
+    collect(collecting)
+    slot.put(load(constant_policy([1.0, 0.0], version=5)))
+    assert collect(collecting).spans == (PolicySpan(0, 5, "fp32"),)
+
+
+def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySlot) -> None:
+    stop = threading.Event()
+    slot.put(load(random_policy(4, 2)))
+    collecting = rollout(slot, Scripted({2: stop.set}))
+    partial = collect(collecting, stop)
+    assert (partial.steps, partial.sequence) == (3, 1)
+    assert collecting.collect(stop) is None
+    stop.clear()
+    following = collect(collecting, stop)
+    assert (following.steps, following.sequence) == (LENGTH, 2)
+    np.testing.assert_array_equal(partial.observations[-1], following.observations[0])
+
+
+def test_it_waits_for_the_first_policy(slot: PolicySlot) -> None:
+    collected: list[Segment] = []
+    collecting = rollout(slot)
+    thread = threading.Thread(target=lambda: collected.append(collect(collecting)))
+    thread.start()
+    slot.put(load(constant_policy([1.0, 0.0], version=3)))
+    thread.join(DEADLINE_S)
+    assert collected[0].spans == (PolicySpan(0, 3, "fp32"),)
+
+
+def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> None:
+    stop = threading.Event()
+    collected: list[Segment | None] = []
+    collecting = rollout(slot)
+    thread = threading.Thread(target=lambda: collected.append(collecting.collect(stop)))
+    thread.start()
+    stop.set()
+    slot.close()
+    thread.join(DEADLINE_S)
+    assert collected == [None]
+
+
+def spec_of(shape: tuple[int, ...], dtype: str) -> EnvironmentSpec:
+    return EnvironmentSpec("Any-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), discrete_actions=3)
+
+
+def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
+    """Episodes of one step in all environments, and another policy at every step."""
+    rows = (steps, environments)
+    return Segment(
+        sequence=2**40,
+        observations=np.zeros((steps + 1, environments, *spec.observations.shape), spec.observations.dtype),
+        actions=np.ones(rows, np.int64),
+        rewards=np.ones(rows, np.float32),
+        terminated=np.ones(rows, np.bool_),
+        truncated=np.zeros(rows, np.bool_),
+        valid=np.ones(rows, np.bool_),
+        spans=tuple(PolicySpan(step, 2**40 + step, "int8-weights") for step in range(steps)),
+        episodes=tuple(Episode(1.5, 1, index) for index in range(environments) for _ in range((steps + 1) // 2)),
+    )
+
+
+@pytest.mark.parametrize("max_bytes", [4_096, 65_536, 1_048_576])
+@pytest.mark.parametrize("environments", [1, 16])
+@pytest.mark.parametrize(
+    "spec", [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8")], ids=["1", "4", "image"]
+)
+def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, environments: int, max_bytes: int) -> None:
+    steps = fitting_segment_length(spec, environments, longest=10_000, max_bytes=max_bytes)
+    size = wire.segment_to_proto(fullest_segment(spec, environments, steps)).ByteSize()
+    assert size <= max_bytes or steps == 1
+    if 1 < steps < 10_000:
+        # And the limit is made use of.
+        plain = wire.segment_to_proto(fullest_segment(spec, environments, 2 * steps)).ByteSize()
+        assert plain > max_bytes
+
+
+def test_segments_are_not_longer_than_wanted_and_have_a_step() -> None:
+    assert fitting_segment_length(SPEC, 8, longest=8, max_bytes=2**20) == 8
+    assert fitting_segment_length(SPEC, 1000, longest=8, max_bytes=1024) == 1
