@@ -13,14 +13,22 @@ from actorq.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
 
 _WAIT_FOR_POLICY_S = 1.0
 
+# What the parts of an encoded segment besides its columns take at most.
+_HALF_EPISODE_BYTES = 11
+_SPAN_BYTES = 40
+_HEADERS_BYTES = 256
+
 
 def fitting_segment_length(spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int) -> int:
-    """Steps per segment, at most `longest`, so that its columns take at most `max_bytes`; at least 1."""
+    """Steps per segment, at most `longest`, so that its message takes at most `max_bytes`; at least 1.
+
+    There is room for a new policy at each step and for an episode's end at every other one.
+    """
     flags_and_reward = 3 + 4
-    row = environments * (spec.observations.nbytes + spec.actions.nbytes + flags_and_reward)
-    # One row of observations more than steps, and room for spans, episodes and headers.
-    available = max_bytes - environments * spec.observations.nbytes - max_bytes // 16
-    return max(1, min(longest, available // row))
+    row = environments * (spec.observations.nbytes + spec.actions.nbytes + flags_and_reward + _HALF_EPISODE_BYTES)
+    # One row of observations more than steps; for an odd number of steps, half an episode more.
+    once = environments * (spec.observations.nbytes + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
+    return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
 class Rollout:

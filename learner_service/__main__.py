@@ -77,6 +77,7 @@ class LearnerService:
         if run.training is not None:
             await asyncio.to_thread(run.training.close)
         run.events.close()
+        run.evaluations.close()
         return EXIT_BUDGET_ENDED if run.state is RunState.BUDGET_ENDED else EXIT_OK
 
     def begin_drain(self) -> None:

@@ -53,7 +53,7 @@ class Credits:
         """A segment arrived; False when the stream had no credit for it."""
         if sequence > stream.credit:
             return False
-        # From here on the reservation is the intake's: it is used up when the segment is stored, and when it is refused.
+        # From here on the reservation is the intake's, which uses it up whether it stores or refuses the segment.
         stream.reserved_segments -= 1
         if stream not in self._waiting:
             self._waiting.append(stream)

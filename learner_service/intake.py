@@ -60,6 +60,12 @@ class Intake:
         source = member.source(0)
         return self._replay.last_sequences().get((source.actor_key, source.incarnation), 0)
 
+    def account_for(self, stored: int) -> None:
+        """After a crash the log has transitions that the last checkpoint has not counted: only our scheme's get in."""
+        missing = stored - sum(self.transitions_by_scheme.values())
+        if missing:
+            self.transitions_by_scheme[self._scheme] = self.transitions_by_scheme.get(self._scheme, 0) + missing
+
     def _check_policies(self, segment: Segment) -> None:
         # No upper bound: after a crash the learner may have forgotten versions that actors already have.
         for span in segment.spans:

@@ -46,7 +46,7 @@ class Reporter:
             samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
             episodes=training.intake.episodes.count if training else 0,
             training_return=training.intake.episodes.mean_return if training else None,
-            evaluation=run.evaluation,
+            evaluation=run.evaluations.newest,
             target_return=run.target_return,
             max_environment_steps=run.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,
@@ -120,7 +120,7 @@ class Reporter:
                 "method": status.energy.method,
                 "per_service": {name: {"kwh": kwh} for name, kwh in status.energy.kwh_per_service.items()},
             },
-            "evaluations": list(run.evaluations),
+            "evaluations": [entry.point() for entry in run.evaluations.entries],
         }
 
 

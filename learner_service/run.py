@@ -6,7 +6,6 @@ import json
 import logging
 import time
 import uuid
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from actorq.telemetry.process_stats import ProcessStats, measure_process
 from actorq.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from learner_service.checkpoint import Checkpoints
 from learner_service.credits import ActorStream, Credits
+from learner_service.evaluations import EvaluationLog
 from learner_service.events import EventLog
-from learner_service.members import Members
+from learner_service.members import Member, Members
 from learner_service.statistics import Samples
 from learner_service.training import Training, build_training
 
@@ -45,8 +45,6 @@ class Run:
         self.processes: dict[str, ProcessStats] = {}
         self.activation = Samples()
         self.emission = Samples()
-        self.evaluations: deque[dict[str, Any]] = deque(maxlen=10_000)
-        self.evaluation: Evaluation | None = None
         self.receipt: Receipt | None = None
         self.training: Training | None = None
         self.outcome: RunState | None = None
@@ -67,6 +65,8 @@ class Run:
         self._restored = self._checkpoints.load_newest() if resume else None
         if self._restored is not None:
             self._restore_values(self._restored.values)
+        self._known_spec = _read_spec(directory)
+        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.events = EventLog(directory / "events")
 
     @property
@@ -99,6 +99,9 @@ class Run:
         """Take in an actor and tell it all it needs."""
         if self.outcome is not None:
             raise UnavailableError("the run is over")
+        if self._known_spec is not None and self.training is None:
+            # Until its replay is open, the learner cannot tell what it has stored of this actor.
+            raise UnavailableError("the learner is restoring its run")
         member = self.members.join(name, incarnation, role)
         config = self.config
         return Membership(
@@ -117,18 +120,18 @@ class Run:
             ),
             actor_index=member.index,
             epsilons=config.epsilons(member.index) if role == "actor" else (),
-            resume_after_sequence=self.training.intake.resume_after(member) if self.training else 0,
+            resume_after_sequence=self._resume_after(member),
         )
 
     async def open_stream(self, name: str, incarnation: int, spec: EnvironmentSpec) -> ActorStream:
         """An actor opened its stream; the first one's environment is the run's."""
         member = self.members.connect(name, incarnation)
         try:
-            training = await self._prepare(spec)
+            await self._prepare(spec)
         except BaseException:
             self.members.disconnect(member)
             raise
-        stream = ActorStream(member, training.intake.resume_after(member))
+        stream = ActorStream(member, self._resume_after(member))
         self._streams.add(stream)
         stream.stop = self.outcome is not None
         if member.role == "actor" and self._credits is not None:
@@ -141,8 +144,10 @@ class Run:
         self._left.set()
         if stream.member.role == "actor" and self._credits is not None:
             self._credits.close(stream)
-        self.members.disconnect(stream.member)
-        _log.info("%s left", stream.member.name)
+        if all(other.member is not stream.member for other in self._streams):
+            # Not so when the actor has opened another stream before this broken one was noticed.
+            self.members.disconnect(stream.member)
+            _log.info("%s left", stream.member.name)
 
     def insert(self, stream: ActorStream, segment: Segment) -> None:
         """Store a segment and acknowledge it; raises ConflictError when it came without credit or out of order."""
@@ -169,17 +174,7 @@ class Run:
             return
         steps = self.training.replay.total_transitions
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
-        self.evaluation = evaluation
-        self.evaluations.append(
-            {
-                "environment_steps": steps,
-                "updates": evaluation.learner_step,
-                "wall_clock_s": round(self.elapsed_s, 3),
-                "policy_version": evaluation.policy_version,
-                "scheme": evaluation.scheme,
-                "mean_return": evaluation.mean_return,
-            }
-        )
+        self.evaluations.append(stream.member, evaluation, steps, self.elapsed_s)
         self.events.evaluation(evaluation, steps, time.time())
         self.training.publisher.evaluated(evaluation)
         stream.acknowledge(evaluation.sequence)
@@ -235,10 +230,9 @@ class Run:
             self.outcome = outcome
 
     async def restore(self) -> None:
-        """Go on at once with what the checkpoint knows, before the first actor is back."""
-        if self._restored is not None:
-            spec = EnvironmentSpec.from_json(self._restored.values["spec"])
-            await self._prepare(spec)
+        """Go on at once with what is on disk, before the first actor is back."""
+        if self._known_spec is not None:
+            await self._prepare(self._known_spec)
 
     async def farewell(self, timeout_s: float) -> None:
         """Wait until all actors have heard that the run is over and left, at most `timeout_s` seconds."""
@@ -282,7 +276,7 @@ class Run:
                 stream.changed.set()
         try:
             async with asyncio.timeout(_FINAL_EVALUATION_S):
-                while self.evaluation is None or self.evaluation.policy_version < version:
+                while (newest := self.evaluations.newest) is None or newest.policy_version < version:
                     self._evaluated.clear()
                     await self._evaluated.wait()
         except TimeoutError:
@@ -295,7 +289,7 @@ class Run:
                     raise ConflictError(
                         f"environment: the run is on {self.config.environment}, got {spec.environment_id}"
                     )
-                self.training = await asyncio.to_thread(
+                training = await asyncio.to_thread(
                     build_training,
                     self.config,
                     spec,
@@ -306,9 +300,10 @@ class Run:
                     self._write_checkpoint,
                     self._take_receipt,
                 )
+                _write_spec(self.directory, spec)
                 transitions = self.config.actor.segment_length * self.config.environments_per_actor
-                loop = asyncio.get_running_loop()
-                self._credits = Credits(self.training.replay.limiter, transitions, loop)
+                self._credits = Credits(training.replay.limiter, transitions, asyncio.get_running_loop())
+                self.training = training
             elif spec != self.training.spec:
                 raise ConflictError(f"environment: the run is on {self.training.spec}, got {spec}")
             return self.training
@@ -323,7 +318,6 @@ class Run:
         values = {
             "elapsed_s": self.elapsed_s,
             "energy": self.ledger.state(),
-            "evaluations": list(self.evaluations),
         }
         return self._checkpoints.save(self.training.state(updates, values))
 
@@ -336,7 +330,12 @@ class Run:
                 )
         self._elapsed_before += values["elapsed_s"]
         self.ledger = EnergyLedger.from_state(values["energy"])
-        self.evaluations.extend(values["evaluations"])
+
+    def _resume_after(self, member: Member) -> int:
+        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        if member.role == "evaluator":
+            return self.evaluations.last_sequence(member)
+        return self.training.intake.resume_after(member) if self.training else 0
 
     def _require_training(self) -> Training:
         if self.training is None or self.outcome is not None:
@@ -359,3 +358,14 @@ def _claim_directory(directory: Path, resume: bool) -> str:
     partial.write_text(json.dumps({"run_id": run_id, "started_at": time.time()}), encoding="utf-8")
     partial.replace(identity)
     return run_id
+
+
+def _write_spec(directory: Path, spec: EnvironmentSpec) -> None:
+    partial = directory / "environment.partial"
+    partial.write_text(json.dumps(spec.to_json()), encoding="utf-8")
+    partial.replace(directory / "environment.json")
+
+
+def _read_spec(directory: Path) -> EnvironmentSpec | None:
+    path = directory / "environment.json"
+    return EnvironmentSpec.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

@@ -52,7 +52,6 @@ class Training:
             {
                 **values,
                 "environment": self.spec.environment_id,
-                "spec": self.spec.to_json(),
                 "algorithm": self.algorithm.name,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
@@ -94,6 +93,7 @@ def build_training(
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
+    intake.account_for(replay.total_transitions)
     graph = export_policy_graph(algorithm.policy, spec)
     trainer = Trainer(config, algorithm, replay, publisher, save, updates=state.updates if state else 0)
     trainer.start()

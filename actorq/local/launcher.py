@@ -52,7 +52,7 @@ def _run_once(
             config.transport.drain_s,
             inherited=(lock,),
         )
-        watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)))
+        watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True)
         try:
             return supervisor.run()
         finally:

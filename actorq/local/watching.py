@@ -15,7 +15,10 @@ _BACKOFF = Backoff(initial_s=0.1, maximum_s=0.5)
 
 
 class StatusWatch:
-    """Calls `receive` with each status from `address`, on a thread of its own, until the run is over or `close`."""
+    """Calls `receive` with each status from `address`, on a thread of its own, until the run is over or `close`.
+
+    until_close: go on even then; a learner that dies while it ends the run has another life.
+    """
 
     def __init__(
         self,
@@ -23,11 +26,13 @@ class StatusWatch:
         certificates: Certificates | None,
         receive: Callable[[RunStatus], None],
         period_s: float = 0.5,
+        until_close: bool = False,
     ) -> None:
         self._address = address
         self._certificates = certificates
         self._receive = receive
         self._period_s = period_s
+        self._until_close = until_close
         self._stop = threading.Event()
         self._client: LearnerClient | None = None
         self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
@@ -56,7 +61,7 @@ class StatusWatch:
                     if self._stop.is_set():
                         return
                     self._receive(status)
-                    if status.state.final:
+                    if status.state.final and not self._until_close:
                         return
         except UnavailableError:
             raise

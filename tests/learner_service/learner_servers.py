@@ -97,9 +97,7 @@ class ActorStream:
         """Say who it is."""
         environment = wire.environment_to_proto(spec)
         self.send(
-            open=learner_pb2.StreamOpen(
-                actor_name=self._name, incarnation=self._incarnation, environment=environment
-            )
+            open=learner_pb2.StreamOpen(actor_name=self._name, incarnation=self._incarnation, environment=environment)
         )
 
     def send(self, **payload: Any) -> None:

@@ -31,9 +31,7 @@ def named(dqn: DQN, vector: Tensor) -> dict[str, Tensor]:
     """A flat vector of `DQN.state` by the names of the policy's parameters."""
     parameters = dict(dqn.policy.named_parameters())
     parts = vector.split([parameter.numel() for parameter in parameters.values()])
-    return {
-        name: part.view(parameter.shape) for (name, parameter), part in zip(parameters.items(), parts, strict=True)
-    }
+    return {name: part.view(parameter.shape) for (name, parameter), part in zip(parameters.items(), parts, strict=True)}
 
 
 def q_values(parameters: Mapping[str, Tensor], observations: Tensor) -> Tensor:
@@ -198,7 +196,9 @@ def values_of_chain(directory: Path, segments: list[Segment], n_step: int, disco
     rows = np.flatnonzero(store.flags & 1).astype(np.int64)
     batch = assemble(store, np.resize(rows, 1000 * BATCH), n_step, discount)
     store.close()
-    dqn = make_dqn(CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1000, target_update_period=20)
+    dqn = make_dqn(
+        CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1000, target_update_period=20
+    )
     dqn.update(batch, ones(len(batch.returns)))
     with torch.no_grad():
         return [float(value) for value in dqn.policy(torch.from_numpy(STATES))[:, 0]]
@@ -224,7 +224,9 @@ def test_importance_weights_scale_the_gradient() -> None:
     for weight in (1.0, 0.25):
         dqn = make_dqn(max_gradient_norm=1e9)
         dqn.update(batch, weight * ones(BATCH))
-        gradients[weight] = [parameter.grad.clone() for parameter in dqn.policy.parameters() if parameter.grad is not None]
+        gradients[weight] = [
+            parameter.grad.clone() for parameter in dqn.policy.parameters() if parameter.grad is not None
+        ]
     assert len(gradients[1.0]) == len(list(make_dqn().policy.parameters()))
     for whole, quarter in zip(gradients[1.0], gradients[0.25], strict=True):
         assert whole.any()

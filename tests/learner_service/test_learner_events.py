@@ -47,7 +47,10 @@ def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
     """(tag, step) -> (value, wall time) of the one event file."""
     (path,) = directory.iterdir()
     return {
-        (value.tag, event.step): (value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value, event.wall_time)
+        (value.tag, event.step): (
+            value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value,
+            event.wall_time,
+        )
         for event in EventFileLoader(str(path)).Load()  # type: ignore[no-untyped-call]
         for value in event.summary.value
     }

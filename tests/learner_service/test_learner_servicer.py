@@ -376,7 +376,7 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     for name in ("wall_clock_s", "environment_steps_per_s", "updates", "updates_per_s", "policy_versions"):
         assert summary[name] > 0, name
     assert summary["staleness"].keys() == {"p50", "p99"}
-    assert 0 < summary["policy_bytes"]["emitted"]
+    assert summary["policy_bytes"]["emitted"] > 0
     assert summary["policy_bytes"]["fp32"] > 4 * 40
     assert summary["peak_memory_mb"]["learner"] > 10
     assert summary["energy"].keys() == {"kwh", "co2_kg", "method", "per_service"}
@@ -416,12 +416,11 @@ def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]
 
 def test_used_up_steps_end_the_run_after_its_last_policy_was_evaluated(tmp_path: Path) -> None:
     with solvable_run(tmp_path, max_environment_steps=80) as (running, client):
-        with actor(client, "judge", role="evaluator") as judge:
-            with actor(client, "actor-0") as worker:
-                send(worker, range(1, 11))
-                version = judge.await_directive(learner_pb2.DIRECTIVE_EVALUATE).evaluate_version
-                judge.send_evaluation(evaluation(1, version, 12.0))
-                worker.await_directive(learner_pb2.DIRECTIVE_STOP)
+        with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
+            send(worker, range(1, 11))
+            version = judge.await_directive(learner_pb2.DIRECTIVE_EVALUATE).evaluate_version
+            judge.send_evaluation(evaluation(1, version, 12.0))
+            worker.await_directive(learner_pb2.DIRECTIVE_STOP)
         assert running.exit_code.result(DEADLINE_S) == EXIT_BUDGET_ENDED
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["solved"], summary["state"]) == (False, "budget ended")

@@ -78,7 +78,7 @@ def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> 
     assert not model.metadata_props
     assert not model.graph.metadata_props
     assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
-    for trace in (b".py", b"/work", b"/tmp", b"site-packages", b"File \"", b"pkg.torch"):
+    for trace in (b".py", b"/work", b"/tmp", b"site-packages", b'File "', b"pkg.torch"):
         assert trace not in exported.graph.model
 
 

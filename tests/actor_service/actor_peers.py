@@ -1,0 +1,169 @@
+"""A learner and a quantizer that do what a test tells them to: real servers on real sockets."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from actorq import wire
+from actorq.policy import Policy
+from actorq.trajectory import PolicySpan, Segment
+from actorq.transport.blobs import split_blob
+from actorq.transport.server import Server
+from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+
+DEADLINE_S = 30.0
+
+
+class Scripted:
+    """Answers one stream at a time with what the test gives to `answer`, `fail` and `end`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commands: asyncio.Queue[Any] = asyncio.Queue()
+
+    def fail(self, error: Exception) -> None:
+        """Break the stream with an error."""
+        self._tell(error)
+
+    def end(self) -> None:
+        """End the stream in order."""
+        self._tell(None)
+
+    def _tell(self, command: Any) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._commands.put_nowait, command)
+
+    async def _script(self) -> AsyncIterator[Any]:
+        while (command := await self._commands.get()) is not None:
+            if isinstance(command, Exception):
+                raise command
+            yield command
+
+    def _new_stream(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._commands = asyncio.Queue()
+
+
+class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
+    """Records what actors send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens: queue.Queue[learner_pb2.StreamOpen] = queue.Queue()
+        self.items: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.reports: queue.Queue[learner_pb2.ActorReport] = queue.Queue()
+
+    def answer(self, acknowledged: int = 0, credit: int = 0, **fields: Any) -> None:
+        """Send an answer on the open stream."""
+        self._tell(
+            learner_pb2.StreamTrajectoriesResponse(
+                acknowledged_sequence=acknowledged, credit_through_sequence=credit, **fields
+            )
+        )
+
+    def opened(self) -> learner_pb2.StreamOpen:
+        """Wait for the next stream."""
+        return self.opens.get(timeout=DEADLINE_S)
+
+    def received(self, count: int) -> list[tuple[str, int]]:
+        """Wait for so many segments and evaluations: what each is, and its sequence."""
+        return [self.items.get(timeout=DEADLINE_S) for _ in range(count)]
+
+    async def StreamTrajectories(  # noqa: N802
+        self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
+    ) -> AsyncIterator[learner_pb2.StreamTrajectoriesResponse]:
+        """Record what comes, answer what the test says."""
+        self._new_stream()
+        reader = asyncio.create_task(self._read(request_iterator, self._commands))
+        try:
+            async for response in self._script():
+                yield response
+        finally:
+            reader.cancel()
+
+    async def _read(
+        self, requests: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], commands: asyncio.Queue[Any]
+    ) -> None:
+        async for request in requests:
+            match request.WhichOneof("payload"):
+                case "open":
+                    self.opens.put(request.open)
+                case "report":
+                    self.reports.put(request.report)
+                case "segment":
+                    self.items.put(("segment", wire.segment_from_proto(request.segment).sequence))
+                case "evaluation":
+                    self.items.put(("evaluation", request.evaluation.sequence))
+        commands.put_nowait(None)
+
+
+class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
+    """Serves the policies that the test gives it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
+
+    def serve(self, policy: Policy) -> None:
+        """Send a policy on the open stream."""
+        descriptor = wire.descriptor_to_proto(policy.descriptor)
+        self._tell(quantizer_pb2.WatchPoliciesResponse(policy=descriptor))
+        for part in split_blob(policy.model, policy.descriptor.version):
+            self._tell(quantizer_pb2.WatchPoliciesResponse(part=part))
+
+    def watched(self) -> quantizer_pb2.WatchPoliciesRequest:
+        """Wait for the next watcher."""
+        return self.watches.get(timeout=DEADLINE_S)
+
+    async def WatchPolicies(  # noqa: N802
+        self, request: quantizer_pb2.WatchPoliciesRequest, context: Any
+    ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
+        """Send what the test says."""
+        self._new_stream()
+        self.watches.put(request)
+        async for response in self._script():
+            yield response
+
+
+@contextmanager
+def serving(peer: ScriptedLearner | ScriptedQuantizer) -> Iterator[str]:
+    """Serve a peer on a thread of its own; gives its address."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
+
+    async def serve() -> None:
+        server, stop = Server("127.0.0.1:0"), asyncio.Event()
+        if isinstance(peer, ScriptedLearner):
+            learner_pb2_grpc.add_LearnerServiceServicer_to_server(peer, server.grpc_server)
+        else:
+            quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(peer, server.grpc_server)
+        started.set_result((asyncio.get_running_loop(), stop, await server.start(())))
+        await stop.wait()
+        await server.stop(grace_s=0.0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="peer")
+    thread.start()
+    loop, stop, address = started.result(DEADLINE_S)
+    yield address
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(DEADLINE_S)
+
+
+def small_segment(sequence: int) -> Segment:
+    """One step of one CartPole."""
+    flag = np.zeros((1, 1), np.bool_)
+    return Segment(
+        sequence=sequence,
+        observations=np.zeros((2, 1, 4), np.float32),
+        actions=np.zeros((1, 1), np.int64),
+        rewards=np.ones((1, 1), np.float32),
+        terminated=flag,
+        truncated=flag,
+        valid=~flag,
+        spans=(PolicySpan(0, 1, "int8"),),
+    )

@@ -1,0 +1,108 @@
+"""The newest good policy is in the slot, whatever the quantizer sends."""
+
+import queue
+from collections.abc import Iterator
+
+import pytest
+from actor_peers import DEADLINE_S, ScriptedQuantizer, serving
+from actor_policies import as_policy, constant_policy
+
+from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.subscription import Subscription
+from actorq.client import QuantizerClient
+from actorq.errors import NotFoundError, UnavailableError
+from actorq.policy import Policy
+from actorq.trajectory import ArraySpec
+
+
+class Side:
+    """The actor around a subscription."""
+
+    def __init__(self, client: QuantizerClient) -> None:
+        self.slot = PolicySlot()
+        self.loads: queue.Queue[int] = queue.Queue()
+        self.faults: queue.Queue[BaseException] = queue.Queue()
+        self.subscription = Subscription(client, "int8", self.slot, self._load, on_fault=self.faults.put)
+
+    def has(self, version: int) -> bool:
+        """Wait for a version."""
+        return self.slot.wait(lambda descriptor: descriptor.version == version, DEADLINE_S) is not None
+
+    def _load(self, policy: Policy) -> OnnxPolicy:
+        self.loads.put(policy.descriptor.version)
+        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
+
+
+@pytest.fixture
+def quantizer() -> ScriptedQuantizer:
+    return ScriptedQuantizer()
+
+
+@pytest.fixture
+def side(quantizer: ScriptedQuantizer) -> Iterator[Side]:
+    with serving(quantizer) as address, QuantizerClient(address) as client:
+        side = Side(client)
+        side.subscription.start()
+        yield side
+        side.subscription.close()
+
+
+def good(version: int) -> Policy:
+    return constant_policy([0.0, 1.0], version=version)
+
+
+def test_every_newer_policy_takes_the_place_of_the_one_before(quantizer: ScriptedQuantizer, side: Side) -> None:
+    request = quantizer.watched()
+    assert (request.scheme, request.after_version) == ("int8", 0)
+    for version in (1, 2, 5):
+        quantizer.serve(good(version))
+        assert side.has(version)
+
+
+def test_a_bad_policy_is_skipped_and_the_next_good_one_is_used(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
+    bad = [as_policy(b"garbage", version=2), constant_policy([0.0, 1.0], observation_size=9, version=3)]
+    for policy in bad:
+        quantizer.serve(policy)
+        while side.loads.get(timeout=DEADLINE_S) != policy.descriptor.version:
+            pass
+    newest = side.slot.peek()
+    assert newest is not None
+    assert newest.descriptor.version == 1
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(3))
+    assert side.has(3)
+    quantizer.fail(UnavailableError("as the test wants it"))
+    assert quantizer.watched().after_version == 3
+    quantizer.end()
+    assert quantizer.watched().after_version == 3
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.fail(NotFoundError("scheme 'int8' does not exist"))
+    fault = side.faults.get(timeout=DEADLINE_S)
+    assert isinstance(fault, NotFoundError)
+    assert "scheme 'int8' does not exist" in str(fault)
+
+
+def test_closing_is_no_fault(quantizer: ScriptedQuantizer) -> None:
+    with serving(quantizer) as address:
+        client = QuantizerClient(address)
+        side = Side(client)
+        side.subscription.start()
+        quantizer.watched()
+        side.subscription.close()
+        client.close()
+    assert side.faults.empty()
