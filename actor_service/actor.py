@@ -22,7 +22,7 @@ from actorq.policy import PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, Role
-from actorq.transport.reconnect import keep_connected
+from actorq.transport.reconnect import Backoff, keep_connected
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class Actor:
     def drained(self, timeout_s: float) -> tuple[int, int]:
         """Wait for the end of a drain; returns how many segments were stored, and how many could not be sent."""
         before = self._uploader.acknowledged if self._uploader else 0
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
         sent = (self._uploader.acknowledged if self._uploader else 0) - before
         return sent, self._unsent
 
@@ -96,9 +97,18 @@ class Actor:
         return ActorSelfStatus(self.name, self._activity, self._report(peek=True), self._spec)
 
     def evaluate(
-        self, episodes: int, scheme: str, version: int, seed: int, on_episode: Callable[[Episode], None]
+        self,
+        episodes: int,
+        scheme: str,
+        version: int,
+        seed: int,
+        stop: threading.Event,
+        on_episode: Callable[[Episode], None],
     ) -> Evaluation:
-        """Run greedy episodes of one version (0 for the newest) beside the actor's own work; blocks."""
+        """Run greedy episodes of one version (0 for the newest) beside the actor's own work; blocks.
+
+        Raises UnavailableError when `stop` is set before they are done.
+        """
         if self._spec is None:
             raise ConflictError(f"{self.name} has no environment yet: it is {self._activity}")
         if not self._evaluating.acquire(blocking=False):
@@ -108,7 +118,7 @@ class Actor:
             evaluator = Evaluator(self._spec, episodes)
             try:
                 policy = evaluator.load(self._quantizer.get(scheme, version))
-                return evaluator.run(policy, seed, sequence=0, stop=self._stop, on_episode=on_episode)
+                return evaluator.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
             finally:
                 evaluator.close()
         finally:
@@ -117,7 +127,9 @@ class Actor:
     def _run(self) -> None:
         try:
             assert self._learner is not None
-            keep_connected(self._join_first, self._stop, self._learner.peer, random.Random())
+            # Services start together, and the learner takes the longest: ask often enough not to add to it.
+            patience = Backoff(maximum_s=1.0)
+            keep_connected(self._join_first, self._stop, self._learner.peer, random.Random(), patience)
             if self._membership is not None:
                 self._take_part(self._membership)
         except BaseException as error:
@@ -161,9 +173,8 @@ class Actor:
 
     def _act(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run, count = membership.run, len(membership.epsilons)
-        # Every actor, and every life of it, has environments and dice of its own.
-        seeds = np.random.SeedSequence([run.seed, membership.actor_index, self._incarnation])
-        environment_seed, exploration_seed = (int(seed) for seed in seeds.generate_state(2))
+        seeds = np.random.SeedSequence(membership.seed).generate_state(2)
+        environment_seed, exploration_seed = (int(seed) for seed in seeds)
         if not spec.discrete_actions:
             raise UserError(f"environment {spec.environment_id}: this version acts on discrete actions only")
         explore = EpsilonGreedy(membership.epsilons, spec.discrete_actions, np.random.default_rng(exploration_seed))
@@ -182,13 +193,14 @@ class Actor:
         run = membership.run
         evaluator = Evaluator(spec, run.evaluation_episodes)
         self._subscribe(spec, run.scheme, evaluator.environments)
-        seeds = np.random.default_rng([run.seed, self._incarnation])
+        seeds = np.random.default_rng(membership.seed)
         sequence, last = 0, -run.evaluation_period_updates
         last_version = 0
 
         def due(descriptor: PolicyDescriptor) -> bool:
             asked_for = last_version < self._evaluate_version <= descriptor.version
-            return asked_for or descriptor.learner_step >= last + run.evaluation_period_updates
+            # A learner that went back to a checkpoint has fewer updates than before.
+            return asked_for or abs(descriptor.learner_step - last) >= run.evaluation_period_updates
 
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
@@ -211,7 +223,7 @@ class Actor:
             self._quantizer,
             scheme,
             self._slot,
-            load=lambda policy: OnnxPolicy(policy, spec.observations, batch),
+            load=lambda policy: OnnxPolicy(policy, spec.observations, batch, spec.discrete_actions),
             on_fault=self._fail,
         )
         self._subscription.start()

@@ -31,7 +31,8 @@ class Evaluator:
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`; raises InvalidInputError when it does not fit the environment."""
-        return OnnxPolicy(policy, self._spec.observations, self._environments.count)
+        count = self._environments.count
+        return OnnxPolicy(policy, self._spec.observations, count, self._spec.discrete_actions)
 
     def run(
         self,

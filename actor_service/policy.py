@@ -20,8 +20,12 @@ _SEVERITY_ERROR = 3
 class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it."""
 
-    def __init__(self, policy: Policy, observations: ArraySpec, batch: int) -> None:
-        """Load the model; raises InvalidInputError when it is none or does not take these observations."""
+    def __init__(self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0) -> None:
+        """Load the model and run it once.
+
+        actions: how many discrete actions it must give values for; 0 for any output. Raises InvalidInputError when it
+        is no model, does not take these observations or does not give these outputs.
+        """
         self.descriptor: PolicyDescriptor = policy.descriptor
         options = onnxruntime.SessionOptions()
         # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
@@ -33,6 +37,8 @@ class OnnxPolicy:
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             self._bind(batch)
             self._session.run_with_iobinding(self._binding)
+            if actions and self._outputs.shape != (batch, actions):
+                raise ValueError(f"expected outputs [{batch}, {actions}], got {list(self._outputs.shape)}")
         except Exception as error:
             raise InvalidInputError(
                 f"policy version {policy.descriptor.version}: ONNX Runtime cannot run the model on observations "

@@ -1,13 +1,14 @@
 """ActorService: decode, call the actor, encode."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 from actor_service.actor import Actor
 from actorq import wire
 from actorq.errors import InvalidInputError
-from actorq.trajectory import Episode
+from actorq.trajectory import Episode, Evaluation
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 _MOST_EPISODES = 10_000
@@ -35,6 +36,8 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         loop = asyncio.get_running_loop()
         episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=request.episodes + 1)
 
+        hung_up = threading.Event()
+
         def on_episode(episode: Episode) -> None:
             loop.call_soon_threadsafe(episodes.put_nowait, episode)
 
@@ -45,13 +48,24 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
                 request.scheme,
                 request.policy_version,
                 request.seed,
+                hung_up,
                 on_episode,
             )
         )
-        evaluating.add_done_callback(lambda _: episodes.put_nowait(None))
-        while (episode := await episodes.get()) is not None:
-            yield actor_pb2.EvaluateResponse(episode=wire.episode_to_proto(episode))
-        yield actor_pb2.EvaluateResponse(evaluation=wire.evaluation_to_proto(await evaluating))
+
+        def on_end(evaluating: asyncio.Task[Evaluation]) -> None:
+            # Taken here too: nobody else will when the client has hung up, and asyncio would call it lost.
+            if not evaluating.cancelled():
+                evaluating.exception()
+            episodes.put_nowait(None)
+
+        evaluating.add_done_callback(on_end)
+        try:
+            while (episode := await episodes.get()) is not None:
+                yield actor_pb2.EvaluateResponse(episode=wire.episode_to_proto(episode))
+            yield actor_pb2.EvaluateResponse(evaluation=wire.evaluation_to_proto(await evaluating))
+        finally:
+            hung_up.set()
 
     async def Drain(self, request: actor_pb2.DrainRequest, context: Any) -> actor_pb2.DrainResponse:
         """Stop acting, send what is queued, end the process."""

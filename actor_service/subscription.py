@@ -81,6 +81,9 @@ class Subscription:
             except InvalidInputError as error:
                 # The policy before goes on acting; the next version may be good.
                 _log.error("%s; going on with the policy before", error)
+            except Exception as error:
+                self._on_fault(error)
+                return
 
     def _next(self) -> Policy | None:
         with self._changed:

@@ -71,15 +71,12 @@ class Uploader:
         self._spec, self._capacity, self._period_s = spec, capacity, period_s
         self._thread.start()
 
-    def put(self, item: Item, stop: threading.Event) -> bool:
-        """Queue an item; waits while the queue is full, gives up and returns False when `stop` is set."""
+    def put(self, item: Item, stop: threading.Event) -> None:
+        """Queue an item; waits while the queue is full, unless `stop` is set: the last item goes in all the same."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < self._capacity or stop.is_set())
-            if len(self._waiting) >= self._capacity:
-                return False
             self._waiting.append(item)
             self._changed.notify_all()
-            return True
 
     def wake(self) -> None:
         """Let a waiting `put` look again whether it should stop."""
@@ -101,7 +98,7 @@ class Uploader:
     def flush(self, timeout_s: float) -> int:
         """Wait until everything is acknowledged, abandoned or time is up; returns how many items are not stored."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._waiting or self._in_flight) or self._abandoned or self._closed.is_set(), timeout_s)
+            self._changed.wait_for(self._flushed, timeout_s)
             return len(self._waiting) + len(self._in_flight)
 
     def abandon(self) -> None:
@@ -207,6 +204,9 @@ class Uploader:
             self._in_flight.append(item)
             self._changed.notify_all()
             return item
+
+    def _flushed(self) -> bool:
+        return not (self._waiting or self._in_flight) or self._abandoned or self._closed.is_set()
 
     def _may_send(self) -> bool:
         if not self._waiting:

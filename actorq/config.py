@@ -25,13 +25,15 @@ class DQNConfig(Settings):
         (64, 64), description="units of each hidden layer"
     )
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
-    learning_rate_end: NonNegativeFloat = Field(
-        1e-2, description="Adam step size that is reached linearly after learning_rate_updates"
+    learning_rate_end: NonNegativeFloat | None = Field(
+        None, description="Adam step size that is reached linearly after learning_rate_updates; constant when none"
     )
     learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
-    n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
+    n_step: PositiveInt = Field(
+        5, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
+    )
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
     max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
@@ -84,7 +86,7 @@ class EvaluationConfig(Settings):
 class ActorConfig(Settings):
     """How actors cut and queue what they experience."""
 
-    segment_length: PositiveInt = Field(8, description="environment steps per segment, at most")
+    segment_length: PositiveInt = Field(16, description="environment steps per segment, at most")
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         MAX_SEGMENT_BYTES, description="limit of one segment in bytes; segments are shortened to fit"
     )
@@ -163,11 +165,28 @@ class RunConfig(Settings):
     transport: TransportConfig = TransportConfig()
 
     @model_validator(mode="after")
-    def _replay_holds_its_minimum(self) -> "RunConfig":
-        if self.replay.min_size * 2 > self.replay.capacity:
+    def _parts_fit_together(self) -> "RunConfig":
+        replay, limiter = self.replay, self.rate_limiter
+        if replay.min_size * 2 > replay.capacity:
             raise ValueError(
-                f"replay.capacity must be at least twice replay.min_size ({self.replay.min_size}), "
-                f"got {self.replay.capacity}"
+                f"replay.capacity must be at least twice replay.min_size ({replay.min_size}), got {replay.capacity}"
+            )
+        rows = (self.actor.segment_length + 1) * self.environments_per_actor
+        if rows * 2 > replay.capacity:
+            raise ValueError(
+                f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + 1) * "
+                f"environments_per_actor, got {replay.capacity}"
+            )
+        smallest_buffer = 2 * max(1.0, limiter.samples_per_insert)
+        if limiter.error_buffer < smallest_buffer:
+            raise ValueError(
+                f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
+                f"{limiter.error_buffer:g}; a smaller one would make learner and actors wait for each other"
+            )
+        if self.actor.segment_length < self.dqn.n_step:
+            raise ValueError(
+                f"actor.segment_length must be at least dqn.n_step ({self.dqn.n_step}), got "
+                f"{self.actor.segment_length}: returns end with their segment"
             )
         return self
 

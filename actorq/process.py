@@ -4,6 +4,7 @@ A service gives `run_process` an object that registers its servicers and runs un
 is the same for all three.
 """
 
+import argparse
 import asyncio
 import json
 import logging
@@ -12,8 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import grpc
 from pydantic import Field
@@ -21,12 +24,40 @@ from pydantic import Field
 from actorq import settings
 from actorq.config import RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.settings import Settings
+from actorq.files import replace_file
+from actorq.settings import DefaultText, Settings
 from actorq.telemetry.logs import configure_logging
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
-EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR, EXIT_BUDGET_ENDED = 0, 1, 2, 3
+EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
+# Of a learner, and of `actorq train`: the environment steps were used up before the target return was reached, or
+# somebody stopped the run (SIGTERM, StopRun), which is saved and can be resumed.
+EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
+
+# Every setting of a process that is not part of the run's configuration, in any service or command. One environment
+# or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each
+# other's models, and a test compares this list with them.
+PROCESS_SETTINGS = (
+    "announce",
+    "certificates",
+    "describe",
+    "episodes",
+    "learner",
+    "lifeline",
+    "listen",
+    "name",
+    "quantizer",
+    "read_only",
+    "resume",
+    "role",
+    "run_directory",
+    "store",
+    "version",
+    "watch",
+)
+
+S = TypeVar("S", bound=Settings)
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +66,9 @@ class ProcessSettings(Settings):
     """Where this process lives; not part of the run's configuration."""
 
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
-    name: str = Field("", description="name of this process in the run; its host name and process id when empty")
+    name: Annotated[str, DefaultText("chosen by the service")] = Field(
+        "", description="name of this process in the run"
+    )
     announce: Path | None = Field(None, description="file in which the address is written once the service is up")
     lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
 
@@ -63,25 +96,51 @@ def parse_arguments(
 
     The YAML file holds the run's configuration, and may hold settings of the process under `process`.
     """
-    parser = settings.OneLineParser(prog=program, description=description, allow_abbrev=False)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings (default: none)")
-    for model in models:
-        settings.add_flags(parser, model)
-    namespace = parser.parse_args(arguments)
-    tree = settings.from_file(namespace.config) if namespace.config else {}
-    process_models = [model for model in models if model is not RunConfig]
-    process_trees = settings.share(tree.pop("process", {}), "process", process_models)
-    trees: dict[type[Settings], Any] = {RunConfig: tree, **dict(zip(process_models, process_trees, strict=True))}
-    settings.check_environment(models, os.environ)
-    return tuple(
-        settings.build(
-            model,
-            trees[model],
-            settings.from_environment(model, os.environ),
-            settings.from_flags(model, namespace),
-        )
-        for model in models
+    sources = Sources.read(models, argument_parser(program, description, models).parse_args(arguments))
+    return tuple(sources.resolve(model) for model in models)
+
+
+def argument_parser(program: str, description: str, models: Sequence[type[Settings]]) -> settings.OneLineParser:
+    """A parser with --config and the flags of `models`."""
+    parser = settings.OneLineParser(
+        prog=program, usage=f"{program} [flags]", description=description, allow_abbrev=False
     )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML file with settings, those of this process under `process` (default: none)",
+    )
+    for model in models:
+        settings.add_flags(parser, model, "run" if model is RunConfig else "process")
+    return parser
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where settings come from: a file, the environment, flags."""
+
+    trees: dict[type[Settings], dict[str, Any]]
+    namespace: argparse.Namespace
+
+    @classmethod
+    def read(cls, models: Sequence[type[Settings]], namespace: argparse.Namespace) -> "Sources":
+        """Read the file of --config for `models`, and check that file and environment hold nothing unknown."""
+        tree = settings.from_file(namespace.config) if namespace.config else {}
+        of_process = [model for model in models if model is not RunConfig]
+        shared = settings.share(tree.pop("process", {}), "process", of_process, PROCESS_SETTINGS)
+        settings.check_environment((RunConfig, *models), os.environ, PROCESS_SETTINGS)
+        return cls({RunConfig: tree, **dict(zip(of_process, shared, strict=True))}, namespace)
+
+    def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:
+        """The settings of `model`, over trees of `earlier` ones; raises UserError."""
+        return settings.build(
+            model,
+            *earlier,
+            self.trees[model],
+            settings.from_environment(model, os.environ),
+            settings.from_flags(model, self.namespace),
+        )
 
 
 def main(run: Callable[[], int]) -> int:
@@ -120,6 +179,7 @@ async def _serve(service: Service, process: ProcessSettings, certificates: Certi
             threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
         return await service.run(address)
     finally:
+        drain.end()
         await server.stop(grace_s=min(2.0, drain_s))
 
 
@@ -132,6 +192,7 @@ class _Drain:
         self._loop = loop
         self._drain_s = drain_s
         self._requested = False
+        self._ended = False
         self._telling: asyncio.Task[None] | None = None
 
     def lose_parent(self) -> None:
@@ -141,7 +202,19 @@ class _Drain:
         else:
             self.request("the parent process is gone")
 
+    def end(self) -> None:
+        """The service has ended and its exit code counts: from now on to the end of the process, signals do not.
+
+        Without this the end of the event loop would give SIGTERM its default back, which kills.
+        """
+        self._ended = True
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
     def request(self, reason: str) -> None:
+        if self._ended:
+            return
         if self._requested:
             _log.error("%s while draining: ending at once", reason)
             os._exit(EXIT_FAILED)
@@ -158,13 +231,13 @@ class _Drain:
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    loop.call_soon_threadsafe(drain.lose_parent)
+    # Where the loop is closed, the process is about to end anyway.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(drain.lose_parent)
 
 
 def _announce(path: Path, address: str) -> None:
-    temporary = path.with_suffix(".partial")
     try:
-        temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, json.dumps({"address": address, "pid": os.getpid()}))
     except OSError as error:
         raise UserError(f"--announce: cannot write {path}: {error.strerror}") from None

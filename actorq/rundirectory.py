@@ -14,6 +14,7 @@ from typing import Any
 from actorq import settings
 from actorq.config import RunConfig
 from actorq.errors import InvalidInputError, UserError
+from actorq.files import replace_file
 
 RUNS = Path("runs")
 
@@ -88,7 +89,7 @@ class RunDirectory:
         """Write the configuration in place of the one there is, whole or not at all, and make the folders."""
         for folder in (self.logs, self.announcement("").parent):
             folder.mkdir(exist_ok=True)
-        _replace(self.config, settings.to_yaml(config))
+        replace_file(self.config, settings.to_yaml(config))
 
     def config_tree(self) -> dict[str, Any]:
         """The configuration as it was written; raises UserError when there is none."""
@@ -103,7 +104,7 @@ class RunDirectory:
 
     def write_addresses(self, addresses: Addresses) -> None:
         """Tell other programs where the run's processes are."""
-        _replace(self.addresses, json.dumps(asdict(addresses), indent=2) + "\n")
+        replace_file(self.addresses, json.dumps(asdict(addresses), indent=2) + "\n")
 
     def read_addresses(self) -> Addresses:
         """Where the run's processes are, or were; raises InvalidInputError when the file is not what was written."""
@@ -181,9 +182,3 @@ def newest_run(runs: Path = RUNS) -> RunDirectory:
 
 def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -7,6 +7,7 @@ underscores of field names are dashes in flags.
 
 import argparse
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +24,24 @@ from actorq.errors import UserError
 T = TypeVar("T", bound=BaseModel)
 
 ENVIRONMENT_PREFIX = "ACTORQ_"
+# What Kubernetes puts into every container for each service of its namespace: "service links". A service actorq-learner
+# gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
+_SERVICE_LINK = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$", re.ASCII
+)
 
 
 class Settings(BaseModel):
     """Base of all settings: frozen, finite, and nothing that is not declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class DefaultText:
+    """Put into a field's annotation: what help says of a default that is found out later."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -51,14 +64,34 @@ class Leaf:
     @property
     def help(self) -> str:
         """Description, choices and default in a line."""
-        default = self.field.get_default(call_default_factory=True)
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        suffix = "" if self.field.is_required() else f" (default: {'none' if shown is None else shown})"
+        suffix = "" if self.field.is_required() else f" (default: {self._default()})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
+
+    def _default(self) -> str:
+        for extra in self.field.metadata:
+            if isinstance(extra, DefaultText):
+                return extra.text
+        default = self.field.get_default(call_default_factory=True)
+        return value_text(default)
+
+
+def value_text(value: object) -> str:
+    """A setting's value as it is given in a flag."""
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong flag in one line instead of printing the usage, which is long here."""
+
+    def section(self, title: str, description: str) -> Any:
+        """The group of flags with that title, made when there is none; a second description is added to the first."""
+        for group in self._action_groups:
+            if group.title == title:
+                group.description = f"{group.description} {description}"
+                return group
+        return self.add_argument_group(title, description)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -84,14 +117,17 @@ def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]
             yield Leaf((*path, name), field)
 
 
-def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
-    """Declare a flag for each setting, grouped by section; unset flags are absent from the parsed namespace."""
+def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run") -> None:
+    """Declare a flag for each setting, grouped by section; unset flags are absent from the parsed namespace.
+
+    title: of the group of the settings that are in no section.
+    """
     groups: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(model):
         section = leaf.path[:-1]
         if section not in groups:
-            title = ".".join(section) if section else "run"
-            groups[section] = parser.add_argument_group(title, _section_description(model, section))
+            name = ".".join(section) if section else title
+            groups[section] = parser.section(name, _section_description(model, section))
         kind = _plain_type(leaf.field.annotation)
         options: dict[str, Any] = {"dest": ".".join(leaf.path), "default": argparse.SUPPRESS, "help": leaf.help}
         if kind is bool:
@@ -121,11 +157,17 @@ def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> 
     return tree
 
 
-def check_environment(models: Sequence[type[BaseModel]], environment: Mapping[str, str]) -> None:
-    """Raise UserError for a variable with this project's prefix that is no setting: most likely a slip."""
+def check_environment(
+    models: Sequence[type[BaseModel]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
+) -> None:
+    """Raise UserError for a variable with this project's prefix that is no setting: most likely a slip.
+
+    elsewhere: names of settings that other programs have; one environment may serve them all.
+    """
     known = {leaf.variable for model in models for leaf in leaves(model)}
+    known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _SERVICE_LINK.search(name):
             raise UserError(f"environment variable {name} is no setting{_suggest(name, known)}")
 
 
@@ -144,14 +186,17 @@ def from_file(path: Path) -> dict[str, Any]:
     return tree
 
 
-def share(tree: Any, name: str, models: Sequence[type[BaseModel]]) -> list[dict[str, Any]]:
+def share(
+    tree: Any, name: str, models: Sequence[type[BaseModel]], elsewhere: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Split the section `name` of a file among the models that declare its settings.
 
-    What none of them declares goes to the first, which refuses it. Raises UserError when it is no section.
+    What none of them declares goes to the first, which refuses it, unless it is a setting that other programs have:
+    `elsewhere`. Raises UserError when it is no section.
     """
     if not isinstance(tree, dict):
         raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")
-    declared = {field for model in models for field in model.model_fields}
+    declared = {field for model in models for field in model.model_fields} | set(elsewhere)
     return [
         {key: value for key, value in tree.items() if key in model.model_fields or (not index and key not in declared)}
         for index, model in enumerate(models)
@@ -205,8 +250,11 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _merge(target: dict[str, Any], source: dict[str, Any]) -> None:
+    """Put `source` over `target`, which shares no section with it afterwards."""
     for name, value in source.items():
-        if isinstance(value, dict) and isinstance(target.get(name), dict):
+        if isinstance(value, dict):
+            below = target.get(name)
+            target[name] = below if isinstance(below, dict) else {}
             _merge(target[name], value)
         else:
             target[name] = value

@@ -32,7 +32,6 @@ class RunSpec:
 
     run_id: str
     environment_id: str
-    seed: int
     environments_per_actor: int
     segment_length: int
     max_segment_bytes: int
@@ -48,12 +47,14 @@ class Membership:
     """A learner's answer to an actor that joins: the run, its place in it, and where to go on.
 
     epsilons: exploration rate of each of its environments.
+    seed: of its environments and exploration, another one in each of its lives.
     """
 
     run: RunSpec
     actor_index: int
     epsilons: tuple[float, ...]
     resume_after_sequence: int
+    seed: int
 
 
 @dataclass(frozen=True)

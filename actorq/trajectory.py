@@ -139,6 +139,12 @@ class Segment:
         ):
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
         self._check_spans(steps)
+        for episode in self.episodes:
+            if not (np.isfinite(episode.episode_return) and episode.length >= 1 and episode.environment < environments):
+                raise InvalidInputError(
+                    f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
+                    f"{environments}, got {episode}"
+                )
 
     def _check_spans(self, steps: int) -> None:
         starts = [span.first_step for span in self.spans]

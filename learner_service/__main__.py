@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import torch
@@ -13,10 +14,11 @@ from pydantic import Field
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ActorQError
+from actorq.errors import ActorQError, UserError
 from actorq.process import (
     EXIT_BUDGET_ENDED,
     EXIT_OK,
+    EXIT_STOPPED,
     ProcessSettings,
     main,
     parse_arguments,
@@ -32,7 +34,13 @@ from learner_service.servicer import LearnerServicer
 
 _log = logging.getLogger(__name__)
 
-_EVENTS_PERIOD_S = 1.0
+_EXIT_CODES = {
+    RunState.SOLVED: EXIT_OK,
+    RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,
+    RunState.STOPPED: EXIT_STOPPED,
+}
+# Between two events for TensorBoard.
+_PERIOD_S = 1.0
 # What actors and watchers get to hear that the run is over before the server stops.
 _FAREWELL_S = 3.0
 
@@ -61,24 +69,26 @@ class LearnerService:
         return (learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name,)
 
     async def run(self, address: str) -> int:
-        """Train until the run is over; 0 when it was solved or stopped, 3 when its budget ended."""
+        """Train until the run is over; 0 when it was solved, 3 when its budget ended, 4 when it was stopped."""
         run = self._run
         await run.restore()
-        while not run.over.is_set():
+        while not run.over.is_set() and run.fault is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVENTS_PERIOD_S):
+                async with asyncio.timeout(_PERIOD_S):
                     await run.over.wait()
+            run.clock.beat()
             self._reporter.write_events()
-            fault = run.fault()
-            if fault is not None:
-                raise ActorQError(f"the run cannot go on: {fault}") from fault
+        if run.fault is not None:
+            self._raise(run.fault)
         self._reporter.write_summary(self._directory / "summary.json")
         await run.farewell(_FAREWELL_S)
-        if run.training is not None:
-            await asyncio.to_thread(run.training.close)
-        run.events.close()
-        run.evaluations.close()
-        return EXIT_BUDGET_ENDED if run.state is RunState.BUDGET_ENDED else EXIT_OK
+        await run.close()
+        return _EXIT_CODES[run.state]
+
+    def _raise(self, fault: BaseException) -> NoReturn:
+        if isinstance(fault, UserError):
+            raise fault
+        raise ActorQError(f"the run cannot go on: {fault}") from fault
 
     def begin_drain(self) -> None:
         """SIGTERM: save everything and tell the actors."""

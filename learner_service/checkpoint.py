@@ -66,7 +66,7 @@ class Checkpoints:
         for number, folder in enumerate(folders):
             try:
                 state = _load(folder)
-            except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
                 _log.error("checkpoint %s is damaged, trying the one before: %s", folder, error)
                 continue
             for damaged in folders[:number]:

@@ -42,6 +42,7 @@ class Credits:
         self._waiting: deque[ActorStream] = deque()
         self._loop = loop
         self._pump_is_due = False
+        self._stopped = False
         limiter.on_inserts_possible(self._pump_soon)
 
     def open(self, stream: ActorStream) -> None:
@@ -64,6 +65,10 @@ class Credits:
         stream.acknowledge(sequence)
         self._pump()
 
+    def stop(self) -> None:
+        """The run is ending: grant nothing more."""
+        self._stopped = True
+
     def close(self, stream: ActorStream) -> None:
         """A stream ended: what it did not use of its grants is free for others."""
         if stream in self._waiting:
@@ -80,7 +85,7 @@ class Credits:
 
     def _pump(self) -> None:
         self._pump_is_due = False
-        while self._waiting:
+        while self._waiting and not self._stopped:
             stream = self._waiting[0]
             if stream.credit - stream.acknowledged >= _WINDOW:
                 self._waiting.popleft()

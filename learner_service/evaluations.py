@@ -2,12 +2,15 @@
 
 import json
 import os
+from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from actorq.trajectory import Evaluation
 from learner_service.members import Member
+
+_CURVE_POINTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -35,45 +38,43 @@ class Entry:
 class EvaluationLog:
     """One JSON object per line, appended. Like the replay, it outlives a killed process without a flush.
 
-    All entries are kept in memory too: some 500 bytes each, a few per minute.
+    count: evaluations so far. curve: a point for each, the last `_CURVE_POINTS` of them. newest: None before the first.
     """
 
     def __init__(self, path: Path) -> None:
+        self.count = 0
+        self.curve: deque[dict[str, Any]] = deque(maxlen=_CURVE_POINTS)
+        self.newest: Evaluation | None = None
+        self._last: dict[tuple[str, int], int] = {}
         self._file = path.open("ab")
-        self.entries: list[Entry] = []
-        for line in path.read_bytes().splitlines(keepends=True):
-            # A killed process may leave a part of a line at the end: it was never acknowledged.
-            if line.endswith(b"\n"):
-                self.entries.append(_from_json(json.loads(line)))
-            else:
-                os.truncate(path, path.stat().st_size - len(line))
-
-    @property
-    def newest(self) -> Evaluation | None:
-        """The newest evaluation, None before the first."""
-        return self.entries[-1].evaluation if self.entries else None
+        with path.open("rb") as written:
+            for line in written:
+                if line.endswith(b"\n"):
+                    self._note(_from_json(json.loads(line)))
+                else:
+                    # A killed process left a part of a line: it was never acknowledged.
+                    os.truncate(path, path.stat().st_size - len(line))
 
     def append(self, member: Member, evaluation: Evaluation, environment_steps: int, wall_clock_s: float) -> None:
         """Write an evaluation; when it returns, the evaluation may be acknowledged."""
         entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)
         self._file.write(json.dumps(asdict(entry)).encode() + b"\n")
         self._file.flush()
-        self.entries.append(entry)
+        self._note(entry)
 
     def last_sequence(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
-        return max(
-            (
-                entry.evaluation.sequence
-                for entry in self.entries
-                if (entry.evaluator, entry.incarnation) == (member.name, member.incarnation)
-            ),
-            default=0,
-        )
+        return self._last.get((member.name, member.incarnation), 0)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _note(self, entry: Entry) -> None:
+        self.count += 1
+        self.curve.append(entry.point())
+        self.newest = entry.evaluation
+        self._last[(entry.evaluator, entry.incarnation)] = entry.evaluation.sequence
 
 
 def _from_json(values: dict[str, Any]) -> Entry:

@@ -3,6 +3,8 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from actorq.errors import InvalidInputError
 from actorq.trajectory import EnvironmentSpec, Segment
@@ -11,6 +13,20 @@ from learner_service.replay import ReplayBuffer
 from learner_service.statistics import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IntakeStatistics:
+    """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme."""
+
+    episodes: int
+    mean_return: float | None
+    staleness_p50: float
+    staleness_p99: float
+    transitions_by_scheme: dict[str, int]
+
+
+NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
 
 
 class Intake:
@@ -27,9 +43,9 @@ class Intake:
         self._scheme = scheme
         self._published_version = published_version
         self._lock = threading.Lock()
-        self.episodes = Episodes()
-        self.staleness = StalenessHistogram()
-        self.transitions_by_scheme: dict[str, int] = {}
+        self._episodes = Episodes()
+        self._staleness = StalenessHistogram()
+        self._by_scheme: dict[str, int] = {}
 
     def insert(self, member: Member, segment: Segment, reserved: int) -> None:
         """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
@@ -38,6 +54,10 @@ class Intake:
         """
         try:
             segment.check(self._spec)
+            if segment.steps * segment.environments > reserved:
+                raise InvalidInputError(
+                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
+                )
             self._check_policies(segment)
         except InvalidInputError:
             self._replay.limiter.release(reserved)
@@ -46,25 +66,56 @@ class Intake:
             _log.info("%s sent segment %d again: dropped", member.name, segment.sequence)
             return
         with self._lock:
-            steps = segment.valid.sum(axis=1)
-            behind = self._published_version() - segment.policy_versions().repeat(steps)
-            self.staleness.add(behind)
-            for span, stop in zip(segment.spans, [s.first_step for s in segment.spans[1:]] + [None], strict=True):
-                acted = int(steps[span.first_step : stop].sum())
-                self.transitions_by_scheme[span.scheme] = self.transitions_by_scheme.get(span.scheme, 0) + acted
-            for episode in segment.episodes:
-                self.episodes.add(episode.episode_return)
+            self._count(segment)
 
     def resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
         source = member.source(0)
         return self._replay.last_sequences().get((source.actor_key, source.incarnation), 0)
 
+    def statistics(self) -> IntakeStatistics:
+        """What has been stored so far."""
+        with self._lock:
+            return IntakeStatistics(
+                episodes=self._episodes.count,
+                mean_return=self._episodes.mean_return,
+                staleness_p50=self._staleness.percentile(50),
+                staleness_p99=self._staleness.percentile(99),
+                transitions_by_scheme=dict(self._by_scheme),
+            )
+
+    def state(self) -> dict[str, Any]:
+        """The statistics for a checkpoint."""
+        with self._lock:
+            return {
+                "episodes": self._episodes.state(),
+                "staleness": self._staleness.state(),
+                "transitions_by_scheme": dict(self._by_scheme),
+            }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        with self._lock:
+            self._episodes.load_state(state["episodes"])
+            self._staleness.load_state(state["staleness"])
+            self._by_scheme.update(state["transitions_by_scheme"])
+
     def account_for(self, stored: int) -> None:
         """After a crash the log has transitions that the last checkpoint has not counted: only our scheme's get in."""
-        missing = stored - sum(self.transitions_by_scheme.values())
-        if missing:
-            self.transitions_by_scheme[self._scheme] = self.transitions_by_scheme.get(self._scheme, 0) + missing
+        with self._lock:
+            missing = stored - sum(self._by_scheme.values())
+            if missing > 0:
+                self._by_scheme[self._scheme] = self._by_scheme.get(self._scheme, 0) + missing
+
+    def _count(self, segment: Segment) -> None:
+        steps = segment.valid.sum(axis=1)
+        self._staleness.add(self._published_version() - segment.policy_versions().repeat(steps))
+        stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
+        for span, stop in zip(segment.spans, stops, strict=True):
+            acted = int(steps[span.first_step : stop].sum())
+            self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
+        for episode in segment.episodes:
+            self._episodes.add(episode.episode_return)
 
     def _check_policies(self, segment: Segment) -> None:
         # No upper bound: after a crash the learner may have forgotten versions that actors already have.

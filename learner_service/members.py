@@ -11,18 +11,23 @@ from actorq.trajectory import Role
 from learner_service.replay import SegmentSource
 
 _MAX_MEMBERS = 20_000
+_MOST_STATUSES = 1000
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Member:
-    """One actor or evaluator, in its newest incarnation. It holds its index until it has left."""
+    """One actor or evaluator, in its newest incarnation. It holds its index until it has left.
+
+    life: how often this index has been given out, this time included.
+    """
 
     name: str
     role: Role
     index: int
     incarnation: int
+    life: int = 1
     state: Literal["joined", "connected", "left"] = "joined"
     report: ActorReport | None = None
 
@@ -39,6 +44,7 @@ class Members:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._lives: dict[tuple[Role, int], int] = {}
         self._lock = threading.Lock()
 
     def join(self, name: str, incarnation: int, role: Role) -> Member:
@@ -56,7 +62,9 @@ class Members:
                 return known
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_those_who_left()
-            member = Member(name, role, self._free_index(name, role), incarnation)
+            index = self._free_index(name, role)
+            life = self._lives[role, index] = self._lives.get((role, index), 0) + 1
+            member = Member(name, role, index, incarnation, life)
             self._members[name] = member
             _log.info("%s joined as %s %d", name, role, member.index)
             return member
@@ -71,7 +79,7 @@ class Members:
             return member
 
     def disconnect(self, member: Member) -> None:
-        """An actor's stream closed."""
+        """An actor's stream closed: its index is free, and it has to join again."""
         with self._lock:
             member.state = "left"
 
@@ -81,9 +89,10 @@ class Members:
             member.report = report
 
     def statuses(self) -> tuple[ActorStatus, ...]:
-        """All members, actors first, by index."""
+        """Those who have joined and not left, actors first, by index; at most 1000 of them."""
         with self._lock:
-            members = sorted(self._members.values(), key=lambda member: (member.role, member.index, member.name))
+            present = [member for member in self._members.values() if member.state != "left"]
+            members = sorted(present, key=lambda member: (member.role, member.index))[:_MOST_STATUSES]
             return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
 
     def connected(self, role: Role) -> int:

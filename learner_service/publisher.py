@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, UnavailableError
 from actorq.policy import CALIBRATION_PREFIX, PolicyGraph
 from actorq.status import Receipt
 from actorq.trajectory import Evaluation
@@ -65,7 +65,10 @@ class Publisher:
         self._snapshot: tuple[int, Snapshot] | None = None
         self._sent_version = 0
         self._received_version = 0
+        self._refused_version = 0
         self._evaluations: deque[Evaluation] = deque(maxlen=100)
+        # With the version that was sent last before each.
+        self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
         self._connected = False
         self._fault: ActorQError | None = None
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -110,10 +113,10 @@ class Publisher:
     def flush(self, timeout_s: float) -> bool:
         """Wait until the newest version has been received and all evaluations sent.
 
-        False when it takes too long, and at once when there is a fault.
+        False when it takes too long, and at once when there is a fault or the publisher is closed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._flushed() or self._fault is not None, timeout_s)
+            self._changed.wait_for(lambda: self._flushed() or self._fault is not None or self._stop.is_set(), timeout_s)
             return self._flushed()
 
     def close(self) -> None:
@@ -171,8 +174,13 @@ class Publisher:
         if not isinstance(error, grpc.RpcError):
             raise error
         translated = error_from_rpc(error, self._client.peer)
-        if isinstance(translated, InvalidInputError):
-            # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good.
+        with self._changed:
+            sending = self._connected and self._sent_version > self._received_version
+            if sending and isinstance(translated, InvalidInputError):
+                self._refused_version = self._sent_version
+        if sending and isinstance(translated, InvalidInputError | ConflictError):
+            # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good. And a
+            # stream that broke may have left the quantizer with a version that we believe unsent.
             raise UnavailableError(f"version {self._sent_version} was refused: {translated}") from error
         raise translated from error
 
@@ -186,12 +194,17 @@ class Publisher:
                     self._snapshot = (self._version, self._snapshot[1])
             self._received_version = message.newest_version
             self._connected = True
+            self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
+            self._unconfirmed.clear()
             ready.append(message)
             self._changed.notify_all()
 
     def _take_receipt(self, receipt: Receipt) -> None:
         with self._changed:
             self._received_version = max(self._received_version, receipt.version)
+            # The stream is in order: what was sent before this version has arrived.
+            while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
+                self._unconfirmed.popleft()
             self._changed.notify_all()
         self._on_receipt(receipt)
 
@@ -220,10 +233,12 @@ class Publisher:
             while not (self._stop.is_set() or ended.is_set()):
                 if self._evaluations:
                     evaluation = self._evaluations.popleft()
+                    self._unconfirmed.append((self._sent_version, evaluation))
                     self._changed.notify_all()
                     return evaluation
                 waiting_for_receipts = sent - self._received_version >= _IN_FLIGHT
-                if self._snapshot is not None and self._snapshot[0] > sent and not waiting_for_receipts:
+                already = max(sent, self._refused_version)
+                if self._snapshot is not None and self._snapshot[0] > already and not waiting_for_receipts:
                     self._sent_version = self._snapshot[0]
                     return self._snapshot
                 self._changed.wait()

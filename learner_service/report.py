@@ -5,8 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from actorq.status import Energy, ProcessUsage, RunState, RunStatus
-from actorq.telemetry.process_stats import measure_process
+from actorq.files import replace_file
+from actorq.status import RunState, RunStatus
+from learner_service.intake import NOTHING_STORED
 from learner_service.run import Run
 from learner_service.statistics import RateMeter
 
@@ -22,46 +23,37 @@ class Reporter:
     def status(self) -> RunStatus:
         """How the run goes now."""
         run, training = self._run, self._run.training
-        run.note_process(measure_process("learner", "learner"))
-        for actor in run.members.statuses():
-            if actor.report is not None:
-                run.note_process(actor.report.process)
+        run.resources.note_self()
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
-        energy = run.ledger.snapshot()
-        per_process = {key.partition("/")[2]: share.kwh for key, share in energy.per_process.items()}
+        stored = training.intake.statistics() if training else NOTHING_STORED
         emitted = (
             [policy for policy in run.receipt.policies if policy.scheme == run.config.scheme] if run.receipt else []
         )
         return RunStatus(
-            run_id=run.run_id,
+            run_id=run.identity.run_id,
             state=run.state,
             environment_id=run.config.environment,
             algorithm=run.config.algorithm,
-            elapsed_s=run.elapsed_s,
+            elapsed_s=run.clock.elapsed_s,
             environment_steps=steps,
             environment_steps_per_s=self._steps_rate.rate(steps),
             updates=updates,
             updates_per_s=self._updates_rate.rate(updates),
             samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
-            episodes=training.intake.episodes.count if training else 0,
-            training_return=training.intake.episodes.mean_return if training else None,
+            episodes=stored.episodes,
+            training_return=stored.mean_return,
             evaluation=run.evaluations.newest,
             target_return=run.target_return,
             max_environment_steps=run.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,
-            staleness_p50=training.intake.staleness.percentile(50) if training else 0.0,
-            staleness_p99=training.intake.staleness.percentile(99) if training else 0.0,
+            staleness_p50=stored.staleness_p50,
+            staleness_p99=stored.staleness_p99,
             emitted=emitted[0] if emitted else None,
             quantizer_connected=training.publisher.connected if training else False,
             actors=run.members.statuses(),
-            processes=tuple(ProcessUsage(stats, per_process.get(stats.name, 0.0)) for stats in run.processes.values()),
-            energy=Energy(
-                kwh=energy.kwh,
-                co2_kg=energy.co2_kg,
-                method=energy.method,
-                kwh_per_service={service: share.kwh for service, share in energy.per_service.items()},
-            ),
+            processes=run.resources.usages(),
+            energy=run.resources.energy(),
             starved_s=training.replay.limiter.starved_seconds if training else 0.0,
             loss=training.trainer.loss if training else 0.0,
             activation_s=run.activation.median,
@@ -73,9 +65,7 @@ class Reporter:
 
     def write_summary(self, path: Path) -> None:
         """Write summary.json atomically."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(self._summary(), indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        replace_file(path, json.dumps(self._summary(), indent=2) + "\n")
 
     def _summary(self) -> dict[str, Any]:
         run, status = self._run, self.status()
@@ -109,7 +99,7 @@ class Reporter:
             "emission_ms": _milliseconds(run.emission.median),
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
             "fidelity": emitted and {**vars(emitted.fidelity)},
-            "transitions_by_scheme": run.training.intake.transitions_by_scheme if run.training else {},
+            "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),
             "peak_memory_mb": {
                 usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
@@ -120,7 +110,8 @@ class Reporter:
                 "method": status.energy.method,
                 "per_service": {name: {"kwh": kwh} for name, kwh in status.energy.kwh_per_service.items()},
             },
-            "evaluations": [entry.point() for entry in run.evaluations.entries],
+            "evaluations_taken": run.evaluations.count,
+            "evaluations": list(run.evaluations.curve),
         }
 
 

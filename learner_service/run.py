@@ -1,33 +1,35 @@
-"""A run: what it is, who takes part, how it goes, and how it ends."""
+"""A run: who takes part, how it goes, and how it ends."""
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ConflictError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.status import ActorReport, Membership, Receipt, RunSpec, RunState
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy
-from actorq.telemetry.process_stats import ProcessStats, measure_process
+from actorq.telemetry.energy import EnergyLedger
+from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from learner_service.checkpoint import Checkpoints
 from learner_service.credits import ActorStream, Credits
 from learner_service.evaluations import EvaluationLog
 from learner_service.events import EventLog
+from learner_service.identity import RunClock, RunIdentity
 from learner_service.members import Member, Members
+from learner_service.resources import Resources
 from learner_service.statistics import Samples
 from learner_service.training import Training, build_training
 
 _log = logging.getLogger(__name__)
 
 # What a run waits at its end for the evaluation of its last policy, and for the quantizer to store it.
-_FINAL_EVALUATION_S = 20.0
+_FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
 
 
@@ -39,10 +41,9 @@ class Run:
 
     def __init__(self, config: RunConfig, directory: Path, client: QuantizerClient, resume: bool) -> None:
         self.config = config
-        self.directory = directory
+        self.identity = RunIdentity.claim(directory, resume)
+        self.clock = RunClock(directory, measure_process("learner", "learner").started_at)
         self.members = Members()
-        self.ledger = EnergyLedger()
-        self.processes: dict[str, ProcessStats] = {}
         self.activation = Samples()
         self.emission = Samples()
         self.receipt: Receipt | None = None
@@ -52,27 +53,21 @@ class Run:
         self.over = asyncio.Event()
         self._client = client
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
-        self._building = asyncio.Lock()
+        self._restored = self._checkpoints.load_newest() if resume else None
+        if self._restored is not None:
+            self._check_same_run(self._restored.values)
+        energy = EnergyLedger.from_state(self._restored.values["energy"]) if self._restored else None
+        self.resources = Resources(energy)
+        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
+        self.events = EventLog(directory / "events")
+        self._known_spec = self.identity.read_environment()
+        self._building: asyncio.Task[Training] | None = None
         self._streams: set[ActorStream] = set()
         self._credits: Credits | None = None
         self._evaluated = asyncio.Event()
         self._left = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
-        self._started = time.monotonic()
-        # A run begins with its process: importing PyTorch is part of what it costs.
-        self._elapsed_before = time.time() - measure_process("learner", "learner").started_at
-        self.run_id = _claim_directory(directory, resume)
-        self._restored = self._checkpoints.load_newest() if resume else None
-        if self._restored is not None:
-            self._restore_values(self._restored.values)
-        self._known_spec = _read_spec(directory)
-        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
-        self.events = EventLog(directory / "events")
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of the run over all lives of the learner."""
-        return self._elapsed_before + time.monotonic() - self._started
+        self._fault: BaseException | None = None
 
     @property
     def target_return(self) -> float | None:
@@ -95,6 +90,18 @@ class Run:
         collecting = self.training.replay.total_transitions < self.config.replay.min_size
         return RunState.COLLECTING if collecting else RunState.TRAINING
 
+    @property
+    def fault(self) -> BaseException | None:
+        """What broke the run from inside, such as settings that do not fit the environment, or a failed trainer."""
+        if self._fault is not None or self.training is None:
+            return self._fault
+        return self.training.trainer.fault or self.training.publisher.fault
+
+    async def restore(self) -> None:
+        """Go on at once with what is on disk, before the first actor is back."""
+        if self._known_spec is not None:
+            await self._prepare(self._known_spec)
+
     def join(self, name: str, incarnation: int, role: Role) -> Membership:
         """Take in an actor and tell it all it needs."""
         if self.outcome is not None:
@@ -106,9 +113,8 @@ class Run:
         config = self.config
         return Membership(
             run=RunSpec(
-                run_id=self.run_id,
+                run_id=self.identity.run_id,
                 environment_id=config.environment,
-                seed=config.seed,
                 environments_per_actor=config.environments_per_actor,
                 segment_length=config.actor.segment_length,
                 max_segment_bytes=config.actor.max_segment_bytes,
@@ -121,6 +127,7 @@ class Run:
             actor_index=member.index,
             epsilons=config.epsilons(member.index) if role == "actor" else (),
             resume_after_sequence=self._resume_after(member),
+            seed=self._seed(member),
         )
 
     async def open_stream(self, name: str, incarnation: int, spec: EnvironmentSpec) -> ActorStream:
@@ -168,15 +175,25 @@ class Run:
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
         """Note an evaluation, acknowledge it, and end the run when it reached the target."""
-        assert self.training is not None
+        training = self.training
+        assert training is not None
         if evaluation.sequence <= stream.acknowledged:
             stream.acknowledge(stream.acknowledged)
             return
-        steps = self.training.replay.total_transitions
+        if (
+            stream.member.role != "evaluator"
+            or evaluation.scheme != self.config.scheme
+            or evaluation.policy_version < 1
+        ):
+            raise InvalidInputError(
+                f"evaluation: expected an evaluator's, of a published {self.config.scheme} policy, got the "
+                f"{stream.member.role}'s of version {evaluation.policy_version} {evaluation.scheme!r}"
+            )
+        steps = training.replay.total_transitions
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
-        self.evaluations.append(stream.member, evaluation, steps, self.elapsed_s)
+        self.evaluations.append(stream.member, evaluation, steps, self.clock.elapsed_s)
         self.events.evaluation(evaluation, steps, time.time())
-        self.training.publisher.evaluated(evaluation)
+        training.publisher.evaluated(evaluation)
         stream.acknowledge(evaluation.sequence)
         self._evaluated.set()
         if self.target_return is not None and evaluation.mean_return >= self.target_return:
@@ -186,22 +203,7 @@ class Run:
         """Note how an actor says it is."""
         self.members.report(stream.member, report)
         self.activation.add(report.activation_seconds)
-        self.note_process(report.process)
-
-    def note_process(self, stats: ProcessStats) -> None:
-        """Note a process's own report of its resources."""
-        # Peaks belong to the name, not to the life: a restarted process starts small.
-        known = self.processes.get(stats.name)
-        peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)
-        self.processes[stats.name] = ProcessStats(**{**vars(stats), "peak_resident_bytes": peak})
-        self.ledger.report_process(stats.name, stats.role, stats.node, stats.cpu_seconds, incarnation=stats.incarnation)
-
-    def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
-        """Take a node's energy from its meter, which is the first of `processes`."""
-        self.note_process(measure_process("learner", "learner"))
-        for stats in processes:
-            self.note_process(stats)
-        self.ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
+        self.resources.note(report.process)
 
     def pause(self) -> int:
         """Stop updating; returns the updates so far."""
@@ -225,14 +227,11 @@ class Run:
         if self.outcome is None:
             _log.info("the run ends: %s", outcome.value)
             self.outcome = outcome
+            if self._credits is not None:
+                self._credits.stop()
             self._finishing = asyncio.get_running_loop().create_task(self._finish())
         elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
             self.outcome = outcome
-
-    async def restore(self) -> None:
-        """Go on at once with what is on disk, before the first actor is back."""
-        if self._known_spec is not None:
-            await self._prepare(self._known_spec)
 
     async def farewell(self, timeout_s: float) -> None:
         """Wait until all actors have heard that the run is over and left, at most `timeout_s` seconds."""
@@ -242,11 +241,13 @@ class Run:
                     self._left.clear()
                     await self._left.wait()
 
-    def fault(self) -> BaseException | None:
-        """What broke the run from inside, such as a failed trainer."""
-        if self.training is None:
-            return None
-        return self.training.trainer.fault or self.training.publisher.fault
+    async def close(self) -> None:
+        """End all threads and close all files."""
+        if self.training is not None:
+            await asyncio.to_thread(self.training.close)
+        self.events.close()
+        self.evaluations.close()
+        self.clock.beat(ended=True)
 
     async def _finish(self) -> None:
         try:
@@ -257,15 +258,16 @@ class Run:
         for stream in self._streams:
             stream.stop = True
             stream.changed.set()
-        self.note_process(measure_process("learner", "learner"))
+        self.resources.note_self()
         self.state_when_over = self.outcome
         self.over.set()
 
     async def _finish_training(self, training: Training) -> None:
         await asyncio.to_thread(training.trainer.stop)
+        # First of all, so that nothing is lost when there is no time for the rest.
+        await asyncio.to_thread(self._write_checkpoint, training.trainer.updates)
         if self.outcome is RunState.BUDGET_ENDED and self.members.connected("evaluator"):
             await self._evaluate_last(training.trainer.publish())
-        self._write_checkpoint(training.trainer.updates)
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
 
     async def _evaluate_last(self, version: int) -> None:
@@ -283,53 +285,63 @@ class Run:
             _log.warning("the last policy, version %d, was not evaluated in time", version)
 
     async def _prepare(self, spec: EnvironmentSpec) -> Training:
-        async with self._building:
-            if self.training is None:
-                if spec.environment_id != self.config.environment:
-                    raise ConflictError(
-                        f"environment: the run is on {self.config.environment}, got {spec.environment_id}"
-                    )
-                training = await asyncio.to_thread(
-                    build_training,
-                    self.config,
-                    spec,
-                    self.directory,
-                    self.run_id,
-                    self._client,
-                    self._restored,
-                    self._write_checkpoint,
-                    self._take_receipt,
-                )
-                _write_spec(self.directory, spec)
-                transitions = self.config.actor.segment_length * self.config.environments_per_actor
-                self._credits = Credits(training.replay.limiter, transitions, asyncio.get_running_loop())
-                self.training = training
-            elif spec != self.training.spec:
-                raise ConflictError(f"environment: the run is on {self.training.spec}, got {spec}")
-            return self.training
+        if spec.environment_id != self.config.environment:
+            raise ConflictError(f"environment: the run is on {self.config.environment}, got {spec.environment_id}")
+        if self._building is None:
+            self._building = asyncio.create_task(self._build(spec))
+        # Shielded: an actor that leaves meanwhile must not take with it what all the others wait for.
+        training = await asyncio.shield(self._building)
+        if spec != training.spec:
+            raise ConflictError(f"environment: the run is on {training.spec}, got {spec}")
+        return training
+
+    async def _build(self, spec: EnvironmentSpec) -> Training:
+        loop = asyncio.get_running_loop()
+
+        def on_receipt(receipt: Receipt) -> None:
+            loop.call_soon_threadsafe(self._take_receipt, receipt)
+
+        try:
+            training, graph = await asyncio.to_thread(
+                build_training,
+                self.config,
+                spec,
+                self.identity.directory,
+                self.identity.run_id,
+                self._client,
+                self._restored,
+                self._write_checkpoint,
+                on_receipt,
+            )
+        except Exception as error:
+            # What an actor's environment brings to light is the run's fault, not the actor's.
+            self._fault = error
+            self.over.set()
+            raise
+        self.identity.write_environment(spec)
+        transitions = self.config.actor.segment_length * self.config.environments_per_actor
+        self._credits = Credits(training.replay.limiter, transitions, loop)
+        self.training = training
+        training.start(graph)
+        return training
 
     def _take_receipt(self, receipt: Receipt) -> None:
         self.receipt = receipt
         self.emission.add((receipt.emit_seconds,))
-        self.note_process(receipt.process)
+        self.resources.note(receipt.process)
 
     def _write_checkpoint(self, updates: int) -> Path:
+        """Called on the trainer's thread, or on another when that has ended."""
         assert self.training is not None
-        values = {
-            "elapsed_s": self.elapsed_s,
-            "energy": self.ledger.state(),
-        }
-        return self._checkpoints.save(self.training.state(updates, values))
+        return self._checkpoints.save(self.training.state(updates, {"energy": self.resources.state()}))
 
-    def _restore_values(self, values: dict[str, Any]) -> None:
+    def _check_same_run(self, values: dict[str, Any]) -> None:
         for name, configured in (("environment", self.config.environment), ("algorithm", self.config.algorithm)):
             if values[name] != configured:
                 raise UserError(
                     f"the checkpoint is of {name} {values[name]!r}, the configuration says {configured!r}; resume with "
                     f"--{name} {values[name]}, or start a new run in another --run-directory"
                 )
-        self._elapsed_before += values["elapsed_s"]
-        self.ledger = EnergyLedger.from_state(values["energy"])
 
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
@@ -337,35 +349,13 @@ class Run:
             return self.evaluations.last_sequence(member)
         return self.training.intake.resume_after(member) if self.training else 0
 
+    def _seed(self, member: Member) -> int:
+        """Of an actor's environments and exploration: the same for the same run, another one in each life."""
+        role = ("actor", "evaluator").index(member.role)
+        sequence = np.random.SeedSequence([self.config.seed, self.identity.lives, role, member.index, member.life])
+        return int(sequence.generate_state(1, np.uint64)[0])
+
     def _require_training(self) -> Training:
         if self.training is None or self.outcome is not None:
             raise ConflictError(f"the run is {self.state.value}: there is no training to control")
         return self.training
-
-
-def _claim_directory(directory: Path, resume: bool) -> str:
-    """Return the run's id, making it on the first start; never takes over another run's directory by accident."""
-    identity = directory / "run.json"
-    if identity.exists():
-        if not resume:
-            raise UserError(
-                f"--run-directory: {directory} holds a run already; add --resume to go on with it, or name another one"
-            )
-        return str(json.loads(identity.read_text(encoding="utf-8"))["run_id"])
-    directory.mkdir(parents=True, exist_ok=True)
-    run_id = uuid.uuid4().hex
-    partial = identity.with_suffix(".partial")
-    partial.write_text(json.dumps({"run_id": run_id, "started_at": time.time()}), encoding="utf-8")
-    partial.replace(identity)
-    return run_id
-
-
-def _write_spec(directory: Path, spec: EnvironmentSpec) -> None:
-    partial = directory / "environment.partial"
-    partial.write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    partial.replace(directory / "environment.json")
-
-
-def _read_spec(directory: Path) -> EnvironmentSpec | None:
-    path = directory / "environment.json"
-    return EnvironmentSpec.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

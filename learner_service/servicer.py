@@ -120,7 +120,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> learner_pb2.ReportEnergyResponse:
         """Take a node's energy."""
         processes = tuple(wire.process_from_proto(stats) for stats in request.processes)
-        self._run.report_energy(wire.node_energy_from_proto(request.energy), processes)
+        self._run.resources.report_energy(wire.node_energy_from_proto(request.energy), processes)
         return learner_pb2.ReportEnergyResponse()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.config import RunConfig
+from actorq.errors import ConflictError
 from learner_service.algorithms import Algorithm
 from learner_service.policy_graph import snapshot_parameters
 from learner_service.publisher import Publisher, Snapshot
@@ -62,6 +63,7 @@ class Trainer:
         self._saved_path: Path | None = None
         self._recent: NDArray[Any] | None = None
         self._fault: BaseException | None = None
+        self._ended = False
         self.updates = updates
         self.loss = 0.0
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
@@ -85,9 +87,9 @@ class Trainer:
             self._saved_path = None
             self._requests.save = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._saved_path is not None or not self._thread.is_alive())
+            self._changed.wait_for(lambda: self._saved_path is not None or self._ended)
             if self._saved_path is None:
-                raise RuntimeError("the trainer has ended; its last checkpoint is on disk")
+                raise ConflictError("training has ended: its last checkpoint is on disk or about to be")
             return self._saved_path
 
     def stop(self) -> None:
@@ -126,7 +128,7 @@ class Trainer:
                 self._save_if_asked_or_due()
                 if self._requests.paused:
                     with self._changed:
-                        self._changed.wait_for(lambda: not self._requests.paused or self._requests.stop, _WAIT_S)
+                        self._changed.wait_for(self._has_work, _WAIT_S)
                 elif self._replay.limiter.await_sample(_UPDATES_PER_SAMPLE * self._algorithm.batch_size, _WAIT_S):
                     self._train()
         except BaseException as error:
@@ -134,7 +136,11 @@ class Trainer:
             self._fault = error
         finally:
             with self._changed:
+                self._ended = True
                 self._changed.notify_all()
+
+    def _has_work(self) -> bool:
+        return not self._requests.paused or self._requests.stop or self._requests.save
 
     def _train(self) -> None:
         batch, sampled = self._replay.sample(_UPDATES_PER_SAMPLE, self._algorithm.batch_size)

@@ -11,7 +11,8 @@ import numpy as np
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import UserError
+from actorq.errors import ConflictError, ExhaustedError, UserError
+from actorq.policy import PolicyGraph
 from actorq.status import Receipt
 from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import MAX_SEGMENT_BYTES
@@ -44,6 +45,11 @@ class Training:
     trainer: Trainer
     rng: np.random.Generator
 
+    def start(self, graph: PolicyGraph) -> None:
+        """Publish the first policy and begin to train."""
+        self.trainer.start()
+        self.publisher.start(graph)
+
     def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
         """What a checkpoint must hold; `values` are the run's own."""
         return LearnerState(
@@ -56,9 +62,7 @@ class Training:
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
-                "episodes": self.intake.episodes.state(),
-                "staleness": self.intake.staleness.state(),
-                "transitions_by_scheme": self.intake.transitions_by_scheme,
+                "intake": self.intake.state(),
             },
         )
 
@@ -78,16 +82,39 @@ def build_training(
     state: LearnerState | None,
     save: Callable[[int], Path],
     on_receipt: Callable[[Receipt], None],
-) -> Training:
-    """Build and start everything, from a checkpoint's `state` when there is one; blocks for a second or two.
+) -> tuple[Training, PolicyGraph]:
+    """Build everything, from a checkpoint's `state` when there is one; blocks for a second or two.
 
-    Raises UserError when algorithm and environment, or checkpoint and networks, do not fit.
+    Returns the training, not yet started, and the graph to start it with. Raises UserError when algorithm, environment,
+    replay or checkpoint do not fit; then nothing stays open.
     """
     _check_segment_size(config, spec)
     algorithm = make_algorithm(config, spec)
     rng = np.random.default_rng(config.seed)
-    replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
+    try:
+        replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
+    except (ConflictError, ExhaustedError) as error:
+        raise UserError(str(error)) from error
     _log.info("replay: %d rows, %.1f MB on disk", replay.capacity, replay.nbytes / 1e6)
+    try:
+        return _assemble(config, spec, algorithm, replay, rng, run_id, client, state, save, on_receipt)
+    except BaseException:
+        replay.close()
+        raise
+
+
+def _assemble(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    algorithm: Algorithm,
+    replay: ReplayBuffer,
+    rng: np.random.Generator,
+    run_id: str,
+    client: QuantizerClient,
+    state: LearnerState | None,
+    save: Callable[[int], Path],
+    on_receipt: Callable[[Receipt], None],
+) -> tuple[Training, PolicyGraph]:
     values = state.values if state else {}
     publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=values.get("version", 0) + 1)
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
@@ -96,9 +123,7 @@ def build_training(
     intake.account_for(replay.total_transitions)
     graph = export_policy_graph(algorithm.policy, spec)
     trainer = Trainer(config, algorithm, replay, publisher, save, updates=state.updates if state else 0)
-    trainer.start()
-    publisher.start(graph)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, rng)
+    return Training(spec, algorithm, replay, intake, publisher, trainer, rng), graph
 
 
 def _open_replay(
@@ -129,9 +154,7 @@ def _restore(
         ) from None
     replay.load_state_dict(state.values["limiter"])
     rng.bit_generator.state = state.values["rng"]
-    intake.episodes.load_state(state.values["episodes"])
-    intake.staleness.load_state(state.values["staleness"])
-    intake.transitions_by_scheme.update(state.values["transitions_by_scheme"])
+    intake.load_state(state.values["intake"])
 
 
 def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -8,12 +8,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from actorq.errors import ConflictError, InvalidInputError, NotFoundError
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
 from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.trajectory import Evaluation
 from quantizer_service.fidelity import Reference, measure
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
+from quantizer_service.reader import PolicyReader
 from quantizer_service.schemes import scheme_named
 from quantizer_service.store import PolicyStore
 
@@ -47,18 +48,19 @@ class _Newest:
 
 
 class Emitter:
-    """Emits and retains the policies of one run."""
+    """Emits and retains the policies of one run.
 
-    def __init__(self, store: PolicyStore) -> None:
+    store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what is emitted
+    on demand is kept in memory.
+    """
+
+    def __init__(self, store: PolicyReader) -> None:
         self._store = store
+        self._writable = store if isinstance(store, PolicyStore) else None
+        self._served: dict[tuple[int, str], Policy] = {}
         self._topologies: dict[bytes, _Topology] = {}
-        self._newest: _Newest | None = None
+        self._newest = _newest(store)
         self._highest = store.highest_version
-        if version := store.newest_version:
-            self._newest = _Newest(store.checkpoint(version), {})
-            for scheme in store.versions()[0].schemes:
-                if (policy := store.policy(version, scheme)) is not None:
-                    self._newest.policies[scheme] = policy
 
     @property
     def newest_version(self) -> int:
@@ -76,7 +78,7 @@ class Emitter:
         """
         if not run_id:
             raise InvalidInputError("run: expected a run id, got an empty one")
-        self._store.claim(run_id)
+        self._writer.claim(run_id)
         return self._highest, tuple(self._store.graphs)
 
     def add_graph(self, source: PolicyGraph) -> None:
@@ -84,7 +86,7 @@ class Emitter:
         if source.topology not in self._store.graphs:
             graph = Graph.parse(source)
             topology = _Topology(graph, Reference(graph))
-            self._store.add_graph(source)
+            self._writer.add_graph(source)
             self._keep(topology)
 
     def emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
@@ -105,7 +107,7 @@ class Emitter:
 
     def persist(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
         """Store an emitted version; raises UnavailableError when the disk does not take it."""
-        self._store.add_version(checkpoint, policies)
+        self._writer.add_version(checkpoint, policies)
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """A policy of a retained version, 0 for the newest; emitted and stored now if it was not before.
@@ -114,13 +116,18 @@ class Emitter:
         """
         scheme_named(scheme)
         if self._newest is None:
-            raise NotFoundError("no policy has been published yet; start a learner, or wait for its first version")
+            raise self._nothing_to_serve()
         if version in (0, self.newest_version):
             if scheme not in self._newest.policies:
                 self._newest.policies[scheme] = self._emit_again(self._newest.checkpoint, scheme)
             return self._newest.policies[scheme]
-        stored = self._store.policy(version, scheme)
-        return stored or self._emit_again(self._store.checkpoint(version), scheme)
+        if (version, scheme) in self._served:
+            return self._served[version, scheme]
+        policy = self._store.policy(version, scheme) or self._emit_again(self._store.checkpoint(version), scheme)
+        if self._writable is None:
+            # Kept, since the store's writer may remove the version at any time.
+            self._served[version, scheme] = policy
+        return policy
 
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """A page of retained versions, newest first, and the token of the next page, empty at the end.
@@ -142,7 +149,7 @@ class Emitter:
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Keep an evaluation of a retained version, so that the best are retained; one of another is dropped."""
         if self._store.retains(evaluation.policy_version):
-            self._store.add_evaluation(evaluation.policy_version, evaluation.mean_return)
+            self._writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
         else:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
@@ -173,9 +180,29 @@ class Emitter:
     def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
         (policy,) = self._emit(checkpoint, (scheme,))
         # A version that was emitted but not yet persisted is stored without this scheme: it can be emitted again.
-        if self._store.retains(checkpoint.version):
-            self._store.add_policy(policy)
+        if self._writable is not None and self._writable.retains(checkpoint.version):
+            self._writable.add_policy(policy)
         return policy
+
+    def _nothing_to_serve(self) -> ActorQError:
+        """Why there is no newest version."""
+        damaged = self._store.damaged
+        if not self._store.highest_version:
+            return NotFoundError("no policy has been published yet; start a learner, or wait for its first version")
+        if not damaged:
+            return NotFoundError("newer versions replaced those in the store while they were read; try again")
+        newest = max(damaged)
+        versions = "the only version is" if len(damaged) == 1 else f"all {len(damaged)} versions are"
+        return InvalidInputError(f"no policy can be served: {versions} damaged, of version {newest} {damaged[newest]}")
+
+    @property
+    def _writer(self) -> PolicyStore:
+        if self._writable is None:
+            raise ConflictError(
+                "this quantizer is read-only: nothing can be published to it; publish to the one that writes the "
+                "store, or start this one without --read-only"
+            )
+        return self._writable
 
     @property
     def _run_id(self) -> str:
@@ -196,3 +223,16 @@ class Emitter:
             del self._topologies[next(iter(self._topologies))]
         self._topologies[topology.graph.topology] = topology
         return topology
+
+
+def _newest(store: PolicyReader) -> _Newest | None:
+    """The newest version of a store with all that was emitted of it."""
+    for retained in store.versions():
+        try:
+            policies = {scheme: store.policy(retained.version, scheme) for scheme in retained.schemes}
+            checkpoint = store.checkpoint(retained.version)
+        except NotFoundError:
+            # Removed by the store's writer, which has newer ones; the next here may still be retained.
+            continue
+        return _Newest(checkpoint, {scheme: policy for scheme, policy in policies.items() if policy is not None})
+    return None

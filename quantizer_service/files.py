@@ -1,4 +1,4 @@
-"""What the store's files hold, and how each is written whole or not at all.
+"""What the store's files hold.
 
 Nothing is synchronised to the disk: after a power failure the newest files may be torn, which their digests tell, and
 the learner publishes a newer version within seconds.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from actorq.errors import InvalidInputError
+from actorq.files import replace_file
 from actorq.policy import CALIBRATION_PREFIX, Checkpoint, FidelityReport, PolicyDescriptor
 
 Tensors = dict[str, NDArray[Any]]
@@ -59,15 +60,7 @@ def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
-    write_bytes(path, json.dumps(tree, indent=1).encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    # Hidden, so that a store that starts knows what was left half-written.
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    replace_file(path, json.dumps(tree, indent=1))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The quantizer's RPCs: decode, call the quantizer, encode."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import grpc
@@ -15,27 +15,17 @@ from quantizer_service.publication import Opening, Publication, Submission
 from quantizer_service.quantizer import Quantizer
 
 R = TypeVar("R")
+M = TypeVar("M")
 
 Messages = tuple[quantizer_pb2.WatchPoliciesResponse, ...]
 
 
-def watch_messages(policy: Policy) -> Messages:
-    """A policy as its watchers get it; made once and sent to all of them."""
-    descriptor = wire.descriptor_to_proto(policy.descriptor)
+def policy_messages(response: Callable[..., M], policy: Policy) -> tuple[M, ...]:
+    """A policy as a stream of that response carries it: its descriptor, then the parts of its model."""
     parts = split_blob(policy.model, policy.descriptor.version)
     return (
-        quantizer_pb2.WatchPoliciesResponse(policy=descriptor),
-        *(quantizer_pb2.WatchPoliciesResponse(part=part) for part in parts),
-    )
-
-
-def get_messages(policy: Policy) -> tuple[quantizer_pb2.GetPolicyResponse, ...]:
-    """A policy as an answer to GetPolicy."""
-    descriptor = wire.descriptor_to_proto(policy.descriptor)
-    parts = split_blob(policy.model, policy.descriptor.version)
-    return (
-        quantizer_pb2.GetPolicyResponse(policy=descriptor),
-        *(quantizer_pb2.GetPolicyResponse(part=part) for part in parts),
+        response(policy=wire.descriptor_to_proto(policy.descriptor)),
+        *(response(part=part) for part in parts),
     )
 
 
@@ -85,7 +75,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
         """Send one retained policy."""
         policy = await self._quantizer.get(request.scheme, request.version)
-        for message in await self._quantizer.work(get_messages, policy):
+        for message in await self._quantizer.work(policy_messages, quantizer_pb2.GetPolicyResponse, policy):
             yield message
 
     async def ListPolicies(

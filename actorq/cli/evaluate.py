@@ -1,53 +1,63 @@
 """`actorq evaluate`: greedy episodes of a run's policy."""
 
-import argparse
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import get_args
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from actorq import settings
-from actorq.config import RunConfig
+from actorq.config import NonNegativeInt, PositiveInt, RunConfig
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
+from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
+from actorq.settings import DefaultText, Settings
 
 _TERMINATED = 143
 
 
+class EvaluateSettings(Settings):
+    """What to evaluate."""
+
+    run_directory: Path | None = Field(None, description="folder of the run, where RUN_DIR is not given")
+    episodes: PositiveInt = Field(20, description="episodes to run")
+    scheme: Annotated[Literal["int8", "fp32"] | None, DefaultText("the run's own")] = Field(
+        None, description="quantization of the policy"
+    )
+    version: Annotated[
+        PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
+    ] = Field(None, description="version of the policy")
+    seed: NonNegativeInt = Field(1, description="seed of the environments")
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run episodes and print each return, then what they come to."""
-    parser = settings.OneLineParser(
-        prog="actorq evaluate",
-        description="Run greedy episodes of a run's policy, during the run or after it, without its learner.",
-        allow_abbrev=False,
+    parser = argument_parser(
+        "actorq evaluate",
+        "Run greedy episodes of a run's policy, during the run or after it, without its learner.",
+        (EvaluateSettings,),
     )
-    schemes = get_args(RunConfig.model_fields["scheme"].annotation)
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
-    parser.add_argument("--episodes", type=_positive, default=20, metavar="N", help="episodes to run (default: 20)")
-    parser.add_argument(
-        "--scheme", metavar="{" + ",".join(schemes) + "}", help="quantization of the policy (default: the run's own)"
-    )
-    parser.add_argument(
-        "--version",
-        type=_positive,
-        metavar="V",
-        help="version of the policy (default: the one evaluated last when the run has ended, else the newest)",
-    )
-    parser.add_argument("--seed", type=_natural, default=1, metavar="N", help="seed of the environments (default: 1)")
+    parser.usage = "actorq evaluate RUN_DIR [flags]"
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run")
     namespace = parser.parse_args(arguments)
-    directory = RunDirectory(namespace.run)
+    how = Sources.read((EvaluateSettings,), namespace).resolve(EvaluateSettings)
+    root: Path | None = namespace.run or how.run_directory
+    if root is None:
+        parser.error("the following arguments are required: RUN_DIR")
+    directory = RunDirectory(root)
     config = settings.build(RunConfig, directory.config_tree())
     if not directory.policies.is_dir() or not any(directory.policies.iterdir()):
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     request = EvaluationRequest(
-        episodes=namespace.episodes,
-        scheme=namespace.scheme or config.scheme,
-        version=namespace.version or _evaluated_version(directory),
-        seed=namespace.seed,
+        episodes=how.episodes,
+        scheme=how.scheme or config.scheme,
+        version=how.version or _evaluated_version(directory),
+        seed=how.seed,
     )
     with _sigterm_exits():
         _print_episodes(directory, config, request)
@@ -103,17 +113,3 @@ def _sigterm_exits() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _positive(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _whole(text: str, minimum: int) -> int:
-    if not text.isdecimal() or int(text) < minimum:
-        raise argparse.ArgumentTypeError(f"expected a whole number from {minimum} on, got {text!r}")
-    return int(text)

@@ -81,8 +81,8 @@ services, as started by train or in a cluster:
   --help     print this; actorq COMMAND --help tells a command's flags
 
 Settings come from --config FILE, then ACTORQ_* environment variables, then flags.
-exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 2 a mistake in what was given,
-1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
+exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 somebody stopped the run (it is
+saved and can be resumed), 2 a mistake in what was given, 1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
 
 
 def _fail(error: ActorQError, code: int) -> int:

@@ -167,27 +167,30 @@ def _figure(name: str, value: str, width: int) -> Text:
 
 
 def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
+    """The table of processes; without process ids and CPU time where there is no room for them."""
     table = Table(box=None, width=width, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     wide = width >= _WIDE
     table.add_column("process", no_wrap=True, min_width=9)
     table.add_column("state", no_wrap=True, min_width=10)
-    table.add_column("pid", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("pid", justify="right", no_wrap=True)
     table.add_column("doing", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("policy", justify="right", no_wrap=True)
     table.add_column("steps/s", justify="right", no_wrap=True, min_width=7)
     table.add_column("memory", justify="right", no_wrap=True, min_width=8)
-    table.add_column("CPU s", justify="right", no_wrap=True, min_width=6)
-    table.add_column("restarts" if wide else "re", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("CPU s", justify="right", no_wrap=True, min_width=6)
+    table.add_column("restarts", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.name,
             Text(row.state, _STATE_STYLES.get(row.state, "")),
-            _or_dash(row.pid, "{}"),
+            *([_or_dash(row.pid, "{}")] if wide else []),
             row.doing,
             _or_dash(row.version or None, "v{}"),
             _or_dash(row.steps_per_s, "{:,.0f}"),
             "-" if row.resident_bytes is None else numbers.size(row.resident_bytes),
-            _or_dash(row.cpu_s, "{:,.1f}"),
+            *([_or_dash(row.cpu_s, "{:,.1f}")] if wide else []),
             str(row.restarts) if row.restarts else "",
         )
     return table

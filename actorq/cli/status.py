@@ -1,29 +1,31 @@
 """`actorq status`: how a run goes, asked of its learner."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 from rich.console import Console
 
-from actorq import settings
-from actorq.cli.arguments import LearnerAddress, check_environment
 from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
 from actorq.cli.panel import render
 from actorq.cli.view import RunView
 from actorq.client import LearnerClient
 from actorq.errors import UnavailableError, UserError
 from actorq.local.watching import StatusWatch
+from actorq.process import parse_arguments
 from actorq.rundirectory import newest_run
-from actorq.settings import Settings
+from actorq.settings import DefaultText, Settings
 from actorq.status import RunStatus
 from actorq.transport.options import Certificates
 
 
 class StatusSettings(Settings):
-    """How to ask."""
+    """Which run to ask, and how."""
 
+    learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
+        None, description="HOST:PORT of the learner"
+    )
     watch: bool = Field(False, description="go on showing until the run is over or Ctrl-C")
     certificates: Path | None = Field(
         None, description="folder with ca.crt, tls.crt and tls.key, when the run uses mutual TLS"
@@ -32,20 +34,10 @@ class StatusSettings(Settings):
 
 def run(arguments: Sequence[str]) -> int:
     """Show a run once, or until it is over."""
-    parser = settings.OneLineParser(prog="actorq status", description="Show how a run goes.", allow_abbrev=False)
-    models = (LearnerAddress, StatusSettings)
-    for model in models:
-        settings.add_flags(parser, model)
-    namespace = parser.parse_args(arguments)
-    check_environment(StatusSettings)
-    given, how = (
-        settings.build(model, settings.from_environment(model, os.environ), settings.from_flags(model, namespace))
-        for model in models
-    )
-    assert isinstance(given, LearnerAddress)
+    (how,) = parse_arguments("actorq status", "Show how a run goes.", (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
-    address, title = (given.learner, f"learner at {given.learner}") if given.learner else _newest_run()
+    address, title = (how.learner, f"learner at {how.learner}") if how.learner else _newest_run()
     certificates = Certificates.load(how.certificates) if how.certificates else None
     try:
         with LearnerClient(address, certificates) as client:

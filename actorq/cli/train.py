@@ -6,12 +6,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq import settings
-from actorq.cli.arguments import check_environment
 from actorq.cli.display import open_display
 from actorq.cli.report import print_result
 from actorq.config import RunConfig
@@ -19,22 +20,27 @@ from actorq.errors import ActorQError, UserError
 from actorq.local.child import child_environment
 from actorq.local.launcher import run_locally
 from actorq.local.services import Kind, module_command
-from actorq.process import EXIT_USER_ERROR
+from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
-from actorq.settings import Settings
+from actorq.settings import DefaultText, Settings
 from actorq.transport.options import Certificates
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
 Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. Each setting is also ACTORQ_SETTING in the
-environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32})."""
+environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32}; process: {resume: true}).
+Exit codes: 0 the target was reached, 3 the budget ended first, 4 somebody stopped the run (StopRun, or SIGTERM to its
+learner), 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
+
+# What the networks, the replay's files and the checkpoints of a run are made for.
+_FIXED = ("environment", "algorithm", "dqn.hidden_sizes", "dqn.dueling", "replay.capacity")
 
 
 class TrainSettings(Settings):
     """Where the run is kept."""
 
-    run_directory: Path | None = Field(
-        None, description=f"folder of the run; {RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS when none"
+    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS")] = Field(
+        None, description="folder of the run"
     )
     resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
 
@@ -70,35 +76,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _resolve(arguments: Sequence[str]) -> _Request:
-    parser = settings.OneLineParser(
-        prog="actorq train", usage="actorq train [flags]", description=_DESCRIPTION, allow_abbrev=False
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings (default: none)")
-    settings.add_flags(parser, TrainSettings)
-    settings.add_flags(parser, RunConfig)
-    namespace = parser.parse_args(arguments)
-    check_environment(TrainSettings)
-    train = settings.build(
-        TrainSettings,
-        settings.from_environment(TrainSettings, os.environ),
-        settings.from_flags(TrainSettings, namespace),
-    )
+    models = (TrainSettings, RunConfig)
+    sources = Sources.read(models, argument_parser("actorq train", _DESCRIPTION, models).parse_args(arguments))
+    train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
         raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
     earlier = run.config_tree() if run and train.resume else {}
-    tree = settings.from_file(namespace.config) if namespace.config else {}
-    # Settings of a process, which services take from the same file, are nothing that a run has.
-    tree.pop("process", None)
-    config = settings.build(
-        RunConfig,
-        earlier,
-        tree,
-        settings.from_environment(RunConfig, os.environ),
-        settings.from_flags(RunConfig, namespace),
-    )
+    config = sources.resolve(RunConfig, earlier)
     if run and train.resume:
-        _check_same_run(run, config)
+        _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
     if config.transport.certificates:
@@ -106,14 +93,14 @@ def _resolve(arguments: Sequence[str]) -> _Request:
     return _Request(config, run, train.resume)
 
 
-def _check_same_run(run: RunDirectory, config: RunConfig) -> None:
-    earlier = settings.build(RunConfig, run.config_tree())
-    for name in ("environment", "algorithm"):
-        expected, got = getattr(earlier, name), getattr(config, name)
+def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
+    """Raise UserError for a setting that a run cannot change, before anything is written or started."""
+    for name in _FIXED:
+        expected, got = (reduce(getattr, name.split("."), tree) for tree in (earlier, config))
         if expected != got:
             raise UserError(
-                f"--resume: the checkpoints in {run.root} are of {name} {expected}, got {name} {got}; "
-                "start a new run for it with another --run-directory"
+                f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
+                f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"
             )
 
 

@@ -83,7 +83,9 @@ def _commands(run: RunDirectory, quantizer: str, actor: str, environment: str) -
     given = ("--config", str(run.config), "--lifeline")
     return {
         "quantizer": module_command(
-            Kind.QUANTIZER, *given, "--store", str(run.policies), "--listen", quantizer, "--name", "quantizer"
+            Kind.QUANTIZER,
+            # The run's own quantizer may be writing there.
+            *(*given, "--store", str(run.policies), "--read-only", "--listen", quantizer, "--name", "quantizer"),
         ),
         "actor": module_command(
             Kind.ACTOR,

@@ -13,7 +13,7 @@ from actorq.local.events import ChildExited, Event, Events, SignalReceived, Stat
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
-from actorq.process import EXIT_BUDGET_ENDED, EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR
+from actorq.process import EXIT_BUDGET_ENDED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.status import RunState
 
@@ -23,6 +23,8 @@ _LAST_LINES = 5
 _CANNOT_LISTEN = "cannot listen"
 # An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
 _AFTER_CLEAN_EXIT_S = 2.0
+# A learner's exit code for each way in which a run is over.
+_CODES = {RunState.SOLVED: EXIT_OK, RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED, RunState.STOPPED: EXIT_STOPPED}
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class _Phase(Enum):
 class Supervisor:
     """Runs `services` in the order given and restarts those that die.
 
-    The run is over when the learner ends by itself, when a process tells of a user's mistake, when one dies too
-    often, or when a signal arrives. Then the learner is ended first, since it saves the run, and the others after it;
-    each gets `drain_s` seconds. A second signal ends everything at once. Everything happens on the calling thread,
-    which waits on `events` only.
+    The run is over when the learner says so by its exit code (also because somebody stopped it), when a process tells
+    of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
+    saves the run, and the others after it; each gets `drain_s` seconds. A second signal ends everything at once.
+    Everything happens on the calling thread, which waits on `events` only.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Supervisor:
         self._deadline: float | None = None
         self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
         self._learner_is_ending = False
+        self._final_state: RunState | None = None
+        self._earlier_summary_ns = run.summary_written_ns()
 
     def run(self) -> Outcome:
         """Start everything, return when nothing runs any more."""
@@ -125,6 +129,7 @@ class Supervisor:
         match event:
             case StatusReceived(status):
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
+                self._final_state = status.state if status.state.final else None
                 self._look_for_started()
                 self._observer.status(status)
             case SignalReceived(number):
@@ -146,15 +151,26 @@ class Supervisor:
             self._show(child.name, ProcessState.EXITED)
             if service.kind is Kind.LEARNER and self._phase is _Phase.ENDING_LEARNER:
                 self._end_others()
-        elif service.kind is Kind.LEARNER and code in (EXIT_OK, EXIT_BUDGET_ENDED):
+        elif service.kind is Kind.LEARNER and code in _CODES.values():
             self._show(child.name, ProcessState.EXITED)
             self._end(Outcome(code))
+        elif service.kind is Kind.LEARNER and (ended := self._ended_state()):
+            self._observer.event(f"learner died ({describe_exit(code)}) after the run was over: {ended.value}")
+            self._show(child.name, ProcessState.EXITED)
+            self._end(Outcome(_CODES[ended]))
         elif self._learner_is_ending and code == EXIT_OK:
             self._show(child.name, ProcessState.EXITED)
         elif code == EXIT_USER_ERROR and service.kind is not Kind.METER and (mistake := child.user_error()):
             self._mistaken(child, mistake)
         else:
             self._restart_later(child, code)
+
+    def _ended_state(self) -> RunState | None:
+        """How the run ended, when its learner has told it and has written it down; its death changes nothing then."""
+        is_new = self._run.summary_written_ns() != self._earlier_summary_ns
+        if self._final_state and is_new and self._run.read_summary().get("state") == self._final_state.value:
+            return self._final_state
+        return None
 
     def _mistaken(self, child: Child, mistake: str) -> None:
         port_taken = _CANNOT_LISTEN in mistake

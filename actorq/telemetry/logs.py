@@ -12,6 +12,6 @@ def configure_logging(name: str) -> None:
         format=f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(name)s: %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
-    # Both tell at INFO what their callers tell better.
-    for noisy in ("grpc", "asyncio"):
+    # These tell at INFO what their callers tell better.
+    for noisy in ("grpc", "asyncio", "onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

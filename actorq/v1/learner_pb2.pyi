@@ -65,22 +65,23 @@ class JoinRequest(_message.Message):
     def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("run", "actor_index", "epsilons", "resume_after_sequence")
+    __slots__ = ("run", "actor_index", "epsilons", "resume_after_sequence", "seed")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPSILONS_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     run: RunSpec
     actor_index: int
     epsilons: _containers.RepeatedScalarFieldContainer[float]
     resume_after_sequence: int
-    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., epsilons: _Optional[_Iterable[float]] = ..., resume_after_sequence: _Optional[int] = ...) -> None: ...
+    seed: int
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., epsilons: _Optional[_Iterable[float]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class RunSpec(_message.Message):
-    __slots__ = ("run_id", "environment_id", "seed", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period")
+    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_PER_ACTOR_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -91,7 +92,6 @@ class RunSpec(_message.Message):
     REPORT_PERIOD_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     environment_id: str
-    seed: int
     environments_per_actor: int
     segment_length: int
     max_segment_bytes: int
@@ -100,7 +100,7 @@ class RunSpec(_message.Message):
     evaluation_episodes: int
     evaluation_period_updates: int
     report_period: _duration_pb2.Duration
-    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., seed: _Optional[int] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
     __slots__ = ("open", "segment", "evaluation", "report")

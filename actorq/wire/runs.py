@@ -54,7 +54,6 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
         run=learner_pb2.RunSpec(
             run_id=run.run_id,
             environment_id=run.environment_id,
-            seed=run.seed,
             environments_per_actor=run.environments_per_actor,
             segment_length=run.segment_length,
             max_segment_bytes=run.max_segment_bytes,
@@ -66,6 +65,7 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
         actor_index=membership.actor_index,
         epsilons=membership.epsilons,
         resume_after_sequence=membership.resume_after_sequence,
+        seed=membership.seed,
     )
     message.run.report_period.FromNanoseconds(round(run.report_period_s * 1e9))
     return message
@@ -78,7 +78,6 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
         run=RunSpec(
             run_id=run.run_id,
             environment_id=run.environment_id,
-            seed=run.seed,
             environments_per_actor=run.environments_per_actor,
             segment_length=run.segment_length,
             max_segment_bytes=run.max_segment_bytes,
@@ -91,6 +90,7 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
         actor_index=message.actor_index,
         epsilons=tuple(message.epsilons),
         resume_after_sequence=message.resume_after_sequence,
+        seed=message.seed,
     )
 
 

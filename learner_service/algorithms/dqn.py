@@ -94,6 +94,8 @@ class DQN:
 
     def _set_learning_rate(self) -> None:
         start, end = self._config.learning_rate, self._config.learning_rate_end
+        if end is None:
+            return
         progress = min(1.0, self._updates / self._config.learning_rate_updates)
         self._optimizer.param_groups[0]["lr"] = start + (end - start) * progress
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.errors import ConflictError, UserError
+from actorq.files import replace_file
 from actorq.trajectory import Array, EnvironmentSpec
-from learner_service.replay.files import map_file, replace_text
+from learner_service.replay.files import map_file
 
 FORMAT_VERSION = 1
 
@@ -88,7 +89,7 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple
 
 def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> None:
     """Declare a new directory complete: from now on it is reopened and no longer started over."""
-    replace_text(directory / "meta.json", json.dumps(_describe(spec, capacity), indent=2) + "\n")
+    replace_file(directory / "meta.json", json.dumps(_describe(spec, capacity), indent=2) + "\n", sync=True)
 
 
 def row_nbytes(spec: EnvironmentSpec) -> int:

@@ -1,4 +1,4 @@
-"""Files that outlive the process: an exclusive claim on a directory, mapped files, atomic replacement of text."""
+"""Files that outlive the process: an exclusive claim on a directory, and mapped files."""
 
 import fcntl
 import mmap
@@ -49,13 +49,3 @@ def map_file(path: Path, nbytes: int, create: bool) -> mmap.mmap:
         return mmap.mmap(descriptor, nbytes)
     finally:
         os.close(descriptor)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader finds the old text or the new text, never a part."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner_service.replay.files import replace_text
+from actorq.files import replace_file
 
 KEY_BYTES = 16
 
@@ -73,7 +73,7 @@ class LastSequences:
     def save(self, path: Path, through: int) -> None:
         """Replace the table at `path` with this one, which covers the records before global index `through`."""
         actors = {key.hex(): list(incarnations.items()) for key, incarnations in self._actors.items()}
-        replace_text(path, json.dumps({"through": through, "actors": actors}))
+        replace_file(path, json.dumps({"through": through, "actors": actors}), sync=True)
 
     def load(self, path: Path) -> int:
         """Record everything that `save` wrote to `path` and return its `through`; a missing file is an empty table."""

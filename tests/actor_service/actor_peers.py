@@ -6,18 +6,29 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from actorq import wire
+from actorq.errors import NotFoundError
 from actorq.policy import Policy
-from actorq.trajectory import PolicySpan, Segment
+from actorq.status import Membership, RunSpec
+from actorq.trajectory import Evaluation, PolicySpan, Segment
 from actorq.transport.blobs import split_blob
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 
 DEADLINE_S = 30.0
+
+R = TypeVar("R", quantizer_pb2.WatchPoliciesResponse, quantizer_pb2.GetPolicyResponse)
+
+
+def membership(**changes: Any) -> Membership:
+    """A place in a run of one CartPole per actor; `changes` are fields of its RunSpec."""
+    run = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1_000.0)
+    return Membership(replace(run, **changes), 0, (0.1,), resume_after_sequence=0, seed=7)
 
 
 class Scripted:
@@ -57,6 +68,8 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
         super().__init__()
         self.opens: queue.Queue[learner_pb2.StreamOpen] = queue.Queue()
         self.items: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.evaluations: queue.Queue[Evaluation] = queue.Queue()
+        self.membership = membership()
         self.reports: queue.Queue[learner_pb2.ActorReport] = queue.Queue()
 
     def answer(self, acknowledged: int = 0, credit: int = 0, **fields: Any) -> None:
@@ -74,6 +87,14 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
     def received(self, count: int) -> list[tuple[str, int]]:
         """Wait for so many segments and evaluations: what each is, and its sequence."""
         return [self.items.get(timeout=DEADLINE_S) for _ in range(count)]
+
+    def evaluation(self) -> Evaluation:
+        """Wait for the next evaluation."""
+        return self.evaluations.get(timeout=DEADLINE_S)
+
+    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        """Answer what the test has put into `membership`."""
+        return wire.membership_to_proto(self.membership)
 
     async def StreamTrajectories(  # noqa: N802
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
@@ -100,6 +121,7 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
                     self.items.put(("segment", wire.segment_from_proto(request.segment).sequence))
                 case "evaluation":
                     self.items.put(("evaluation", request.evaluation.sequence))
+                    self.evaluations.put(wire.evaluation_from_proto(request.evaluation))
         commands.put_nowait(None)
 
 
@@ -109,13 +131,16 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     def __init__(self) -> None:
         super().__init__()
         self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
+        self._kept: Policy | None = None
+
+    def keep(self, policy: Policy) -> None:
+        """Give this policy to whoever asks for one."""
+        self._kept = policy
 
     def serve(self, policy: Policy) -> None:
         """Send a policy on the open stream."""
-        descriptor = wire.descriptor_to_proto(policy.descriptor)
-        self._tell(quantizer_pb2.WatchPoliciesResponse(policy=descriptor))
-        for part in split_blob(policy.model, policy.descriptor.version):
-            self._tell(quantizer_pb2.WatchPoliciesResponse(part=part))
+        for message in _messages(quantizer_pb2.WatchPoliciesResponse, policy):
+            self._tell(message)
 
     def watched(self) -> quantizer_pb2.WatchPoliciesRequest:
         """Wait for the next watcher."""
@@ -129,6 +154,21 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
         self.watches.put(request)
         async for response in self._script():
             yield response
+
+    async def GetPolicy(  # noqa: N802
+        self, request: quantizer_pb2.GetPolicyRequest, context: Any
+    ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
+        """Send what is kept."""
+        if self._kept is None:
+            raise NotFoundError("nothing is kept")
+        for message in _messages(quantizer_pb2.GetPolicyResponse, self._kept):
+            yield message
+
+
+def _messages(response: type[R], policy: Policy) -> Iterator[R]:
+    yield response(policy=wire.descriptor_to_proto(policy.descriptor))
+    for part in split_blob(policy.model, policy.descriptor.version):
+        yield response(part=part)
 
 
 @contextmanager

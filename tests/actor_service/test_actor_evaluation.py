@@ -90,7 +90,7 @@ def test_it_is_broken_off_when_the_actor_ends() -> None:
 
 def test_a_policy_that_does_not_fit_is_refused() -> None:
     evaluator = Evaluator(SPEC, 2)
-    for policy in (as_policy(b"garbage"), random_policy(5, 2)):
+    for policy in (as_policy(b"garbage"), random_policy(5, 2), random_policy(4, 3)):
         with pytest.raises(InvalidInputError):
             evaluator.load(policy)
     evaluator.close()

@@ -32,5 +32,6 @@ def test_actions_are_int64_and_follow_the_generator() -> None:
     first, second = (EpsilonGreedy([0.5, 0.5], 4, np.random.default_rng(3)) for _ in range(2))
     for _ in range(20):
         actions = first(VALUES)
-        assert (actions.dtype, actions.shape) == (np.int64, (2,))
+        assert actions.dtype == np.int64
+        assert actions.shape == (2,)
         np.testing.assert_array_equal(actions, second(VALUES))

@@ -74,6 +74,14 @@ def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
         OnnxPolicy(policy, VECTOR, 2)
 
 
+@pytest.mark.parametrize("actions", [2, 4])
+def test_a_model_that_values_another_number_of_actions_is_refused(actions: int) -> None:
+    policy = constant_policy([0.0, 1.0, 2.0], version=7)
+    with pytest.raises(InvalidInputError, match=rf"version 7: .* expected outputs \[5, {actions}\], got \[5, 3\]"):
+        OnnxPolicy(policy, VECTOR, 5, actions)
+    assert OnnxPolicy(policy, VECTOR, 5, 3)(np.zeros((5, 4), np.float32)).shape == (5, 3)
+
+
 @pytest.fixture
 def slot() -> PolicySlot:
     return PolicySlot(clock=lambda: 100.0)

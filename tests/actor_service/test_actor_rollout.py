@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def load(policy: Policy) -> OnnxPolicy:
 
 
 def greedy(values: NDArray[np.float32]) -> NDArray[Any]:
-    return values.argmax(axis=1)
+    actions: NDArray[Any] = values.argmax(axis=1)
+    return actions
 
 
 class Scripted:
@@ -63,11 +65,12 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
     collecting = rollout(slot)
     segments = [collect(collecting) for _ in range(10)]
     assert [segment.sequence for segment in segments] == list(range(1, 11))
-    for one, next_one in zip(segments, segments[1:], strict=False):
+    for one, next_one in pairwise(segments):
         np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
 
     plain, policy = Environments("CartPole-v1", COUNT), load(random_policy(4, 2))
-    observations, episodes = plain.reset(SEED), []
+    observations = plain.reset(SEED)
+    episodes: list[Episode] = []
     for segment in segments:
         for step in range(LENGTH):
             actions = greedy(policy(observations))

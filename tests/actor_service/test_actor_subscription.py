@@ -22,6 +22,7 @@ class Side:
         self.slot = PolicySlot()
         self.loads: queue.Queue[int] = queue.Queue()
         self.faults: queue.Queue[BaseException] = queue.Queue()
+        self.broken: Exception | None = None
         self.subscription = Subscription(client, "int8", self.slot, self._load, on_fault=self.faults.put)
 
     def has(self, version: int) -> bool:
@@ -30,6 +31,8 @@ class Side:
 
     def _load(self, policy: Policy) -> OnnxPolicy:
         self.loads.put(policy.descriptor.version)
+        if self.broken is not None:
+            raise self.broken
         return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
 
 
@@ -95,6 +98,14 @@ def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) 
     fault = side.faults.get(timeout=DEADLINE_S)
     assert isinstance(fault, NotFoundError)
     assert "scheme 'int8' does not exist" in str(fault)
+
+
+def test_a_loader_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    side.broken = MemoryError("as the test wants it")
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.faults.get(timeout=DEADLINE_S) is side.broken
+    assert side.slot.peek() is None
 
 
 def test_closing_is_no_fault(quantizer: ScriptedQuantizer) -> None:

@@ -18,7 +18,7 @@ from actorq.trajectory import Evaluation
 from actorq.v1 import learner_pb2
 
 SPEC = describe_environment("CartPole-v1")
-RUN = RunSpec("run", "CartPole-v1", 1, 1, 8, 2**20, 2, "int8", 20, 250, 1.0)
+RUN = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1.0)
 FOREVER = threading.Event()
 
 
@@ -56,7 +56,7 @@ class Side:
         if self.away:
             self.away -= 1
             raise UnavailableError("the learner cannot be reached")
-        return Membership(RUN, 0, (0.1,), self.stored)
+        return Membership(RUN, 0, (0.1,), self.stored, 7)
 
     def _report(self) -> ActorReport:
         self.steps += 1
@@ -82,7 +82,7 @@ def segments(*sequences: int) -> list[tuple[str, int]]:
 
 def put(uploader: Uploader, *sequences: int) -> None:
     for sequence in sequences:
-        assert uploader.put(small_segment(sequence), FOREVER)
+        uploader.put(small_segment(sequence), FOREVER)
 
 
 def test_it_opens_the_stream_with_its_name_life_and_environment(learner: ScriptedLearner, side: Side) -> None:
@@ -106,32 +106,69 @@ def test_segments_go_up_in_order_as_far_as_the_credit_reaches(learner: ScriptedL
     assert learner.received(1) == segments(5)
 
 
+class Putting(threading.Thread):
+    """Puts a segment on a thread of its own, for it may have to wait."""
+
+    def __init__(self, uploader: Uploader, sequence: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._uploader, self._sequence, self._stop_event = uploader, sequence, stop
+        self.start()
+
+    def run(self) -> None:
+        self._uploader.put(small_segment(self._sequence), self._stop_event)
+
+
 def test_a_full_queue_lets_nothing_in_until_there_is_credit(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(capacity=2)
     learner.opened()
     put(uploader, 1, 2)
-    stopping = threading.Event()
-    stopping.set()
-    assert not uploader.put(small_segment(3), stopping)
-    done: queue.Queue[bool] = queue.Queue()
-    blocked = threading.Thread(target=lambda: done.put(uploader.put(small_segment(3), FOREVER)))
-    blocked.start()
-    assert done.empty()
+    putting = Putting(uploader, 3, FOREVER)
+    assert uploader.queued == 2
     learner.answer(credit=1)
-    assert done.get(timeout=DEADLINE_S)
     assert learner.received(1) == segments(1)
-    blocked.join()
+    putting.join(DEADLINE_S)
+    assert uploader.queued == 3
+    learner.answer(acknowledged=1, credit=3)
+    assert learner.received(2) == segments(2, 3)
 
 
-def test_a_waiting_put_gives_up_when_the_actor_stops(learner: ScriptedLearner, side: Side) -> None:
+def test_the_last_item_goes_into_a_full_queue_when_the_actor_stops(side: Side) -> None:
     uploader, stop = side.start(capacity=1), threading.Event()
     put(uploader, 1)
-    done: queue.Queue[bool] = queue.Queue()
-    threading.Thread(target=lambda: done.put(uploader.put(small_segment(2), stop))).start()
+    putting = Putting(uploader, 2, stop)
+    assert uploader.queued == 1
     stop.set()
     uploader.wake()
-    assert not done.get(timeout=DEADLINE_S)
-    assert uploader.queued == 1
+    putting.join(DEADLINE_S)
+    assert not putting.is_alive()
+    assert uploader.queued == 2
+    # Without waiting: the loop that acts may come with its last segment when it already knows of the end.
+    uploader.put(small_segment(3), stop)
+    assert uploader.queued == 3
+
+
+def test_the_last_item_is_flushed_like_all_others(learner: ScriptedLearner, side: Side) -> None:
+    uploader, stop = side.start(capacity=1), threading.Event()
+    learner.opened()
+    put(uploader, 1)
+    stop.set()
+    uploader.put(small_segment(2), stop)
+    learner.answer(credit=2)
+    assert learner.received(2) == segments(1, 2)
+    learner.answer(acknowledged=2, credit=2)
+    assert uploader.flush(DEADLINE_S) == 0
+
+
+def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=2)
+    learner.opened()
+    put(uploader, 1, 2)
+    unsent: queue.Queue[int] = queue.Queue()
+    flushing = threading.Thread(target=lambda: unsent.put(uploader.flush(threading.TIMEOUT_MAX)), daemon=True)
+    flushing.start()
+    uploader.abandon()
+    assert unsent.get(timeout=DEADLINE_S) == 2
+    assert uploader.flush(threading.TIMEOUT_MAX) == 2
 
 
 @pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
@@ -192,7 +229,7 @@ def test_flush_counts_what_is_not_acknowledged(learner: ScriptedLearner, side: S
 def test_an_evaluation_needs_no_credit(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
-    assert uploader.put(Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1), FOREVER)
+    uploader.put(Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1), FOREVER)
     assert learner.received(1) == [("evaluation", 1)]
     learner.answer(acknowledged=1)
     assert uploader.flush(DEADLINE_S) == 0

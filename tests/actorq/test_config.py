@@ -113,6 +113,21 @@ def test_every_section_and_setting_is_described_and_its_default_is_valid() -> No
     assert RunConfig.model_validate(RunConfig().model_dump()) == RunConfig()
 
 
+def test_a_description_names_the_unit_that_the_name_tells() -> None:
+    units = {"_s": "seconds", "_bytes": "bytes", "_watts": " W", "_updates": "updates", "_steps": "steps"}
+    for model in (RunConfig, ProcessSettings):
+        for leaf in settings.leaves(model):
+            for ending, unit in units.items():
+                assert not leaf.path[-1].endswith(ending) or unit in (leaf.field.description or ""), leaf.path
+
+
+def test_settings_of_the_run_and_of_the_process_are_told_apart_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        parsed("--help")
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines.count(f"{title}:") for title in ("run", "process")] == [1, 1]
+
+
 def test_a_segment_fits_into_a_message() -> None:
     assert ActorConfig().max_segment_bytes <= MAX_SEGMENT_BYTES < MAX_MESSAGE_BYTES
 

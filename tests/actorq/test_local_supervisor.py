@@ -1,11 +1,13 @@
 """The supervisor with small real processes in the place of the services."""
 
+import json
 import os
 import random
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -171,7 +173,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.close()
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3)])
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (4, 4)])
 def test_the_run_ends_with_the_learner_and_has_its_exit_code(stage: Stage, code: int, expected: int) -> None:
     stage.start(actor_0="serve", learner=f"exit{code}")
     assert stage.end() == Outcome(expected)
@@ -196,6 +198,29 @@ def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -
     stage.hear("actor-0", "drained")
     os.kill(learner, signal.SIGKILL)
     stage.hear("actor-0", "started")
+    stage.interrupt()
+    assert stage.end().exit_code == 130
+
+
+@pytest.mark.parametrize(("state", "code"), [(RunState.SOLVED, 0), (RunState.BUDGET_ENDED, 3), (RunState.STOPPED, 4)])
+def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
+    stage: Stage, state: RunState, code: int
+) -> None:
+    stage.events.put(StatusReceived(replace(STOPPING, state=state)))
+    stage.start(learner="serve", actor_0="serve")
+    learner = stage.hear("learner", "started")
+    stage.run.summary.write_text(json.dumps({"state": state.value}))
+    os.kill(learner, signal.SIGKILL)
+    assert stage.end() == Outcome(code)
+    assert stage.recorder.events == [f"learner died (SIGKILL) after the run was over: {state.value}"]
+
+
+def test_a_summary_of_an_earlier_life_of_the_run_is_no_end(stage: Stage) -> None:
+    stage.run.summary.write_text(json.dumps({"state": "solved"}))
+    stage.events.put(StatusReceived(replace(STOPPING, state=RunState.SOLVED)))
+    stage.start(learner="serve")
+    os.kill(stage.hear("learner", "started"), signal.SIGKILL)
+    stage.hear("learner", "started --resume")
     stage.interrupt()
     assert stage.end().exit_code == 130
 

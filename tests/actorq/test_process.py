@@ -23,6 +23,7 @@ SERVICE = """
 import asyncio
 import signal
 import sys
+import threading
 
 from pydantic import Field
 
@@ -36,6 +37,7 @@ class SmallSettings(Settings):
     code: int = Field(0, description="exit code")
     fail: str = Field("", description="where to fail")
     linger: bool = Field(False, description="drain until SIGUSR1 comes")
+    slow_end: bool = Field(False, description="end the process only after a line on standard input")
 
 
 class SmallService:
@@ -54,7 +56,14 @@ class SmallService:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
         print("running", flush=True)
         await self.done.wait()
+        if self.settings.slow_end:
+            threading.Thread(target=self.wait_for_a_line).start()
         return self.settings.code
+
+    def wait_for_a_line(self):
+        threading.main_thread().join()
+        print("the loop is closed", flush=True)
+        sys.stdin.readline()
 
     def begin_drain(self):
         print("draining", flush=True)
@@ -108,6 +117,11 @@ class Small:
     def signal(self, number: signal.Signals) -> None:
         assert self.process
         self.process.send_signal(number)
+
+    def say(self, line: str) -> None:
+        assert self.process
+        assert self.process.stdin
+        print(line, file=self.process.stdin, flush=True)
 
     def lose_parent(self) -> None:
         assert self.process
@@ -179,6 +193,16 @@ def test_a_process_that_does_not_drain_in_time_is_ended(small: Small) -> None:
     small.start("--linger", "--transport.drain-s", "0.05").hear("running")
     small.signal(signal.SIGTERM)
     assert small.end()[0] == 1
+
+
+def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(small: Small) -> None:
+    small.start("--code", "3", "--slow-end").hear("running")
+    small.signal(signal.SIGUSR1)
+    small.hear("the loop is closed")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        small.signal(number)
+    small.say("go on")
+    assert small.end()[0] == 3
 
 
 def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from actorq import settings
 from actorq.errors import UserError
-from actorq.settings import OneLineParser, Settings
+from actorq.settings import DefaultText, OneLineParser, Settings
 
 
 class Tank(Settings):
@@ -18,6 +18,7 @@ class Tank(Settings):
     fill: float = Field(0.5, description="share that is full")
     lid: Path | None = Field(None, description="drawing of the lid")
     pipes: Annotated[tuple[int, ...], Field(min_length=1)] = Field((10, 20), description="widths, 100% in mm")
+    pump: Annotated[str | None, DefaultText("by hand")] = Field(None, description="name of the pump")
     power_watts: Annotated[float, Field(gt=0)] | None = Field(None, description="power of the pump; unknown when none")
 
 
@@ -165,6 +166,30 @@ def test_an_unknown_variable_with_our_prefix_is_refused_and_the_nearest_named(tm
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "LEARNER_SERVICE_HOST",
+        "LEARNER_SERVICE_PORT",
+        "LEARNER_SERVICE_PORT_GRPC",
+        "LEARNER_PORT",
+        "LEARNER_PORT_50051_TCP",
+        "LEARNER_PORT_50051_TCP_PROTO",
+        "LEARNER_PORT_50051_TCP_PORT",
+        "LEARNER_PORT_50051_TCP_ADDR",
+    ],
+)
+def test_variables_that_kubernetes_makes_of_its_services_are_left_alone(name: str, tmp_path: Path) -> None:
+    assert garden(environment={f"ACTORQ_{name}": "tcp://10.0.0.1:50051"}, folder=tmp_path) == Garden()
+
+
+def test_settings_of_other_programs_may_stand_beside_but_slips_in_them_are_found() -> None:
+    settings.check_environment((Garden,), {"ACTORQ_STORE": "x"}, elsewhere=("store",))
+    with pytest.raises(UserError, match="ACTORQ_STOER is no setting; did you mean 'ACTORQ_STORE'"):
+        settings.check_environment((Garden,), {"ACTORQ_STOER": "x"}, elsewhere=("store",))
+    assert settings.share({"owner": "a", "store": "x"}, "process", [Garden], ("store",)) == [{"owner": "a"}]
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         (
@@ -231,6 +256,7 @@ def test_the_help_tells_descriptions_defaults_and_what_a_value_looks_like(capsys
         "--rain-tank.fill X share that is full (default: 0.5)",
         "--rain-tank.lid PATH drawing of the lid (default: none)",
         "--rain-tank.pipes N,N,.. widths, 100% in mm (default: 10,20)",
+        "--rain-tank.pump VALUE name of the pump (default: by hand)",
         "--rain-tank.power-watts X power of the pump; unknown when none (default: none)",
     ):
         assert entry in shown
@@ -247,6 +273,8 @@ def test_yaml_of_settings_gives_equal_settings_again(tmp_path: Path) -> None:
     assert settings.build(Garden, settings.from_file(path)) == original
 
 
-def test_a_file_can_be_overridden_by_another_one_in_parts() -> None:
-    result = settings.build(Garden, {"rain_tank": {"litres": 7, "fill": 0.7}}, {"rain_tank": {"litres": 8}})
+def test_a_file_can_be_overridden_by_another_one_in_parts_and_stays_as_it_is() -> None:
+    lower = {"rain_tank": {"litres": 7, "fill": 0.7}}
+    result = settings.build(Garden, lower, {"rain_tank": {"litres": 8}})
     assert result.rain_tank == Tank(litres=8, fill=0.7)
+    assert lower == {"rain_tank": {"litres": 7, "fill": 0.7}}

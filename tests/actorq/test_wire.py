@@ -53,7 +53,7 @@ ENVIRONMENT = EnvironmentSpec(
     max_episode_steps=27_000,
     reward_threshold=18.5,
 )
-RUN = RunSpec("run-1", "Pong-v5", 11, 8, 16, 2**20, 3, "int8", 20, 250, 1.5)
+RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5)
 STATUS = RunStatus(
     run_id="run-1",
     state=RunState.TRAINING,
@@ -111,7 +111,7 @@ PAIRS = [
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), None)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), 0.0)),
     (wire.receipt_to_proto, wire.receipt_from_proto, Receipt(35, (DESCRIPTOR, DESCRIPTOR), 0.0125, 3, PROCESS)),
-    (wire.membership_to_proto, wire.membership_from_proto, Membership(RUN, 2, (0.4, 0.002, 0.0), 17)),
+    (wire.membership_to_proto, wire.membership_from_proto, Membership(RUN, 2, (0.4, 0.002, 0.0), 17, 2**63)),
     (wire.actor_report_to_proto, wire.actor_report_from_proto, REPORT),
     (
         wire.actor_self_status_to_proto,

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.config import RunConfig
+from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, UniformSampler
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
@@ -19,6 +20,25 @@ torch.set_num_threads(1)
 P = ParamSpec("P")
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+
+
+def config(**changes: Any) -> RunConfig:
+    """A small run of two CartPoles per actor; `changes` replace whole sections."""
+    tree: dict[str, Any] = {
+        "environments_per_actor": 2,
+        "actors": 4,
+        "dqn": {"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
+        "replay": {"capacity": 2_000, "min_size": 64},
+        "rate_limiter": {"samples_per_insert": 4.0},
+        "actor": {"segment_length": 4, "report_period_s": 0.5},
+        "checkpoint": {"period_s": 1_000.0},
+    }
+    return RunConfig.model_validate({**tree, **changes})
+
+
+def evaluation(sequence: int, version: int, *returns: float) -> Evaluation:
+    """An int8 evaluation with these returns."""
+    return Evaluation(sequence, version, 0, "int8", returns, (10,) * len(returns), 0.5)
 
 
 class ManualClock:

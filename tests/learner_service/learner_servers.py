@@ -2,6 +2,8 @@
 
 import asyncio
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from learner_parts import segment
 
 from actorq import wire
 from actorq.client import LearnerClient
@@ -83,6 +86,58 @@ def _running(make: Callable[[], Service], listen: str) -> Iterator[Running]:
         ended.result(0)
 
 
+class ServiceProcess:
+    """`python -m MODULE` on a port of its own; what it writes is read as it comes."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *arguments]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self._address: Future[str] = Future()
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def address(self) -> str:
+        """Where it serves."""
+        return self._address.result(DEADLINE_S)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; gives its exit code and the last line that it wrote."""
+        code = self._process.wait(DEADLINE_S)
+        self._reader.join()
+        return code, self._lines[-1].rstrip() if self._lines else ""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self.end()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as log:
+            for line in log:
+                self._lines.append(line)
+                if "serving on " in line and not self._address.done():
+                    self._address.set_result(line.partition("serving on ")[2].split()[0])
+        if not self._address.done():
+            self._address.set_exception(AssertionError("".join(self._lines)))
+
+
+@contextmanager
+def service_process(module: str, *arguments: str) -> Iterator[ServiceProcess]:
+    """A service in a process of its own, which is killed at the end if it has not ended by itself."""
+    process = ServiceProcess(module, *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
 class ActorStream:
     """An actor's stream by hand: sends what it is told and waits for answers."""
 
@@ -108,6 +163,13 @@ class ActorStream:
         """Send a segment, whether there is credit for it or not."""
         self.send(segment=wire.segment_to_proto(segment))
 
+    def send_segments(self, sequences: range) -> None:
+        """Send segments within the credit and wait until all are stored."""
+        for sequence in sequences:
+            self.await_credit(sequence)
+            self.send_segment(segment(sequence))
+            self.await_acknowledged(sequence)
+
     def send_evaluation(self, evaluation: Evaluation) -> None:
         """Send an evaluation."""
         self.send(evaluation=wire.evaluation_to_proto(evaluation))
@@ -131,6 +193,8 @@ class ActorStream:
                 pass
         except grpc.RpcError as error:
             return error
+        finally:
+            self._requests.put(None)
         raise AssertionError("the stream ended without an error")
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def make_dqn(spec: EnvironmentSpec = SPEC, seed: int = 1, **config: Any) -> DQN:
 def named(dqn: DQN, vector: Tensor) -> dict[str, Tensor]:
     """A flat vector of `DQN.state` by the names of the policy's parameters."""
     parameters = dict(dqn.policy.named_parameters())
-    parts = vector.split([parameter.numel() for parameter in parameters.values()])
+    parts = torch.split(vector, [parameter.numel() for parameter in parameters.values()])
     return {name: part.view(parameter.shape) for (name, parameter), part in zip(parameters.items(), parts, strict=True)}
 
 
@@ -67,14 +67,13 @@ class Reference:
             target = float(batch.returns[i]) + float(batch.bootstrap_discounts[i]) * bootstrap
             observation = torch.from_numpy(batch.observations[i : i + 1])
             error = target - q_values(self.online, observation)[0, int(batch.actions[i])]
-            losses.append(
-                weights[i] * functional.huber_loss(error, torch.zeros(()), delta=self._config.huber_delta)  # type: ignore[operator]
-            )
+            losses.append(weights[i] * functional.huber_loss(error, torch.zeros(()), delta=self._config.huber_delta))
             errors.append(abs(float(error.detach())))
         self._adam.zero_grad()
         torch.autograd.backward(torch.stack(losses).mean())
         torch.nn.utils.clip_grad_norm_(self.online.values(), self._config.max_gradient_norm)
         progress = min(1.0, self._updates / self._config.learning_rate_updates)
+        assert self._config.learning_rate_end is not None
         lr = self._config.learning_rate + (self._config.learning_rate_end - self._config.learning_rate) * progress
         self._adam.param_groups[0]["lr"] = lr
         self._adam.step()
@@ -174,17 +173,17 @@ STATES = np.eye(2, dtype=np.float32)
 def chain_segment(states: list[int], rewards: list[float], end: str | None = None) -> Segment:
     """One environment that passes through `states`; its last step may be the end of the episode."""
     steps = len(rewards)
-    flags = {name: np.zeros((steps, 1), np.bool_) for name in ("terminated", "truncated")}
-    if end is not None:
-        flags[end][-1] = True
+    terminated, truncated = np.zeros((steps, 1), np.bool_), np.zeros((steps, 1), np.bool_)
+    terminated[-1], truncated[-1] = end == "terminated", end == "truncated"
     return Segment(
         sequence=1,
         observations=STATES[states][:, None],
         actions=np.zeros((steps, 1), np.int64),
         rewards=np.array(rewards, np.float32)[:, None],
+        terminated=terminated,
+        truncated=truncated,
         valid=np.ones((steps, 1), np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        **flags,
     )
 
 

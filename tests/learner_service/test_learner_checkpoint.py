@@ -136,5 +136,5 @@ def test_when_all_are_damaged_the_user_is_told_what_to_do(tmp_path: Path) -> Non
     checkpoints = Checkpoints(tmp_path, keep=3)
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
-    with pytest.raises(UserError, match="all 2 checkpoints in .* are damaged; start a new run in another --run-dir"):
+    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged; start a new run in another --run-dir"):
         checkpoints.load_newest()

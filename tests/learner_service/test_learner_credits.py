@@ -153,3 +153,20 @@ async def test_a_grant_reserves_a_whole_segment() -> None:
     credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
     credits_.open(stream("a"))
     assert outstanding(limiter, 3) == 2
+
+
+@on_a_loop
+async def test_nothing_is_granted_once_the_run_ends() -> None:
+    limiter = limiter_for(10)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    before, late = stream("a"), stream("b")
+    credits_.open(before)
+    credits_.stop()
+    credits_.open(late)
+    arrive(credits_, limiter, before, 1)
+    limiter.sample(SEGMENT)
+    await asyncio.sleep(0)
+    assert (before.credit, late.credit) == (2, 0)
+    # What had been granted is still taken.
+    arrive(credits_, limiter, before, 2)
+    assert not credits_.take(before, 3)

@@ -51,7 +51,7 @@ def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
             value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value,
             event.wall_time,
         )
-        for event in EventFileLoader(str(path)).Load()  # type: ignore[no-untyped-call]
+        for event in EventFileLoader(str(path)).Load()
         for value in event.summary.value
     }
 

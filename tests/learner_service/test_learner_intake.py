@@ -1,5 +1,6 @@
 """What the intake stores, refuses and counts."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from learner_parts import SPEC, open_replay, segment, with_an_episode_end
 
 from actorq.errors import InvalidInputError
-from actorq.trajectory import PolicySpan
-from learner_service.intake import Intake
+from actorq.trajectory import Episode, PolicySpan
+from learner_service.intake import NOTHING_STORED, Intake
 from learner_service.members import Member
 from learner_service.replay import ReplayBuffer
 
@@ -49,8 +50,9 @@ def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: I
     spans = (PolicySpan(0, 4, "int8"), PolicySpan(1, 5, "int8"))
     intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
     assert replay.total_transitions == 7
-    assert (intake.episodes.count, intake.episodes.mean_return) == (1, 21.0)
-    assert intake.transitions_by_scheme == {"int8": 7}
+    stored = intake.statistics()
+    assert (stored.episodes, stored.mean_return) == (1, 21.0)
+    assert stored.transitions_by_scheme == {"int8": 7}
     assert intake.resume_after(ACTOR) == 1
     assert nothing_is_reserved(replay)
 
@@ -59,15 +61,15 @@ def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer)
     # Two environments: steps 0 and 1 by version 3, steps 2 (a reset in one of them) and 3 by version 5.
     spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
     intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
-    assert intake.staleness.state() == [3, 0, 4]
+    assert intake.state()["staleness"] == [3, 0, 4]
 
 
 def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, replay: ReplayBuffer) -> None:
     intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
     intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
     assert replay.total_transitions == 7
-    assert intake.episodes.count == 1
-    assert sum(intake.staleness.state()) == 7
+    assert intake.statistics().episodes == 1
+    assert sum(intake.state()["staleness"]) == 7
     assert nothing_is_reserved(replay)
     intake.insert(replace(ACTOR, incarnation=2), with_an_episode_end(1), reserve(replay))
     assert replay.total_transitions == 14
@@ -89,6 +91,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
     "another scheme": ({"spans": (PolicySpan(0, 1, "fp32"),)}, "must come from int8 policies, got 'fp32'"),
     "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions must be at least 1, got 0"),
+    "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
+    "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),
+    "an episode of nothing": ({"episodes": (Episode(1.0, 0, 0),)}, "lengths of at least 1"),
+    "an episode of nowhere": ({"episodes": (Episode(1.0, 3, 2),)}, "environments below 2, got .*environment=2"),
     "no policy": ({"spans": ()}, "spans must start at 0"),
 }
 
@@ -102,8 +108,43 @@ def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
         intake.insert(ACTOR, segment(1, **columns), reserve(replay))
     assert replay.total_transitions == 0
     assert intake.resume_after(ACTOR) == 0
-    assert intake.episodes.count == 0
-    assert intake.staleness.state() == []
+    assert intake.statistics().episodes == 0
+    assert intake.state()["staleness"] == []
     assert nothing_is_reserved(replay)
     intake.insert(ACTOR, segment(1), reserve(replay))
     assert replay.total_transitions == 8
+
+
+def test_a_segment_larger_than_its_credit_is_refused(intake: Intake, replay: ReplayBuffer) -> None:
+    with pytest.raises(InvalidInputError, match="at most 8 transitions have credit, got 5 x 2"):
+        intake.insert(ACTOR, segment(1, steps=5), reserve(replay))
+    assert replay.total_transitions == 0
+    assert nothing_is_reserved(replay)
+    # One that is smaller is not.
+    intake.insert(ACTOR, segment(1, steps=2), reserve(replay))
+    assert replay.total_transitions == 4
+    assert nothing_is_reserved(replay)
+
+
+def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) -> None:
+    for sequence in (1, 2):
+        intake.insert(ACTOR, with_an_episode_end(sequence), reserve(replay))
+    before = intake.statistics()
+    assert before.episodes == 2
+    assert before.staleness_p50 == before.staleness_p99 == 4.0
+    again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
+    assert again.statistics() == NOTHING_STORED
+    again.load_state(json.loads(json.dumps(intake.state())))
+    assert again.statistics() == before
+
+
+def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Intake, replay: ReplayBuffer) -> None:
+    intake.insert(ACTOR, segment(1), reserve(replay))
+    state = intake.state()
+    intake.insert(ACTOR, segment(2), reserve(replay))
+    again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
+    again.load_state(state)
+    again.account_for(replay.total_transitions)
+    assert again.statistics().transitions_by_scheme == {"int8": 16}
+    again.account_for(replay.total_transitions)
+    assert again.statistics().transitions_by_scheme == {"int8": 16}

@@ -71,6 +71,27 @@ def test_the_end_of_an_old_life_does_not_disconnect_the_new_one(members: Members
     assert members.connected("actor") == 1
 
 
+def test_lives_of_an_index_count_up_whoever_holds_it(members: Members) -> None:
+    assert members.join("a", 1, "actor").life == 1
+    assert members.join("a", 1, "actor").life == 1  # the same life, joined again
+    assert members.join("a", 2, "actor").life == 2
+    members.disconnect(members.connect("a", 2))
+    heir = members.join("b", 1, "actor")
+    assert (heir.index, heir.life) == (0, 3)
+    # Other indexes and roles have lives of their own.
+    assert members.join("c", 1, "actor").life == 1
+    assert members.join("judge", 1, "evaluator").life == 1
+
+
+def test_who_has_left_is_not_listed_until_it_is_back(members: Members) -> None:
+    for name in ("a", "b"):
+        members.join(name, 1, "actor")
+    members.disconnect(members.connect("a", 1))
+    assert [status.name for status in members.statuses()] == ["b"]
+    members.connect("a", 1)
+    assert [status.name for status in members.statuses()] == ["a", "b"]
+
+
 @pytest.mark.parametrize("name", ["", "x" * 129])
 def test_a_name_has_1_to_128_characters(members: Members, name: str) -> None:
     with pytest.raises(InvalidInputError, match="1 to 128 characters"):

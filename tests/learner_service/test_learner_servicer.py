@@ -2,11 +2,7 @@
 
 import json
 import platform
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,55 +12,28 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from learner_parts import SPEC, segment, with_an_episode_end
-from learner_servers import DEADLINE_S, ActorStream, Running, running_learner, running_quantizer
+from learner_parts import SPEC, config, evaluation, segment, with_an_episode_end
+from learner_servers import DEADLINE_S, ActorStream, Running, running_learner, running_quantizer, service_process
 
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, InvalidInputError, UserError
-from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK
+from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
 from actorq.status import RunState
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
-from actorq.trajectory import ArraySpec, Evaluation
+from actorq.trajectory import ArraySpec, Evaluation, Role
 from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
-
-
-def config(**changes: Any) -> RunConfig:
-    tree: dict[str, Any] = {
-        "environments_per_actor": 2,
-        "actors": 4,
-        "dqn": {"hidden_sizes": (8,), "batch_size": 8},
-        "replay": {"capacity": 2_000, "min_size": 64},
-        "rate_limiter": {"samples_per_insert": 4.0},
-        "actor": {"segment_length": 4, "report_period_s": 0.5},
-        "checkpoint": {"period_s": 1_000.0},
-    }
-    return RunConfig.model_validate({**tree, **changes})
 
 
 @pytest.fixture(scope="module")
 def quantizer_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`python -m quantizer_service`; gives its address."""
-    store = tmp_path_factory.mktemp("quantizer")
-    command = [sys.executable, "-m", "quantizer_service", "--store", str(store), "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    log, found = process.stderr, Future[str]()
-
-    def read() -> None:
-        for line in log:
-            if "serving on " in line and not found.done():
-                found.set_result(line.partition("serving on ")[2].split()[0])
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    yield found.result(DEADLINE_S)
-    process.terminate()
-    assert process.wait(DEADLINE_S) == 0
-    reader.join()
-    log.close()
+    with service_process("quantizer_service", "--store", str(tmp_path_factory.mktemp("quantizer"))) as process:
+        yield process.address
+        process.terminate()
+        assert process.end()[0] == EXIT_OK
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +57,12 @@ def actor(client: LearnerClient, name: str, incarnation: int = 1, role: Any = "a
     stream.close()
 
 
-def send(stream: ActorStream, sequences: range) -> None:
-    """Send segments within the credit and wait until all are stored."""
-    for sequence in sequences:
-        stream.await_credit(sequence)
-        stream.send_segment(segment(sequence))
-        stream.await_acknowledged(sequence)
-
-
 def steps(client: LearnerClient) -> int:
     return client.status().environment_steps
 
 
 def is_connected(client: LearnerClient, name: str) -> bool:
-    return next(status.connected for status in client.status().actors if status.name == name)
+    return any(status.connected for status in client.status().actors if status.name == name)
 
 
 def test_joining_tells_an_actor_all_it_needs(learner: LearnerClient) -> None:
@@ -119,7 +80,7 @@ def test_joining_tells_an_actor_all_it_needs(learner: LearnerClient) -> None:
 def test_segments_within_the_credit_are_acknowledged_and_counted(learner: LearnerClient) -> None:
     with actor(learner, "sender") as stream:
         before = steps(learner)
-        send(stream, range(1, 6))
+        stream.send_segments(range(1, 6))
         stream.await_credit(6)
         stream.send_segment(with_an_episode_end(6))
         stream.await_acknowledged(6)
@@ -134,26 +95,26 @@ def test_segments_within_the_credit_are_acknowledged_and_counted(learner: Learne
 def test_a_segment_that_comes_again_is_stored_once(learner: LearnerClient) -> None:
     with actor(learner, "repeater") as stream:
         before = steps(learner)
-        send(stream, range(1, 2))
+        stream.send_segments(range(1, 2))
         stream.send_segment(segment(1))
-        send(stream, range(2, 3))
+        stream.send_segments(range(2, 3))
         assert steps(learner) == before + 16
     # The actor lost the acknowledgement, and has another stream.
     assert learner.join("repeater", 1, "actor", "test").resume_after_sequence == 2
     with actor(learner, "repeater") as stream:
         assert stream.await_credit(3).acknowledged_sequence == 2
         stream.send_segment(segment(2))
-        send(stream, range(3, 4))
+        stream.send_segments(range(3, 4))
         assert steps(learner) == before + 24
     # Another life counts from 1 again.
     with actor(learner, "repeater", incarnation=2) as stream:
-        send(stream, range(1, 2))
+        stream.send_segments(range(1, 2))
         assert steps(learner) == before + 32
 
 
 def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: LearnerClient) -> None:
     with actor(learner, "bystander") as bystander:
-        send(bystander, range(1, 2))
+        bystander.send_segments(range(1, 2))
         before = steps(learner)
         learner.join("bad", 1, "actor", "test")
         stream = ActorStream(learner, "bad")
@@ -167,7 +128,7 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
         assert not is_connected(learner, "bad")
         assert learner.join("bad", 1, "actor", "test").resume_after_sequence == 0
         # Nobody else's credit is touched.
-        send(bystander, range(2, 5))
+        bystander.send_segments(range(2, 5))
 
 
 @pytest.mark.parametrize(
@@ -221,12 +182,12 @@ def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
 
 def test_training_is_paused_saved_and_resumed(learner: LearnerClient) -> None:
     with actor(learner, "worker") as stream:
-        send(stream, range(1, 9))
+        stream.send_segments(range(1, 9))
         learner.pause()
         assert learner.status().state is RunState.PAUSED
         first = Path(learner.save_checkpoint())
         assert (first / "state.json").exists()
-        send(stream, range(9, 12))
+        stream.send_segments(range(9, 12))
         # Between the two checkpoints there was data, but no update.
         assert learner.save_checkpoint() == str(first)
         assert learner.pause() == learner.status().updates == int(first.name)
@@ -238,7 +199,7 @@ def test_training_is_paused_saved_and_resumed(learner: LearnerClient) -> None:
 
 def test_policies_come_out_at_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
     with actor(learner, "audience") as stream:
-        send(stream, range(1, 9))
+        stream.send_segments(range(1, 9))
         with QuantizerClient(quantizer_process) as quantizer:
             policies = quantizer.watch("int8")
             policy = next(policy for policy in policies if policy.descriptor.learner_step > 0)
@@ -316,11 +277,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
         client.resume()
         next(status for status in client.watch(0.05) if status.updates)
         with actor(client, "hasty") as again:
-            send(again, range(sequence + 1, sequence + 2))
-
-
-def evaluation(sequence: int, version: int, *returns: float) -> Evaluation:
-    return Evaluation(sequence, version, 0, "int8", returns, (10,) * len(returns), 0.5)
+            again.send_segments(range(sequence + 1, sequence + 2))
 
 
 @contextmanager
@@ -342,7 +299,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunState, in
         client.join("actor-0", 1, "actor", "test")
         client.join("judge", 1, "evaluator", "test")
         worker.open(SPEC)
-        send(worker, range(1, 9))
+        worker.send_segments(range(1, 9))
         next(status for status in client.watch(0.05) if status.updates and status.emitted)
         judge.open(SPEC)
         judge.send_evaluation(evaluation(1, 1, 50.0, 70.0))
@@ -392,7 +349,7 @@ def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:
         assert status.elapsed_s > summary["wall_clock_s"]
         assert client.join("actor-0", 1, "actor", "test").resume_after_sequence == 8
         client.stop()
-        assert running.exit_code.result(DEADLINE_S) == EXIT_OK
+        assert running.exit_code.result(DEADLINE_S) == EXIT_STOPPED
     assert json.loads((solved[0] / "run" / "summary.json").read_text())["state"] == "stopped"
 
 
@@ -414,10 +371,31 @@ def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]
     assert "add --resume to go on with it" in refused_start(solved[0], config(), resume=False)
 
 
+def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient) -> None:
+    good = evaluation(1, 1, 9.0)
+    cases: list[tuple[Role, Evaluation]] = [
+        ("actor", good),
+        ("evaluator", replace(good, scheme="fp32")),
+        ("evaluator", replace(good, policy_version=0)),
+    ]
+    before = learner.status().evaluation
+    for number, (role, sent) in enumerate(cases):
+        name = f"liar-{number}"
+        learner.join(name, 1, role, "test")
+        stream = ActorStream(learner, name)
+        stream.open(SPEC)
+        stream.send_evaluation(sent)
+        error = stream.refusal()
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        expected = f"got the {role}'s of version {sent.policy_version} {sent.scheme!r}"
+        assert expected in str(error.details())
+    assert learner.status().evaluation == before
+
+
 def test_used_up_steps_end_the_run_after_its_last_policy_was_evaluated(tmp_path: Path) -> None:
     with solvable_run(tmp_path, max_environment_steps=80) as (running, client):
         with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
-            send(worker, range(1, 11))
+            worker.send_segments(range(1, 11))
             version = judge.await_directive(learner_pb2.DIRECTIVE_EVALUATE).evaluate_version
             judge.send_evaluation(evaluation(1, version, 12.0))
             worker.await_directive(learner_pb2.DIRECTIVE_STOP)

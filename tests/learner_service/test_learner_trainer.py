@@ -12,6 +12,7 @@ from learner_parts import SPEC, ManualClock, open_replay, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
+from actorq.errors import ConflictError
 from actorq.trajectory import ArraySpec
 from learner_service.algorithms import make_algorithm
 from learner_service.publisher import Publisher
@@ -155,7 +156,48 @@ def test_after_the_end_a_checkpoint_is_refused(make_trainer: MakeTrainer) -> Non
     trainer.start()
     trainer.stop()
     trainer.stop()
-    with pytest.raises(RuntimeError, match="the trainer has ended"):
+    with pytest.raises(ConflictError, match="training has ended"):
+        trainer.save()
+
+
+class Turnstile:
+    """Lets the trainer's thread write a checkpoint when the test says so."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self, updates: int) -> Path:
+        self.arrived.set()
+        assert self.open.wait(DEADLINE_S)
+        return Path(f"/checkpoints/{updates}")
+
+
+def test_a_checkpoint_that_is_asked_for_while_it_stops_comes_or_is_refused(make_trainer: MakeTrainer) -> None:
+    turnstile = Turnstile()
+    trainer = make_trainer(turnstile)
+    trainer.start()
+    outcomes: queue.Queue[Path | ConflictError] = queue.Queue()
+
+    def save() -> None:
+        try:
+            outcomes.put(trainer.save())
+        except ConflictError as error:
+            outcomes.put(error)
+
+    savers = [threading.Thread(target=save) for _ in range(4)]
+    for saver in savers:
+        saver.start()
+    assert turnstile.arrived.wait(DEADLINE_S)
+    stopping = threading.Thread(target=trainer.stop)
+    stopping.start()
+    turnstile.open.set()
+    for _ in savers:
+        outcome = outcomes.get(timeout=DEADLINE_S)
+        assert isinstance(outcome, ConflictError) or outcome == Path("/checkpoints/0")
+    for thread in (stopping, *savers):
+        thread.join(DEADLINE_S)
+    with pytest.raises(ConflictError, match="training has ended"):
         trainer.save()
 
 
@@ -175,7 +217,7 @@ def test_a_disk_that_fails_is_a_fault(make_trainer: MakeTrainer) -> None:
 
     trainer = make_trainer(save)
     trainer.start()
-    with pytest.raises(RuntimeError, match="the trainer has ended"):
+    with pytest.raises(ConflictError, match="training has ended"):
         trainer.save()
     assert trainer.fault is full
 
@@ -185,8 +227,9 @@ def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBu
     trainer = make_trainer(algorithm=make_algorithm(CONFIG, other))
     fill(replay, range(1, 9))
     trainer.start()
-    with pytest.raises(RuntimeError, match="the trainer has ended"):
-        while True:
-            trainer.save()
+    await_samples(replay.limiter, 64)
+    # It failed in the update that these samples were for, so it never comes to the checkpoint.
+    with pytest.raises(ConflictError, match="training has ended"):
+        trainer.save()
     assert "shapes cannot be multiplied" in str(trainer.fault)
     assert trainer.updates == 0

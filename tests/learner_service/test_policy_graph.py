@@ -1,6 +1,5 @@
 """The exported graph with a snapshot of the weights is the policy, and nothing else is in it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,11 +37,11 @@ class Exported:
 
 
 @pytest.fixture(scope="module", params=["vectors", "vectors, one head", "images"])
-def exported(request: pytest.FixtureRequest) -> Iterator[Exported]:
+def exported(request: pytest.FixtureRequest) -> Exported:
     spec = IMAGES if request.param == "images" else SPEC
     torch.manual_seed(0)
     policy = QNetwork(spec, (24, 16), dueling="one head" not in request.param)
-    yield Exported(spec, policy, export_policy_graph(policy, spec))
+    return Exported(spec, policy, export_policy_graph(policy, spec))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 256])

@@ -27,9 +27,9 @@ SOURCE = mlp(16, 16)
 
 
 @contextmanager
-def running_quantizer(store: Path, **config: Any) -> Iterator[str]:
+def running_quantizer(store: Path, read_only: bool = False, **config: Any) -> Iterator[str]:
     """Serve `store`, give the address, and drain at the end."""
-    process = QuantizerProcess(store, RunConfig(**config), "quantizer")
+    process = QuantizerProcess(store, RunConfig(**config), "quantizer", read_only)
     started: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()
 
     async def serve() -> int:

@@ -6,6 +6,7 @@ from policy_graphs import checkpoint, dueling, mlp, random_parameters
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
 from actorq.trajectory import Evaluation
 from quantizer_service.emitter import Emitter
+from quantizer_service.reader import PolicyReader
 from quantizer_service.store import PolicyStore
 
 SOURCE = mlp(8, 8)
@@ -13,6 +14,10 @@ SOURCE = mlp(8, 8)
 
 def opened(path: Path) -> Emitter:
     return Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
+
+
+def reading(path: Path) -> Emitter:
+    return Emitter(PolicyReader(path))
 
 
 def ready(path: Path, versions: int = 0) -> Emitter:
@@ -27,10 +32,9 @@ def ready(path: Path, versions: int = 0) -> Emitter:
 
 def test_it_tells_a_learner_where_to_go_on(tmp_path: Path) -> None:
     assert opened(tmp_path).ready("run") == (0, ())
-    emitter = ready(tmp_path, versions=2)
-
+    assert ready(tmp_path, versions=2).ready("run") == (2, (SOURCE.topology,))
+    emitter = opened(tmp_path)
     assert emitter.ready("run") == (2, (SOURCE.topology,))
-    assert opened(tmp_path).ready("run") == (2, (SOURCE.topology,))
     with pytest.raises(ConflictError, match="empty --store"):
         emitter.ready("another run")
 
@@ -41,7 +45,7 @@ def test_a_version_is_served_before_it_is_stored(tmp_path: Path) -> None:
 
     assert emitter.get("int8") is policy
     assert emitter.get("fp32", 1).descriptor.scheme == "fp32"
-    assert opened(tmp_path).newest_version == 0
+    assert reading(tmp_path).newest_version == 0
 
 
 def test_each_scheme_in_use_is_emitted(tmp_path: Path) -> None:
@@ -66,7 +70,7 @@ def test_a_restarted_emitter_has_the_same_newest_policies(tmp_path: Path) -> Non
     before = ready(tmp_path, versions=2)
     before.get("fp32")
 
-    again = opened(tmp_path)
+    again = reading(tmp_path)
 
     assert {p.descriptor.scheme: p for p in again.newest_policies()} == {
         p.descriptor.scheme: p for p in before.newest_policies()
@@ -78,7 +82,63 @@ def test_a_policy_that_is_emitted_later_equals_one_that_was_emitted_at_once(tmp_
     other = ready(tmp_path / "other")
     at_once = other.emit(checkpoint(SOURCE, 1), ["int8", "fp32"])[1]
 
-    assert opened(tmp_path / "one").get("fp32", 1) == at_once == emitter.get("fp32", 1)
+    assert reading(tmp_path / "one").get("fp32", 1) == at_once == emitter.get("fp32", 1)
+
+
+def test_a_reader_emits_into_memory_and_serves_what_it_served_before_also_when_it_is_gone(tmp_path: Path) -> None:
+    writer = ready(tmp_path, versions=2)
+    reader = reading(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    served = [reader.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    for version in range(3, 9):
+        taken = checkpoint(SOURCE, version)
+        writer.persist(taken, writer.emit(taken, ["int8"]))
+
+    assert [reader.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
+    assert not (tmp_path / "00000001").exists()
+
+
+def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path: Path) -> None:
+    writer = ready(tmp_path, versions=2)
+    reader = reading(tmp_path)
+    for version in range(3, 9):
+        taken = checkpoint(SOURCE, version)
+        writer.persist(taken, writer.emit(taken, ["int8"]))
+
+    with pytest.raises(NotFoundError, match="version 1 is not retained any more"):
+        reader.get("fp32", 1)
+
+
+def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_says_so(tmp_path: Path) -> None:
+    ready(tmp_path, versions=1)
+    store = PolicyReader(tmp_path)
+    (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
+
+    with pytest.raises(NotFoundError, match="newer versions replaced those in the store"):
+        Emitter(store).get("int8")
+
+
+def test_nothing_can_be_published_to_a_reader(tmp_path: Path) -> None:
+    ready(tmp_path, versions=1)
+
+    with pytest.raises(ConflictError, match="read-only: nothing can be published"):
+        reading(tmp_path).ready("run")
+
+
+@pytest.mark.parametrize(("versions", "told"), [(1, "the only version is damaged"), (3, "all 3 versions are damaged")])
+def test_a_store_of_damaged_versions_says_so_and_what_is_wrong_with_the_newest(
+    tmp_path: Path, versions: int, told: str
+) -> None:
+    ready(tmp_path, versions)
+    for version in range(1, versions + 1):
+        (tmp_path / f"{version:08d}" / "checkpoint.safetensors").write_bytes(b"")
+
+    with pytest.raises(InvalidInputError, match=f"{told}, of version {versions} .*{versions}/checkpoint.safetensors: "):
+        opened(tmp_path).get("int8")
+    with pytest.raises(NotFoundError, match="no policy has been published yet"):
+        opened(tmp_path / "empty").get("int8")
 
 
 def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:

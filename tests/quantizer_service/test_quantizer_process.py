@@ -44,6 +44,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         (["--store", os.devnull], "error: --store: cannot write to"),
         (["--shop", "x"], "error: unknown argument"),
         (["--listen", "nowhere"], "error: --listen: expected HOST:PORT"),
+        (["--store", "/absent", "--read-only"], "error: --store: cannot read /absent"),
     ],
 )
 def test_a_users_mistake_is_one_line(arguments: list[str], reason: str, tmp_path: Path) -> None:
@@ -54,6 +55,32 @@ def test_a_users_mistake_is_one_line(arguments: list[str], reason: str, tmp_path
     assert process.returncode == 2
     assert errors.startswith(reason)
     assert errors.count("\n") == 1
+
+
+def test_a_second_writer_is_refused_in_one_line_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    first = start("--store", str(tmp_path), "--lifeline")
+    assert first.stderr is not None
+    assert any("serving on" in line for line in first.stderr)
+
+    _, errors = start("--store", str(tmp_path)).communicate(timeout=20)
+    assert errors.startswith("error: --store: another quantizer writes to")
+    assert errors.count("\n") == 1
+
+    first.kill()
+    first.communicate(timeout=20)
+    again = start("--store", str(tmp_path), "--lifeline")
+    assert again.stderr is not None
+    assert any("serving on" in line for line in again.stderr)
+    again.kill()
+    again.communicate(timeout=20)
+
+
+def test_its_help_names_it_as_a_user_does() -> None:
+    command = [sys.executable, "-m", "quantizer_service", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+
+    assert shown.startswith("usage: actorq quantizer [flags]")
+    assert "--read-only" in shown
 
 
 def test_it_imports_neither_torch_nor_gymnasium() -> None:

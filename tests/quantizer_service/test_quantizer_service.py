@@ -67,6 +67,22 @@ def test_another_scheme_is_emitted_on_demand_and_kept(client: QuantizerClient) -
     assert [entry.schemes for entry in client.list()] == [("fp32", "int8")] * 2
 
 
+def test_a_read_only_quantizer_serves_beside_the_writer_and_takes_nothing(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    opened(client, versions=2)
+    files = sorted(tmp_path.rglob("*"))
+    with running_quantizer(tmp_path / "store", read_only=True) as address, QuantizerClient(address) as reader:
+        assert reader.get("int8") == client.get("int8")
+        assert reader.get("fp32", 1).descriptor == reader.fidelity("fp32", 1)
+        assert next(reader.watch("int8")).descriptor.version == 2
+        with pytest.raises(grpc.RpcError) as caught:
+            Publisher(reader).open()
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "read-only" in caught.value.details()
+    assert sorted(tmp_path.rglob("*")) == files
+
+
 def test_watchers_get_the_newest_first_and_their_schemes_are_emitted_from_then_on(client: QuantizerClient) -> None:
     publisher = opened(client, versions=2)
     watch = client.watch("fp32")

@@ -39,12 +39,12 @@ def finish(state, code):
                    "scheme": "int8", "policy_version": 35}}
         Path(flag("--run-directory"), "summary.json").write_text(json.dumps(summary))
     os._exit(code)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("stopped", 0))
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("stopped", 4))
 if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "mistake":
     sys.exit(print("error: environment 'CartPole-v1' needs gymnasium", file=sys.stderr) or 2)
-if "standalone" in arguments:
+if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "crash":
     sys.exit("out of memory")
-say("resumed" if "--resume" in arguments else "started")
+say(("resumed" if "--resume" in arguments else "started") + (" to read" if "--read-only" in arguments else ""))
 if behaviour == "solve":
     finish("solved", 0)
 if behaviour == "spend":
@@ -187,6 +187,16 @@ def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
     assert "learner died (SIGKILL), restarting" in output
 
 
+def test_a_learner_that_somebody_stops_ends_the_run_which_can_go_on(command: Command) -> None:
+    command.start(*TRAIN)
+    os.kill(command.hear(*ALL)["learner"], signal.SIGTERM)
+    code, output, errors = command.finish()
+    assert (code, errors) == (4, "")
+    assert "restarting" not in output
+    assert "\nstopped: evaluation return 486.2" in output
+    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+
+
 def test_a_service_that_tells_of_a_mistake_speaks_for_the_command(command: Command) -> None:
     code, _, errors = command.run(*TRAIN, learner="mistake")
     assert (code, errors) == (2, "error: --run-directory: no space left\n")
@@ -236,6 +246,16 @@ def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: 
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
     assert command.run("evaluate", "run", learner=behaviour) == (code, "", message)
+
+
+def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_of_it(command: Command) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    process = command.start("evaluate", "run")
+    command.hear("quantizer started to read", "evaluator started")
+    process.send_signal(signal.SIGTERM)
+    assert command.finish() == (143, "", "")
 
 
 def test_a_service_command_becomes_the_service(command: Command) -> None:

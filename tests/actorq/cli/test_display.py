@@ -135,6 +135,16 @@ def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
     assert "4104" not in restarting
 
 
+def test_every_header_of_the_table_is_whole_at_80_columns() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    table = panel(view, 80)
+    header = next(line for line in table if "process" in line)
+    assert header.strip("│ ").split() == ["process", "state", "doing", "policy", "steps/s", "memory", "restarts"]
+    assert next(line for line in table if "actor-1" in line).split()[-2] == "2"
+    assert "emitted v35 int8" in next(line for line in table if "quantizer " in line and "running" in line)
+
+
 def test_without_a_launcher_the_processes_come_from_the_status() -> None:
     view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
     view.take_status(STATUS)

@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from actorq import __version__, settings
+from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.main import main
-from actorq.config import RunConfig
+from actorq.config import DQNConfig, ReplayConfig, RunConfig
 from actorq.rundirectory import RunDirectory
 
 
@@ -55,7 +57,9 @@ def test_help_of_train_shows_every_setting(capsys: pytest.CaptureFixture[str]) -
         (["train", "--resume", "--run-directory", "nope"], "run directory nope does not exist"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nope"], "run directory nope does not exist"),
-        (["evaluate", "nope", "--episodes", "0"], "argument --episodes: expected a whole number from 1 on, got '0'"),
+        (["evaluate", "nope", "--episodes", "0"], "setting 'episodes': value should be greater than 0, got '0'"),
+        (["evaluate", "nope", "--scheme", "int3"], "setting 'scheme': value should be 'int8' or 'fp32', got 'int3'"),
+        (["evaluate", "nope", "--versio", "3"], "unknown argument '--versio'; did you mean '--version'?"),
         (["status"], "no run under runs/: pass --learner HOST:PORT"),
         (["status", "--learner", "here"], "address: expected HOST:PORT"),
     ],
@@ -78,12 +82,82 @@ def test_an_unknown_variable_of_the_project_is_named(
     assert error_of(capsys, "train").startswith("environment variable ACTORQ_SEDE is no setting")
 
 
-def test_resuming_with_another_environment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    RunDirectory(Path("run")).create(RunConfig())
-    before = Path("run/config.yaml").read_text()
-    message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--environment", "Acrobot-v1")
-    assert "are of environment CartPole-v1, got environment Acrobot-v1" in message
-    assert Path("run/config.yaml").read_text() == before
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--environment", "Acrobot-v1"], "environment CartPole-v1 as in run/config.yaml, got Acrobot-v1"),
+        (["--dqn.hidden-sizes", "32,32"], "dqn.hidden_sizes 64,64 as in run/config.yaml, got 32,32"),
+        (["--no-dqn.dueling"], "dqn.dueling True as in run/config.yaml, got False"),
+        (["--replay.capacity", "9000"], "replay.capacity 7000 as in run/config.yaml, got 9000"),
+    ],
+)
+def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    RunDirectory(Path("run")).create(
+        RunConfig(dqn=DQNConfig(hidden_sizes=(64, 64), dueling=True), replay=ReplayConfig(capacity=7_000))
+    )
+    before = {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")}
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message == (
+        f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
+    )
+    assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
+
+
+def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text("process: {run_directory: nope, resume: true, store: of/another}\n")
+    assert error_of(capsys, "train", "--config", "run.yaml") == "run directory nope does not exist"
+    assert error_of(capsys, "evaluate", "--config", "run.yaml") == "run directory nope does not exist"
+    Path("run.yaml").write_text("process: {run_directry: nope}\n")
+    assert error_of(capsys, "train", "--config", "run.yaml").startswith("unknown setting 'run_directry'; did you mean")
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "expected"),
+    [
+        ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
+        ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
+        ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
+        ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "setting 'version': value should be greater than 0"),
+        ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
+        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
+        ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),
+    ],
+)
+def test_settings_of_a_command_come_from_the_environment_too(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    variables: dict[str, str],
+    expected: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"ACTORQ_{name}", value)
+    assert error_of(capsys, command).startswith(expected)
+
+
+def test_the_schemes_of_an_evaluation_are_those_of_a_run() -> None:
+    (of_evaluation, _) = get_args(get_type_hints(EvaluateSettings)["scheme"])
+    assert of_evaluation == RunConfig.model_fields["scheme"].annotation
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train", "folder of the run (default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
+        ("train", "4 somebody stopped the run"),
+        ("evaluate", "quantization of the policy (default: the run's own)"),
+        ("status", "HOST:PORT of the learner (default: that of the newest run here)"),
+    ],
+)
+def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], command: str, expected: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: actorq {command}")
+    assert expected in " ".join(shown.split()).replace("- ", "-")
+    assert shown.count("\nprocess:\n") == 1
 
 
 def test_a_folder_that_is_no_run_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:

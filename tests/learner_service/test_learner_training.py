@@ -1,0 +1,105 @@
+"""Building a training from a configuration and what is on disk: all of it, or nothing that stays open."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learner_parts import SPEC, config, segment
+
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms import make_algorithm
+from learner_service.checkpoint import LearnerState
+from learner_service.members import Member
+from learner_service.replay import ReplayStore
+from learner_service.training import Training, build_training
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+
+
+@pytest.fixture
+def client() -> Iterator[QuantizerClient]:
+    with QuantizerClient("127.0.0.1:1") as nobody:
+        yield nobody
+
+
+def build(
+    client: QuantizerClient,
+    directory: Path,
+    state: LearnerState | None = None,
+    spec: EnvironmentSpec = SPEC,
+    settings: RunConfig | None = None,
+) -> Training:
+    """Built and not started."""
+    training, graph = build_training(
+        settings or config(), spec, directory, "run", client, state, lambda updates: Path(str(updates)), lambda _: None
+    )
+    assert graph.inputs
+    return training
+
+
+def insert(training: Training, sequence: int) -> None:
+    assert training.replay.limiter.try_reserve(8)
+    training.intake.insert(ACTOR, segment(sequence), 8)
+
+
+def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> None:
+    before = build(client, tmp_path)
+    insert(before, 1)
+    insert(before, 2)
+    state = before.state(24, {"more": "of the run's own"})
+    assert state.values["more"] == "of the run's own"
+    insert(before, 3)
+    before.replay.close()
+    after = build(client, tmp_path, state)
+    assert after.trainer.updates == 24
+    assert after.replay.total_transitions == 24
+    assert after.intake.resume_after(ACTOR) == 3
+    assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
+    assert after.rng.bit_generator.state == before.rng.bit_generator.state
+    after.replay.close()
+
+
+def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:
+    wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
+    state = LearnerState(8, make_algorithm(wider, SPEC).state(), {})
+    for _ in range(2):
+        with pytest.raises(UserError, match="the checkpoint does not fit the configured networks"):
+            build(client, tmp_path / "run", state)
+    build(client, tmp_path / "run").replay.close()
+
+
+def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path / "replay", SPEC, config().replay.capacity)
+    with pytest.raises(UserError, match="is open in another learner"):
+        build(client, tmp_path)
+    store.close()
+
+
+REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec]] = {
+    "capacity": ({"replay": {"capacity": 3_000, "min_size": 64}}, SPEC),
+    "observations": (
+        {},
+        EnvironmentSpec("CartPole-v1", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFITTED)
+def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient, tmp_path: Path, what: str) -> None:
+    capacity = config().replay.capacity
+    ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
+    changes, spec = REFITTED[what]
+    with pytest.raises(UserError, match=r"replay: .* holds .*; start this run in another directory"):
+        build(client, tmp_path, spec=spec, settings=config(**changes))
+    ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
+
+
+def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -> None:
+    images = EnvironmentSpec("Pictures-v0", ArraySpec((64, 64, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=2)
+    small = config(actor={"segment_length": 4, "max_segment_bytes": 20_000})
+    with pytest.raises(UserError, match=r"actor.max_segment_bytes is 20000; use fewer environments per actor"):
+        build(client, tmp_path, spec=images, settings=small)
