@@ -140,7 +140,9 @@ class Segment:
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
         self._check_spans(steps)
         for episode in self.episodes:
-            if not (np.isfinite(episode.episode_return) and episode.length >= 1 and episode.environment < environments):
+            if not (
+                np.isfinite(episode.episode_return) and episode.length >= 1 and 0 <= episode.environment < environments
+            ):
                 raise InvalidInputError(
                     f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
                     f"{environments}, got {episode}"

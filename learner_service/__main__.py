@@ -71,7 +71,9 @@ class LearnerService:
     async def run(self, address: str) -> int:
         """Train until the run is over; 0 when it was solved, 3 when its budget ended, 4 when it was stopped."""
         run = self._run
-        await run.restore()
+        with contextlib.suppress(Exception):
+            # What goes wrong here is the run's fault, which the loop below tells.
+            await run.restore()
         while not run.over.is_set() and run.fault is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_S):

@@ -59,6 +59,9 @@ class Members:
                     "actor a name of its own"
                 )
             if known is not None and (known.incarnation, known.role) == (incarnation, role):
+                if known.state == "left":
+                    known.index = self._free_index(name, role)
+                    known.state = "joined"
                 return known
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_those_who_left()

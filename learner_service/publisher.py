@@ -66,6 +66,7 @@ class Publisher:
         self._sent_version = 0
         self._received_version = 0
         self._refused_version = 0
+        self._in_flight: deque[int] = deque(maxlen=_IN_FLIGHT + 1)
         self._evaluations: deque[Evaluation] = deque(maxlen=100)
         # With the version that was sent last before each.
         self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
@@ -177,7 +178,8 @@ class Publisher:
         with self._changed:
             sending = self._connected and self._sent_version > self._received_version
             if sending and isinstance(translated, InvalidInputError):
-                self._refused_version = self._sent_version
+                # Of two in flight the older one is meant. If it was the newer one, that is refused alone next time.
+                self._refused_version = max(self._refused_version, min(self._in_flight, default=self._sent_version))
         if sending and isinstance(translated, InvalidInputError | ConflictError):
             # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good. And a
             # stream that broke may have left the quantizer with a version that we believe unsent.
@@ -194,6 +196,7 @@ class Publisher:
                     self._snapshot = (self._version, self._snapshot[1])
             self._received_version = message.newest_version
             self._connected = True
+            self._in_flight.clear()
             self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
             self._unconfirmed.clear()
             ready.append(message)
@@ -202,6 +205,8 @@ class Publisher:
     def _take_receipt(self, receipt: Receipt) -> None:
         with self._changed:
             self._received_version = max(self._received_version, receipt.version)
+            while self._in_flight and self._in_flight[0] <= receipt.version:
+                self._in_flight.popleft()
             # The stream is in order: what was sent before this version has arrived.
             while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
                 self._unconfirmed.popleft()
@@ -240,6 +245,7 @@ class Publisher:
                 already = max(sent, self._refused_version)
                 if self._snapshot is not None and self._snapshot[0] > already and not waiting_for_receipts:
                     self._sent_version = self._snapshot[0]
+                    self._in_flight.append(self._sent_version)
                     return self._snapshot
                 self._changed.wait()
             return None

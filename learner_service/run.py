@@ -61,6 +61,8 @@ class Run:
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.events = EventLog(directory / "events")
         self._known_spec = self.identity.read_environment()
+        if self._known_spec is not None and self._known_spec.environment_id != config.environment:
+            raise _other_run("environment", self._known_spec.environment_id, config.environment)
         self._building: asyncio.Task[Training] | None = None
         self._streams: set[ActorStream] = set()
         self._credits: Credits | None = None
@@ -338,10 +340,7 @@ class Run:
     def _check_same_run(self, values: dict[str, Any]) -> None:
         for name, configured in (("environment", self.config.environment), ("algorithm", self.config.algorithm)):
             if values[name] != configured:
-                raise UserError(
-                    f"the checkpoint is of {name} {values[name]!r}, the configuration says {configured!r}; resume with "
-                    f"--{name} {values[name]}, or start a new run in another --run-directory"
-                )
+                raise _other_run(name, values[name], configured)
 
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
@@ -359,3 +358,10 @@ class Run:
         if self.training is None or self.outcome is not None:
             raise ConflictError(f"the run is {self.state.value}: there is no training to control")
         return self.training
+
+
+def _other_run(setting: str, of_run: str, configured: str) -> UserError:
+    return UserError(
+        f"the run's checkpoint is of {setting} {of_run!r}, the configuration says {configured!r}; resume with "
+        f"--{setting} {of_run}, or start a new run in another --run-directory"
+    )

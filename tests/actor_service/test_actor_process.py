@@ -7,9 +7,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from actor_peers import DEADLINE_S, ScriptedLearner, ScriptedQuantizer, membership, serving
-from actor_policies import constant_policy
+from actor_policies import constant_policy, linear_policy
 
 from actor_service.__main__ import ActorService, ActorSettings
 from actorq.client import ActorClient
@@ -110,7 +111,9 @@ def test_an_evaluation_ends_when_its_client_hangs_up(
     quantizer: tuple[ScriptedQuantizer, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     peer, address = quantizer
-    peer.keep(constant_policy([0.0, 1.0]))
+    # It pushes to the side to which the pole falls, so that episodes are long and so many of them take minutes.
+    weights = np.array([[0, 0], [0, 0], [0, 1], [0, 1]], np.float32)
+    peer.keep(linear_policy(weights, np.zeros(2, np.float32)))
     with running_actor(standalone(address)) as (client, _):
         hung_up = client.evaluate(MANY)
         assert isinstance(next(hung_up), Episode)

@@ -363,7 +363,7 @@ def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
 
 def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
-    assert "the checkpoint is of environment 'CartPole-v1', the configuration says 'Acrobot-v1'" in message
+    assert "run's checkpoint is of environment 'CartPole-v1', the configuration says 'Acrobot-v1'" in message
     assert "--environment CartPole-v1" in message
 
 
