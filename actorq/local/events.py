@@ -2,10 +2,11 @@
 
 import queue
 import signal
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from actorq.status import RunStatus
 
@@ -39,15 +40,30 @@ Events = queue.SimpleQueue[Event]
 
 @contextmanager
 def signals_as_events(events: Events) -> Iterator[None]:
-    """Put SIGINT and SIGTERM on the queue instead of letting them end the process; main thread only."""
+    """Put SIGINT and SIGTERM on the queue instead of letting them end the process; main thread only.
 
-    def put(number: int, _: FrameType | None) -> None:
-        # SimpleQueue.put is reentrant, so that a handler may call it whatever it interrupted.
-        events.put(SignalReceived(signal.Signals(number)))
+    A handler in Python is not enough: one that arrives just before the main thread blocks in the queue would run only
+    when something else wakes it. Python's own wakeup descriptor is written to at once, and a thread reads it.
+    """
+    arrived, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
 
-    previous = {number: signal.signal(number, put) for number in (signal.SIGINT, signal.SIGTERM)}
+    def pass_on() -> None:
+        while numbers := arrived.recv(64):
+            for number in numbers:
+                if number in (signal.SIGINT, signal.SIGTERM):
+                    events.put(SignalReceived(signal.Signals(number)))
+
+    previous_descriptor = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    thread = threading.Thread(target=pass_on, name="signals", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_descriptor)
+        wakeup.close()
+        thread.join()
+        arrived.close()
