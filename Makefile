@@ -1,17 +1,28 @@
-# make train | make test | make install | make lint | make protos | make clean
+# make train | make test | make test-cluster | make images | make install | make lint | make protos | make clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+CONTAINER_BUILD ?= docker build
+TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
+TORCH_INDEX_URL ?=
 
-.PHONY: train test install lint format protos clean
+.PHONY: train test test-cluster images install lint format protos clean
 
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
 test: $(VENV)/installed lint  ## install, then lint, types and all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-cluster: $(VENV)/installed  ## install, then the tests on the cluster that KUBECONFIG names, which has the images
+	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
+
+images:  ## build the images of learner, quantizer and actor; CONTAINER_BUILD="podman build", TAG=..., TORCH_INDEX_URL=...
+	$(CONTAINER_BUILD) --target learner --tag actorq-learner:$(TAG) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) .
+	$(CONTAINER_BUILD) --target quantizer --tag actorq-quantizer:$(TAG) .
+	$(CONTAINER_BUILD) --target actor --tag actorq-actor:$(TAG) .
 
 install: $(VENV)/installed  ## create .venv with everything that training and the tests need
 
@@ -34,9 +45,11 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/buf format --write protos
 
-protos: $(VENV)/installed  ## regenerate actorq/v1 from protos/
-	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. \
-		$(sort $(wildcard protos/actorq/v1/*.proto))
+# KEDA's contract keeps its package, but its stubs live in ours: protoc is shown its folder under another name.
+protos: $(VENV)/installed  ## regenerate actorq/v1 and actorq/externalscaler from protos/
+	$(BIN)/python -m grpc_tools.protoc --proto_path=actorq/externalscaler=protos/externalscaler --proto_path=protos \
+		--python_out=. --pyi_out=. --grpc_python_out=. \
+		$(sort $(wildcard protos/actorq/v1/*.proto)) actorq/externalscaler/externalscaler.proto
 
 clean:
 	rm -rf $(VENV) build *.egg-info

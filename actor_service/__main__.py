@@ -5,14 +5,16 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import grpc
+from prometheus_client import Metric
 from pydantic import Field
 
 from actor_service.actor import Actor
 from actor_service.environments import describe_environment
+from actor_service.metrics import actor_metrics
 from actor_service.servicer import ActorServicer
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
@@ -36,8 +38,8 @@ class ActorSettings(Settings):
 class ActorService:
     """One actor in a process."""
 
-    def __init__(self, config: RunConfig, settings: ActorSettings, name: str) -> None:
-        certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    def __init__(self, config: RunConfig, settings: ActorSettings, name: str, node: str = "") -> None:
+        certificates = Certificates.of(config.transport.certificates, "actor")
         standalone = settings.role == "standalone"
         self._clients = (
             None if standalone else LearnerClient(settings.learner, certificates),
@@ -48,7 +50,7 @@ class ActorService:
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
         environment_id = config.environment if standalone else ""
-        self._actor = Actor(name, settings.role, *self._clients, environment_id, self._end)
+        self._actor = Actor(name, settings.role, *self._clients, environment_id, self._end, node)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add ActorService."""
@@ -71,6 +73,10 @@ class ActorService:
         """SIGTERM: stop acting and send what is queued."""
         self._actor.drain(self._drain_s * 0.8)
 
+    def metrics(self) -> Iterable[Metric]:
+        """What it does and with which policy."""
+        return actor_metrics(self._actor)
+
     def _end(self, fault: BaseException | None) -> None:
         assert self._loop is not None
         self._fault = self._fault or fault
@@ -88,7 +94,7 @@ def _main() -> int:
         print(json.dumps(describe_environment(config.environment).to_json()))  # noqa: T201
         return EXIT_OK
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
-    return run_process(ActorService(config, settings, name), process, name, config)
+    return run_process(ActorService(config, settings, name, process.node), process, name, config, "actor")
 
 
 if __name__ == "__main__":

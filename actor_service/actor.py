@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, describe_environment
 from actor_service.evaluation import Evaluator
 from actor_service.exploration import EpsilonGreedy
@@ -22,7 +23,7 @@ from actorq.policy import PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, Role
-from actorq.transport.reconnect import Backoff, keep_connected
+from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
 
@@ -44,17 +45,20 @@ class Actor:
         quantizer: QuantizerClient,
         environment_id: str,
         on_end: Callable[[BaseException | None], None],
+        node: str = "",
     ) -> None:
         self.name = name
         self.role = role
         self._learner = learner
         self._quantizer = quantizer
         self._on_end = on_end
+        self._node = node
         self._incarnation = time.time_ns()
         self._stop = threading.Event()
         self._flush_s = 0.0
         self._unsent = 0
-        self._slot = PolicySlot()
+        self.counts = ActorCounts()
+        self._slot = PolicySlot(self.counts)
         self._membership: Membership | None = None
         self._spec = describe_environment(environment_id) if environment_id else None
         self._rollout: Rollout | None = None
@@ -86,11 +90,16 @@ class Actor:
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
         """Wait for the end of a drain; returns how many segments were stored, and how many could not be sent."""
-        before = self._uploader.acknowledged if self._uploader else 0
+        before = self.acknowledged
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        sent = (self._uploader.acknowledged if self._uploader else 0) - before
+        sent = self.acknowledged - before
         return sent, self._unsent
+
+    @property
+    def acknowledged(self) -> int:
+        """How many items the learner has stored."""
+        return self._uploader.acknowledged if self._uploader else 0
 
     def status(self) -> ActorSelfStatus:
         """How this actor is."""
@@ -127,9 +136,13 @@ class Actor:
     def _run(self) -> None:
         try:
             assert self._learner is not None
-            # Services start together, and the learner takes the longest: ask often enough not to add to it.
-            patience = Backoff(maximum_s=1.0)
-            keep_connected(self._join_first, self._stop, self._learner.peer, random.Random(), patience)
+            keep_connected(
+                self._join_first,
+                self._stop,
+                self._learner.peer,
+                random.Random(),
+                on_retry=self.counts.learner_retries.add,
+            )
             if self._membership is not None:
                 self._take_part(self._membership)
         except BaseException as error:
@@ -164,6 +177,7 @@ class Actor:
             on_stop=self._run_is_over,
             on_evaluate=self._evaluate_soon,
             on_fault=self._fail,
+            on_retry=self.counts.learner_retries.add,
         )
         self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
         if self.role == "evaluator":
@@ -225,6 +239,7 @@ class Actor:
             self._slot,
             load=lambda policy: OnnxPolicy(policy, spec.observations, batch, spec.discrete_actions),
             on_fault=self._fail,
+            counts=self.counts,
         )
         self._subscription.start()
 
@@ -242,7 +257,8 @@ class Actor:
             steps_per_second=(steps - before) / (now - then) if now > then else 0.0,
             queued_segments=self._uploader.queued if self._uploader else 0,
             activation_seconds=() if peek else self._slot.take_activations(),
-            process=measure_process(self.name, self.role),
+            process=measure_process(self.name, self.role, self._node),
+            waited_seconds=self._uploader.waited_s if self._uploader else 0.0,
         )
 
     def _run_is_over(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from actor_service.counts import ActorCounts
 from actorq.errors import InvalidInputError
 from actorq.policy import Policy, PolicyDescriptor
 from actorq.trajectory import ArraySpec
@@ -67,7 +68,8 @@ class OnnxPolicy:
 class PolicySlot:
     """Where the subscription puts the newest policy and the acting loop takes it from, between two steps."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, counts: ActorCounts | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._counts = counts or ActorCounts()
         self._clock = clock
         self._changed = threading.Condition()
         self._policy: OnnxPolicy | None = None
@@ -107,7 +109,9 @@ class PolicySlot:
     def activated(self, descriptor: PolicyDescriptor) -> None:
         """The policy has acted for the first time: note how long that took since the learner's snapshot."""
         with self._changed:
-            self._activations.append(max(0.0, self._clock() - descriptor.snapshot_at))
+            seconds = max(0.0, self._clock() - descriptor.snapshot_at)
+            self._counts.activation_seconds.observe(seconds)
+            self._activations.append(seconds)
             del self._activations[:-100]
 
     def take_activations(self) -> tuple[float, ...]:

@@ -3,8 +3,10 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
+from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
 from actorq.errors import InvalidInputError, UnavailableError
@@ -31,12 +33,14 @@ class Subscription:
         slot: PolicySlot,
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
+        counts: ActorCounts | None = None,
     ) -> None:
         self._client = client
         self._scheme = scheme
         self._slot = slot
         self._load = load
         self._on_fault = on_fault
+        self._counts = counts or ActorCounts()
         self._changed = threading.Condition()
         self._received: Policy | None = None
         self._newest_version = 0
@@ -59,7 +63,13 @@ class Subscription:
 
     def _receive(self) -> None:
         try:
-            keep_connected(self._watch, self._stop, self._client.peer, random.Random())
+            keep_connected(
+                self._watch,
+                self._stop,
+                self._client.peer,
+                random.Random(),
+                on_retry=self._counts.quantizer_retries.add,
+            )
         except BaseException as error:
             # A channel that the owner has closed raises too: that is the end and no fault.
             if not self._stop.is_set():
@@ -76,8 +86,10 @@ class Subscription:
 
     def _load_newest(self) -> None:
         while (policy := self._next()) is not None:
+            started = time.perf_counter()
             try:
                 self._slot.put(self._load(policy))
+                self._counts.load_seconds.observe(time.perf_counter() - started)
             except InvalidInputError as error:
                 # The policy before goes on acting; the next version may be good.
                 _log.error("%s; going on with the policy before", error)

@@ -32,7 +32,8 @@ class Uploader:
 
     join: announces the actor and returns what the learner knows of it.
     report: how the actor is, sent every `period_s`.
-    on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend.
+    on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend; on_retry: the
+    stream broke, or could not be opened, and will be tried again.
     """
 
     def __init__(
@@ -45,15 +46,22 @@ class Uploader:
         on_stop: Callable[[], None],
         on_evaluate: Callable[[int], None],
         on_fault: Callable[[BaseException], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._name = name
+        self._clock = clock
+        self._waited_s = 0.0
+        self._full_since: float | None = None
         self._incarnation = incarnation
         self._join = join
         self._report = report
         self._on_stop = on_stop
         self._on_evaluate = on_evaluate
         self._on_fault = on_fault
+        self._on_retry = on_retry
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._in_flight: deque[Item] = deque()
@@ -74,7 +82,10 @@ class Uploader:
     def put(self, item: Item, stop: threading.Event) -> None:
         """Queue an item; waits while the queue is full, unless `stop` is set: the last item goes in all the same."""
         with self._changed:
+            self._full_since = self._clock()
             self._changed.wait_for(lambda: len(self._waiting) < self._capacity or stop.is_set())
+            self._waited_s += self._clock() - self._full_since
+            self._full_since = None
             self._waiting.append(item)
             self._changed.notify_all()
 
@@ -82,6 +93,12 @@ class Uploader:
         """Let a waiting `put` look again whether it should stop."""
         with self._changed:
             self._changed.notify_all()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which `put` has waited so far, the present wait included."""
+        with self._changed:
+            return self._waited_s + (0.0 if self._full_since is None else self._clock() - self._full_since)
 
     @property
     def queued(self) -> int:
@@ -116,7 +133,7 @@ class Uploader:
 
     def _run(self) -> None:
         try:
-            keep_connected(self._stream, self._closed, self._client.peer, random.Random())
+            keep_connected(self._stream, self._closed, self._client.peer, random.Random(), on_retry=self._on_retry)
         except BaseException as error:
             if not self._closed.is_set():
                 self._on_fault(error)

@@ -128,12 +128,15 @@ class EnergyConfig(Settings):
     period_s: PositiveFloat = Field(2.0, description="seconds between two readings")
 
 
+CERTIFICATES_HELP = (
+    "folder for mutual TLS on every connection: ca.crt, tls.crt and tls.key, or what actorq certificates init made"
+)
+
+
 class TransportConfig(Settings):
     """How the services connect."""
 
-    certificates: Path | None = Field(
-        None, description="folder with ca.crt, tls.crt and tls.key: mutual TLS on every connection"
-    )
+    certificates: Path | None = Field(None, description=CERTIFICATES_HELP)
     drain_s: PositiveFloat = Field(20.0, description="seconds that a service may take to end when told to")
 
 
@@ -189,6 +192,11 @@ class RunConfig(Settings):
                 f"{self.actor.segment_length}: returns end with their segment"
             )
         return self
+
+    def with_certificates(self, directory: Path) -> "RunConfig":
+        """The same run with mutual TLS from that folder."""
+        transport = self.transport.model_copy(update={"certificates": directory.absolute()})
+        return self.model_copy(update={"transport": transport})
 
     def epsilons(self, actor_index: int) -> tuple[float, ...]:
         """Exploration rate of each environment of an actor: every `actors`-th rung of the ladder over all of them.

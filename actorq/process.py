@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import grpc
+from prometheus_client import Metric
 from pydantic import Field
 
 from actorq import settings
@@ -27,6 +28,8 @@ from actorq.errors import ActorQError, UserError
 from actorq.files import replace_file
 from actorq.settings import DefaultText, Settings
 from actorq.telemetry.logs import configure_logging
+from actorq.telemetry.metrics import open_metrics
+from actorq.transport.addresses import is_loopback, split_listen_address
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
@@ -41,12 +44,19 @@ EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 PROCESS_SETTINGS = (
     "announce",
     "certificates",
+    "days",
     "describe",
     "episodes",
+    "insecure",
     "learner",
     "lifeline",
+    "linger",
     "listen",
+    "metrics",
     "name",
+    "names",
+    "namespace",
+    "node",
     "quantizer",
     "read_only",
     "resume",
@@ -69,6 +79,11 @@ class ProcessSettings(Settings):
     name: Annotated[str, DefaultText("chosen by the service")] = Field(
         "", description="name of this process in the run"
     )
+    node: Annotated[str, DefaultText("the host name")] = Field(
+        "", description="machine that this process runs on, as its energy meter calls it"
+    )
+    insecure: bool = Field(False, description="listen beyond loopback although there are no certificates")
+    metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; not at all when empty")
     announce: Path | None = Field(None, description="file in which the address is written once the service is up")
     lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
 
@@ -86,6 +101,10 @@ class Service(Protocol):
 
     def begin_drain(self) -> None:
         """Finish what is in flight, then let `run` return. Called at most once."""
+        ...
+
+    def metrics(self) -> Iterable[Metric]:
+        """What this service measures, for Prometheus; called on the event loop after `register`, and quick."""
         ...
 
 
@@ -157,18 +176,36 @@ def main(run: Callable[[], int]) -> int:
         return 130
 
 
-def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig) -> int:
-    """Serve until the service is done; SIGTERM and SIGINT drain it once and end it at once the second time."""
+def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig, member: str = "") -> int:
+    """Serve until the service is done; SIGTERM and SIGINT drain it once and end it at once the second time.
+
+    member: whose certificates it has, where one folder holds those of all.
+    """
     configure_logging(name)
-    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    certificates = Certificates.of(config.transport.certificates, member)
+    if certificates is None and not process.insecure:
+        _check_loopback(process.listen)
     return asyncio.run(_serve(service, process, certificates, config.transport.drain_s))
+
+
+def _check_loopback(listen: str) -> None:
+    host, _ = split_listen_address("--listen", listen)
+    if not is_loopback(host):
+        raise UserError(
+            f"--listen: other machines can reach {listen}, so give --transport.certificates DIR for mutual TLS "
+            "(actorq certificates init DIR makes certificates), or --insecure to let anybody in"
+        )
 
 
 async def _serve(service: Service, process: ProcessSettings, certificates: Certificates | None, drain_s: float) -> int:
     server = Server(process.listen, certificates)
-    address = await server.start(service.register(server.grpc_server))
-    _log.info("serving on %s", address)
+    names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
+    if process.metrics:
+        # Never closed: it answers to the very end of the process, and stops with it.
+        open_metrics(process.metrics, server.calls, service.metrics, loop)
+    address = await server.start(names)
+    _log.info("serving on %s", address)
     drain = _Drain(service, server, loop, drain_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.request, signal.Signals(number).name)

@@ -59,7 +59,10 @@ class Membership:
 
 @dataclass(frozen=True)
 class ActorReport:
-    """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot."""
+    """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot.
+
+    waited_seconds: since it started, in which its environments have waited for credit.
+    """
 
     policy_version: int
     scheme: str
@@ -68,6 +71,7 @@ class ActorReport:
     queued_segments: int
     activation_seconds: tuple[float, ...]
     process: ProcessStats
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,19 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import grpc
 import torch
+from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ActorQError, UserError
+from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.process import (
     EXIT_BUDGET_ENDED,
     EXIT_OK,
@@ -28,8 +30,10 @@ from actorq.settings import Settings
 from actorq.status import RunState
 from actorq.transport.options import Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc
+from learner_service.metrics import learner_metrics
 from learner_service.report import Reporter
 from learner_service.run import Run
+from learner_service.scaler_servicer import ScalerServicer
 from learner_service.servicer import LearnerServicer
 
 _log = logging.getLogger(__name__)
@@ -50,27 +54,41 @@ class LearnerSettings(Settings):
 
     run_directory: Path = Field(Path("runs/learner"), description="folder of the run's replay, checkpoints and events")
     quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
-    resume: bool = Field(False, description="go on with the run in the run directory")
+    resume: bool = Field(False, description="go on with the run in the run directory, or begin one if there is none")
+    linger: bool = Field(
+        False,
+        description="when the run is over, serve its status until SIGTERM; a run that is over stays over when resumed",
+    )
 
 
 class LearnerService:
     """One run, from its first actor to its summary."""
 
-    def __init__(self, config: RunConfig, settings: LearnerSettings) -> None:
-        certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    def __init__(self, config: RunConfig, settings: LearnerSettings, node: str = "") -> None:
+        certificates = Certificates.of(config.transport.certificates, "learner")
         self._client = QuantizerClient(settings.quantizer, certificates)
-        self._run = Run(config, settings.run_directory, self._client, settings.resume)
+        self._run = Run(config, settings.run_directory, self._client, settings.resume, node, settings.linger)
         self._reporter = Reporter(self._run)
-        self._directory = settings.run_directory
+        self._summary = settings.run_directory / "summary.json"
+        self._linger = settings.linger
+        self._told_to_end = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add LearnerService."""
+        """Add LearnerService, and KEDA's ExternalScaler."""
         learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(self._run, self._reporter), server)
-        return (learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name,)
+        externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ScalerServicer(self._run), server)
+        return (
+            learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name,
+            externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"].full_name,
+        )
 
     async def run(self, address: str) -> int:
-        """Train until the run is over; 0 when it was solved, 3 when its budget ended, 4 when it was stopped."""
+        """Train until the run is over; 0 when it was solved, 3 when its budget ended, 4 when it was stopped.
+
+        One that lingers serves on until it is told to end, and returns 0: whoever runs it restarts what fails.
+        """
         run = self._run
+        was_over = not run.wants_actors
         with contextlib.suppress(Exception):
             # What goes wrong here is the run's fault, which the loop below tells.
             await run.restore()
@@ -78,14 +96,21 @@ class LearnerService:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_S):
                     await run.over.wait()
-            run.clock.beat()
+            run.beat()
             self._reporter.write_events()
         if run.fault is not None:
             self._raise(run.fault)
-        self._reporter.write_summary(self._directory / "summary.json")
+        if not (was_over and self._summary.exists()):
+            self._reporter.write_summary(self._summary)
         await run.farewell(_FAREWELL_S)
+        if self._linger:
+            await self._told_to_end.wait()
         await run.close()
-        return _EXIT_CODES[run.state]
+        return EXIT_OK if self._linger else _EXIT_CODES[run.state]
+
+    def metrics(self) -> Iterable[Metric]:
+        """How the run goes."""
+        return learner_metrics(self._run, self._reporter)
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):
@@ -94,7 +119,8 @@ class LearnerService:
 
     def begin_drain(self) -> None:
         """SIGTERM: save everything and tell the actors."""
-        self._run.finish(RunState.STOPPED)
+        self._told_to_end.set()
+        self._run.finish(RunState.STOPPED, interrupted=True)
 
 
 def _main() -> int:
@@ -105,7 +131,8 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, LearnerSettings)
     torch.set_num_threads(config.learner.torch_threads)
-    return run_process(LearnerService(config, settings), process, process.name or "learner", config)
+    service = LearnerService(config, settings, process.node)
+    return run_process(service, process, process.name or "learner", config, "learner")
 
 
 if __name__ == "__main__":

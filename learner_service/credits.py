@@ -18,6 +18,7 @@ class ActorStream:
         self.acknowledged = acknowledged
         self.credit = acknowledged
         self.reserved_segments = 0
+        self.wants_credit = False
         self.stop = False
         self.evaluate_version = 0
         self.changed = asyncio.Event()
@@ -47,7 +48,7 @@ class Credits:
 
     def open(self, stream: ActorStream) -> None:
         """A stream wants credit."""
-        self._waiting.append(stream)
+        self._queue(stream)
         self._pump()
 
     def take(self, stream: ActorStream, sequence: int) -> bool:
@@ -56,8 +57,7 @@ class Credits:
             return False
         # From here on the reservation is the intake's, which uses it up whether it stores or refuses the segment.
         stream.reserved_segments -= 1
-        if stream not in self._waiting:
-            self._waiting.append(stream)
+        self._queue(stream)
         return True
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
@@ -71,12 +71,19 @@ class Credits:
 
     def close(self, stream: ActorStream) -> None:
         """A stream ended: what it did not use of its grants is free for others."""
-        if stream in self._waiting:
+        if stream.wants_credit:
+            stream.wants_credit = False
             self._waiting.remove(stream)
         for _ in range(stream.reserved_segments):
             self._limiter.release(self.segment_transitions)
         stream.reserved_segments = 0
         stream.credit = stream.acknowledged
+
+    def _queue(self, stream: ActorStream) -> None:
+        # The stream knows whether it is queued: looking for it would cost as much as there are streams, per segment.
+        if not stream.wants_credit:
+            stream.wants_credit = True
+            self._waiting.append(stream)
 
     def _pump_soon(self) -> None:
         if not self._pump_is_due and not self._loop.is_closed():
@@ -88,7 +95,7 @@ class Credits:
         while self._waiting and not self._stopped:
             stream = self._waiting[0]
             if stream.credit - stream.acknowledged >= _WINDOW:
-                self._waiting.popleft()
+                self._waiting.popleft().wants_credit = False
                 continue
             if not self._limiter.try_reserve(self.segment_transitions):
                 return

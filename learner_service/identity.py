@@ -64,6 +64,7 @@ class RunClock:
         self._clock = clock
         self._since = started_at
         self._before = 0.0
+        self._stopped_at: float | None = None
         if self._path.exists():
             values = json.loads(self._path.read_text(encoding="utf-8"))
             self._before = values["elapsed_s"]
@@ -74,8 +75,16 @@ class RunClock:
     @property
     def elapsed_s(self) -> float:
         """Seconds so far."""
+        if self._stopped_at is not None:
+            return self._stopped_at
         return self._before + self._clock() - self._since
+
+    def stop(self, elapsed_s: float | None = None) -> None:
+        """The run is over, after `elapsed_s` seconds or now: time passes on, but not the run's."""
+        self._stopped_at = self.elapsed_s if elapsed_s is None else elapsed_s
+        self.beat(ended=True)
 
     def beat(self, ended: bool = False) -> None:
         """Note the time on disk; `ended` when what follows is a pause and no restart."""
+        ended = ended or self._stopped_at is not None
         replace_file(self._path, json.dumps({"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended}))

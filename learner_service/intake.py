@@ -17,13 +17,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IntakeStatistics:
-    """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme."""
+    """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme.
+
+    stored_segments, duplicate_segments: since this process started.
+    """
 
     episodes: int
     mean_return: float | None
     staleness_p50: float
     staleness_p99: float
     transitions_by_scheme: dict[str, int]
+    stored_segments: int = 0
+    duplicate_segments: int = 0
 
 
 NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
@@ -46,6 +51,8 @@ class Intake:
         self._episodes = Episodes()
         self._staleness = StalenessHistogram()
         self._by_scheme: dict[str, int] = {}
+        self._stored_segments = 0
+        self._duplicate_segments = 0
 
     def insert(self, member: Member, segment: Segment, reserved: int) -> None:
         """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
@@ -63,10 +70,16 @@ class Intake:
             self._replay.limiter.release(reserved)
             raise
         if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
-            _log.info("%s sent segment %d again: dropped", member.name, segment.sequence)
+            self.note_duplicate(member, segment)
             return
         with self._lock:
             self._count(segment)
+
+    def note_duplicate(self, member: Member, segment: Segment) -> None:
+        """A segment came that is stored already."""
+        _log.info("%s sent segment %d again: dropped", member.name, segment.sequence)
+        with self._lock:
+            self._duplicate_segments += 1
 
     def resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
@@ -82,6 +95,8 @@ class Intake:
                 staleness_p50=self._staleness.percentile(50),
                 staleness_p99=self._staleness.percentile(99),
                 transitions_by_scheme=dict(self._by_scheme),
+                stored_segments=self._stored_segments,
+                duplicate_segments=self._duplicate_segments,
             )
 
     def state(self) -> dict[str, Any]:
@@ -108,6 +123,7 @@ class Intake:
                 self._by_scheme[self._scheme] = self._by_scheme.get(self._scheme, 0) + missing
 
     def _count(self, segment: Segment) -> None:
+        self._stored_segments += 1
         steps = segment.valid.sum(axis=1)
         self._staleness.add(self._published_version() - segment.policy_versions().repeat(steps))
         stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]

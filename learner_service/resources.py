@@ -1,9 +1,10 @@
 """What the run's processes use: their own reports, and the energy of their nodes shared out to them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from actorq.status import Energy, ProcessUsage
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy
+from actorq.telemetry.energy import EnergyLedger, NodeEnergy, ProcessEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
 
 # Processes that are told of one by one; of more, those that reported last.
@@ -11,10 +12,14 @@ _MOST_PROCESSES = 1000
 
 
 class Resources:
-    """Processes by name, and the energy ledger. Lives on the event loop."""
+    """Processes by name, and the energy ledger. Lives on the event loop.
 
-    def __init__(self, energy: EnergyLedger | None = None) -> None:
+    node: the machine that the learner runs on, the host name when empty.
+    """
+
+    def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
         self._ledger = energy or EnergyLedger()
+        self._node = node
         self._processes: dict[str, ProcessStats] = {}
 
     def note(self, stats: ProcessStats) -> None:
@@ -31,7 +36,7 @@ class Resources:
 
     def note_self(self) -> None:
         """Take the learner's own report."""
-        self.note(measure_process("learner", "learner"))
+        self.note(measure_process("learner", "learner", self._node))
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
         """Take a node's energy from its meter, which is the first of `processes`."""
@@ -54,6 +59,10 @@ class Resources:
             method=snapshot.method,
             kwh_per_service={service: share.kwh for service, share in snapshot.per_service.items()},
         )
+
+    def per_service(self) -> Mapping[str, ProcessEnergy]:
+        """Energy and carbon of each service."""
+        return self._ledger.snapshot().per_service
 
     def state(self) -> dict[str, object]:
         """The ledger's state for a checkpoint; safe to call from any thread."""

@@ -7,12 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
-from actorq.status import ActorReport, Membership, Receipt, RunSpec, RunState
+from actorq.status import ActorReport, Membership, Receipt, RunState
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Evaluation, Role, Segment
@@ -22,7 +20,10 @@ from learner_service.evaluations import EvaluationLog
 from learner_service.events import EventLog
 from learner_service.identity import RunClock, RunIdentity
 from learner_service.members import Member, Members
+from learner_service.membership import membership
+from learner_service.outcome import Outcome
 from learner_service.resources import Resources
+from learner_service.scaling import ScalingSignal
 from learner_service.statistics import Samples
 from learner_service.training import Training, build_training
 
@@ -39,7 +40,16 @@ class Run:
     Methods that are coroutines wait for threads; all others return at once.
     """
 
-    def __init__(self, config: RunConfig, directory: Path, client: QuantizerClient, resume: bool) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        client: QuantizerClient,
+        resume: bool,
+        node: str = "",
+        stays_over: bool = False,
+    ) -> None:
+        """A run that has ended trains on, unless it `stays_over`; then it does so if what ends it was changed."""
         self.config = config
         self.identity = RunIdentity.claim(directory, resume)
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at)
@@ -47,17 +57,20 @@ class Run:
         self.activation = Samples()
         self.emission = Samples()
         self.receipt: Receipt | None = None
+        self.refused_segments = 0
         self.training: Training | None = None
         self.outcome: RunState | None = None
         self.state_when_over: RunState | None = None
         self.over = asyncio.Event()
+        self.scaling = ScalingSignal(config.rate_limiter.samples_per_insert, time.monotonic)
+        self._interrupted = False
         self._client = client
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
         self._restored = self._checkpoints.load_newest() if resume else None
         if self._restored is not None:
             self._check_same_run(self._restored.values)
         energy = EnergyLedger.from_state(self._restored.values["energy"]) if self._restored else None
-        self.resources = Resources(energy)
+        self.resources = Resources(energy, node)
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.events = EventLog(directory / "events")
         self._known_spec = self.identity.read_environment()
@@ -70,6 +83,15 @@ class Run:
         self._left = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
         self._fault: BaseException | None = None
+        if stays_over:
+            self._stay_over(Outcome.read(directory))
+        if self.wants_actors:
+            Outcome.forget(directory)
+
+    @property
+    def wants_actors(self) -> bool:
+        """Whether there is anything for actors to do."""
+        return self.outcome is None
 
     @property
     def target_return(self) -> float | None:
@@ -99,10 +121,21 @@ class Run:
             return self._fault
         return self.training.trainer.fault or self.training.publisher.fault
 
+    def beat(self) -> None:
+        """Once a second: keep the time, and measure who waits for whom."""
+        self.clock.beat()
+        if self.training is not None and self.wants_actors:
+            limiter, trainer = self.training.replay.limiter, self.training.trainer
+            connected = self.members.connected("actor")
+            missing = limiter.min_size_to_sample - limiter.inserts
+            self.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
+
     async def restore(self) -> None:
         """Go on at once with what is on disk, before the first actor is back."""
         if self._known_spec is not None:
             await self._prepare(self._known_spec)
+        if not self.wants_actors and self._finishing is None:
+            self._be_over()
 
     def join(self, name: str, incarnation: int, role: Role) -> Membership:
         """Take in an actor and tell it all it needs."""
@@ -112,25 +145,7 @@ class Run:
             # Until its replay is open, the learner cannot tell what it has stored of this actor.
             raise UnavailableError("the learner is restoring its run")
         member = self.members.join(name, incarnation, role)
-        config = self.config
-        return Membership(
-            run=RunSpec(
-                run_id=self.identity.run_id,
-                environment_id=config.environment,
-                environments_per_actor=config.environments_per_actor,
-                segment_length=config.actor.segment_length,
-                max_segment_bytes=config.actor.max_segment_bytes,
-                queue_segments=config.actor.queue_segments,
-                scheme=config.scheme,
-                evaluation_episodes=config.evaluation.episodes,
-                evaluation_period_updates=config.evaluation.period_updates,
-                report_period_s=config.actor.report_period_s,
-            ),
-            actor_index=member.index,
-            epsilons=config.epsilons(member.index) if role == "actor" else (),
-            resume_after_sequence=self._resume_after(member),
-            seed=self._seed(member),
-        )
+        return membership(self.config, self.identity, member, self._resume_after(member))
 
     async def open_stream(self, name: str, incarnation: int, spec: EnvironmentSpec) -> ActorStream:
         """An actor opened its stream; the first one's environment is the run's."""
@@ -156,6 +171,7 @@ class Run:
         if all(other.member is not stream.member for other in self._streams):
             # Not so when the actor has opened another stream before this broken one was noticed.
             self.members.disconnect(stream.member)
+            self.scaling.forget(stream.member.name)
             _log.info("%s left", stream.member.name)
 
     def insert(self, stream: ActorStream, segment: Segment) -> None:
@@ -163,6 +179,7 @@ class Run:
         assert self.training is not None
         assert self._credits is not None
         if segment.sequence <= stream.acknowledged:
+            self.training.intake.note_duplicate(stream.member, segment)
             stream.acknowledge(stream.acknowledged)
             return
         if segment.sequence != stream.acknowledged + 1 or not self._credits.take(stream, segment.sequence):
@@ -206,6 +223,9 @@ class Run:
         self.members.report(stream.member, report)
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
+        if stream.member.role == "actor":
+            member = stream.member
+            self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
 
     def pause(self) -> int:
         """Stop updating; returns the updates so far."""
@@ -224,9 +244,13 @@ class Run:
         path = await asyncio.to_thread(self._require_training().trainer.save)
         return path, int(path.name)
 
-    def finish(self, outcome: RunState) -> None:
-        """Begin to end the run; `over` is set when all is saved. The first outcome counts, but solved beats budget."""
+    def finish(self, outcome: RunState, interrupted: bool = False) -> None:
+        """Begin to end the run; `over` is set when all is saved. The first outcome counts, but solved beats budget.
+
+        interrupted: it is only this learner that ends; the run is to be gone on with.
+        """
         if self.outcome is None:
+            self._interrupted = interrupted
             _log.info("the run ends: %s", outcome.value)
             self.outcome = outcome
             if self._credits is not None:
@@ -251,16 +275,29 @@ class Run:
         self.evaluations.close()
         self.clock.beat(ended=True)
 
+    def _stay_over(self, ended: Outcome | None) -> None:
+        if ended is not None and ended.holds_for(self.config):
+            _log.info("the run is over (%s); a changed target or budget would go on with it", ended.state.value)
+            self.outcome = ended.state
+            self.clock.stop(ended.elapsed_s)
+
     async def _finish(self) -> None:
+        assert self.outcome is not None
         try:
             if self.training is not None:
                 await self._finish_training(self.training)
+            self.clock.stop()
+            if not self._interrupted:
+                Outcome.of(self.outcome, self.clock.elapsed_s, self.config).write(self.identity.directory)
         except Exception:
             _log.exception("the run could not be ended cleanly")
         for stream in self._streams:
             stream.stop = True
             stream.changed.set()
         self.resources.note_self()
+        self._be_over()
+
+    def _be_over(self) -> None:
         self.state_when_over = self.outcome
         self.over.set()
 
@@ -324,7 +361,8 @@ class Run:
         transitions = self.config.actor.segment_length * self.config.environments_per_actor
         self._credits = Credits(training.replay.limiter, transitions, loop)
         self.training = training
-        training.start(graph)
+        if self.wants_actors:
+            training.start(graph)
         return training
 
     def _take_receipt(self, receipt: Receipt) -> None:
@@ -347,12 +385,6 @@ class Run:
         if member.role == "evaluator":
             return self.evaluations.last_sequence(member)
         return self.training.intake.resume_after(member) if self.training else 0
-
-    def _seed(self, member: Member) -> int:
-        """Of an actor's environments and exploration: the same for the same run, another one in each life."""
-        role = ("actor", "evaluator").index(member.role)
-        sequence = np.random.SeedSequence([self.config.seed, self.identity.lives, role, member.index, member.life])
-        return int(sequence.generate_state(1, np.uint64)[0])
 
     def _require_training(self) -> Training:
         if self.training is None or self.outcome is not None:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from actorq import wire
-from actorq.errors import InvalidInputError
+from actorq.errors import ActorQError, InvalidInputError
 from actorq.status import RunState
-from actorq.v1 import learner_pb2, learner_pb2_grpc
+from actorq.v1 import learner_pb2, learner_pb2_grpc, trajectory_pb2
 from learner_service.credits import ActorStream
 from learner_service.report import Reporter
 from learner_service.run import Run
@@ -59,7 +59,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         async for request in request_iterator:
             match request.WhichOneof("payload"):
                 case "segment":
-                    self._run.insert(stream, wire.segment_from_proto(request.segment))
+                    self._insert(stream, request.segment)
                 case "evaluation":
                     self._run.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
                 case "report":
@@ -68,6 +68,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                     raise InvalidInputError(
                         f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"
                     )
+
+    def _insert(self, stream: ActorStream, segment: trajectory_pb2.Segment) -> None:
+        try:
+            self._run.insert(stream, wire.segment_from_proto(segment))
+        except ActorQError:
+            self._run.refused_segments += 1
+            raise
 
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
         """How the run goes."""

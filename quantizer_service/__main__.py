@@ -3,11 +3,12 @@
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import grpc
+from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.config import RunConfig
@@ -16,6 +17,7 @@ from actorq.settings import Settings
 from actorq.telemetry.process_stats import measure_process
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.emitter import Emitter
+from quantizer_service.metrics import quantizer_metrics
 from quantizer_service.quantizer import Quantizer
 from quantizer_service.reader import PolicyReader
 from quantizer_service.servicer import Messages, QuantizerServicer, policy_messages
@@ -34,11 +36,12 @@ class QuantizerProcessSettings(Settings):
 class QuantizerProcess:
     """Serves one store until it is drained."""
 
-    def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False) -> None:
+    def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False, node: str = "") -> None:
         self._directory = store
         self._read_only = read_only
         self._retention = config.quantizer
         self._name = name
+        self._node = node
         self._store: PolicyReader
         self._quantizer: Quantizer[Messages]
 
@@ -48,7 +51,7 @@ class QuantizerProcess:
         self._quantizer = Quantizer(
             Emitter(self._store),
             partial(policy_messages, quantizer_pb2.WatchPoliciesResponse),
-            partial(measure_process, self._name, "quantizer"),
+            partial(measure_process, self._name, "quantizer", self._node),
         )
         quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(QuantizerServicer(self._quantizer), server)
         return (quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name,)
@@ -65,6 +68,10 @@ class QuantizerProcess:
         """End the streams; see Quantizer.begin_drain."""
         self._quantizer.begin_drain()
 
+    def metrics(self) -> Iterable[Metric]:
+        """What it emitted and for whom."""
+        return quantizer_metrics(self._quantizer)
+
     def _open(self) -> PolicyReader:
         if self._read_only:
             return PolicyReader(self._directory)
@@ -80,8 +87,8 @@ def _run() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
-    service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only)
-    return run_process(service, process, name, config)
+    service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
+    return run_process(service, process, name, config, "quantizer")
 
 
 if __name__ == "__main__":

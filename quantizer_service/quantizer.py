@@ -12,6 +12,7 @@ from actorq.status import Receipt
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation
 from quantizer_service.board import Board, Subscription
+from quantizer_service.emissions import Emissions
 from quantizer_service.emitter import Emitter
 from quantizer_service.schemes import scheme_named
 
@@ -41,11 +42,18 @@ class Quantizer(Generic[T]):
         self._board: Board[T] = Board()
         # One worker: the emitter is for one thread, and a second one would take its core from learner or actors.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
+        self.emissions = Emissions()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
         self.draining = asyncio.Event()
         for policy in emitter.newest_policies():
             self._board.post(policy.descriptor.version, [(policy.descriptor.scheme, encode(policy))])
+            self.emissions.found(policy.descriptor)
+
+    @property
+    def subscribers(self) -> int:
+        """How many actors watch."""
+        return self._board.subscribers
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run CPU work off the event loop, after the work that is waiting already."""
@@ -115,6 +123,7 @@ class Quantizer(Generic[T]):
         policies, items = await self.work(self._emit, checkpoint, schemes)
         self._board.post(checkpoint.version, items)
         emit_seconds = self.clock() - received_at
+        self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
         await self.work(self._emitter.persist, checkpoint, policies)
         return Receipt(
             version=checkpoint.version,

@@ -21,6 +21,7 @@ HOMES = {
     "gymnasium": {"actor_service"},
     "dm_control": {"actor_service"},
     "codecarbon": {"actorq"},
+    "kubernetes": {"actorq"},
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 

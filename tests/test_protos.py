@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
+from actorq.externalscaler import externalscaler_pb2
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 
 ROOT = Path(__file__).parents[1]
@@ -48,15 +49,16 @@ SERVICES: dict[str, tuple[ServiceDescriptor, dict[str, tuple[bool, bool]]]] = {
 
 def test_the_stubs_are_those_of_the_protos(tmp_path: Path) -> None:
     files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "protos/actorq/v1").glob("*.proto"))
+    paths = [f"--proto_path={path}" for path in ("actorq/externalscaler=protos/externalscaler", "protos")]
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=protos", *outputs, *files]
-    subprocess.run(command, cwd=ROOT, check=True)
-    fresh = tmp_path / "actorq" / "v1"
-    names = {file.name for file in fresh.iterdir()}
-    stubs = ROOT / "actorq" / "v1"
-    assert {file.name for file in stubs.iterdir() if file.is_file()} == names | {"__init__.py"}
-    stale = [name for name in sorted(names) if (fresh / name).read_bytes() != (stubs / name).read_bytes()]
-    assert not stale, "run `make protos`"
+    command = [sys.executable, "-m", "grpc_tools.protoc", *paths, *outputs, *files]
+    subprocess.run([*command, "actorq/externalscaler/externalscaler.proto"], cwd=ROOT, check=True)
+    for package in ("v1", "externalscaler"):
+        fresh, stubs = tmp_path / "actorq" / package, ROOT / "actorq" / package
+        names = {file.name for file in fresh.iterdir()}
+        assert {file.name for file in stubs.iterdir() if file.is_file()} == names | {"__init__.py"}
+        stale = [name for name in sorted(names) if (fresh / name).read_bytes() != (stubs / name).read_bytes()]
+        assert not stale, "run `make protos`"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,34 @@ def test_buf_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
 def test_a_service_has_the_rpcs_of_the_design(name: str) -> None:
     service, promised = SERVICES[name]
     assert {rpc.name: (rpc.client_streaming, rpc.server_streaming) for rpc in service.methods} == promised
+
+
+def test_the_scaler_is_the_one_that_keda_calls() -> None:
+    service = externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"]
+    assert service.full_name == "externalscaler.ExternalScaler"
+    rpcs = {rpc.name: (rpc.client_streaming, rpc.server_streaming) for rpc in service.methods}
+    assert rpcs == {"IsActive": UNARY, "StreamIsActive": WATCH, "GetMetricSpec": UNARY, "GetMetrics": UNARY}
+    fields = {
+        (message.name, field.name, field.number)
+        for message in externalscaler_pb2.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+    }
+    assert fields == {
+        ("ScaledObjectRef", "name", 1),
+        ("ScaledObjectRef", "namespace", 2),
+        ("ScaledObjectRef", "scalerMetadata", 3),
+        ("IsActiveResponse", "result", 1),
+        ("GetMetricSpecResponse", "metricSpecs", 1),
+        ("MetricSpec", "metricName", 1),
+        ("MetricSpec", "targetSize", 2),
+        ("MetricSpec", "targetSizeFloat", 3),
+        ("GetMetricsRequest", "scaledObjectRef", 1),
+        ("GetMetricsRequest", "metricName", 2),
+        ("GetMetricsResponse", "metricValues", 1),
+        ("MetricValue", "metricName", 1),
+        ("MetricValue", "metricValue", 2),
+        ("MetricValue", "metricValueFloat", 3),
+    }
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from actorq import settings
-from actorq.config import NonNegativeInt, PositiveInt, RunConfig
+from actorq.config import CERTIFICATES_HELP, NonNegativeInt, PositiveInt, RunConfig
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
 from actorq.process import Sources, argument_parser
@@ -33,6 +33,7 @@ class EvaluateSettings(Settings):
         PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
     ] = Field(None, description="version of the policy")
     seed: NonNegativeInt = Field(1, description="seed of the environments")
+    certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,6 +52,8 @@ def run(arguments: Sequence[str]) -> int:
         parser.error("the following arguments are required: RUN_DIR")
     directory = RunDirectory(root)
     config = settings.build(RunConfig, directory.config_tree())
+    if how.certificates:
+        config = config.with_certificates(how.certificates)
     if not directory.policies.is_dir() or not any(directory.policies.iterdir()):
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     request = EvaluationRequest(

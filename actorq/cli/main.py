@@ -14,6 +14,8 @@ _COMMANDS = {
     "train": ("actorq.cli.train", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
     "status": ("actorq.cli.status", "show how a run goes"),
+    "cluster": ("actorq.cli.cluster", "run on Kubernetes: up, status, scale, logs, forward, down"),
+    "certificates": ("actorq.cli.certificates", "make a development authority and certificates for mutual TLS"),
 }
 _SERVICES = {
     "learner": ("learner_service", "run the learner service (its flags: actorq learner --help)"),
@@ -57,6 +59,8 @@ def _dispatch(given: list[str]) -> int:
         # The process becomes the service, so that signals and exit codes are its own, as in a pod.
         os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])
     if name in _COMMANDS:
+        # Otherwise gRPC writes lines of its own between ours, such as about each failed handshake.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
         return run(rest)
     close = difflib.get_close_matches(name, [*_COMMANDS, *_SERVICES], n=1)
@@ -65,7 +69,7 @@ def _dispatch(given: list[str]) -> int:
 
 def _help() -> str:
     def lines(commands: dict[str, tuple[str, str]]) -> str:
-        return "\n".join(f"  {name:<10} {text}" for name, (_, text) in commands.items())
+        return "\n".join(f"  {name:<12} {text}" for name, (_, text) in commands.items())
 
     return f"""usage: actorq COMMAND [flags]
 

@@ -1,16 +1,19 @@
 """`actorq status`: how a run goes, asked of its learner."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 from rich.console import Console
 
+from actorq import settings
 from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
 from actorq.cli.panel import render
 from actorq.cli.view import RunView
 from actorq.client import LearnerClient
+from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import UnavailableError, UserError
 from actorq.local.watching import StatusWatch
 from actorq.process import parse_arguments
@@ -27,9 +30,18 @@ class StatusSettings(Settings):
         None, description="HOST:PORT of the learner"
     )
     watch: bool = Field(False, description="go on showing until the run is over or Ctrl-C")
-    certificates: Path | None = Field(
-        None, description="folder with ca.crt, tls.crt and tls.key, when the run uses mutual TLS"
+    certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
+        None, description=CERTIFICATES_HELP
     )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A learner's address, what to call its run, and the certificates that this run is known to use."""
+
+    address: str
+    title: str
+    certificates: Path | None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,13 +49,17 @@ def run(arguments: Sequence[str]) -> int:
     (how,) = parse_arguments("actorq status", "Show how a run goes.", (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
-    address, title = (how.learner, f"learner at {how.learner}") if how.learner else _newest_run()
-    certificates = Certificates.load(how.certificates) if how.certificates else None
+    asked = _Asked(how.learner, f"learner at {how.learner}", None) if how.learner else _newest_run()
+    address, title = asked.address, asked.title
+    certificates = Certificates.of(how.certificates or asked.certificates, "client")
     try:
         with LearnerClient(address, certificates) as client:
             status = client.status()
     except UnavailableError as error:
-        raise UserError(f"{error}: start it, or give the address of one that runs with --learner HOST:PORT") from None
+        raise UserError(
+            f"{error}: start it, or give the address of one that runs with --learner HOST:PORT, and --certificates DIR "
+            "where it uses TLS"
+        ) from None
     if how.watch:
         _watch(address, certificates, _view(title, status), console)
     else:
@@ -57,10 +73,10 @@ def _view(title: str, status: RunStatus) -> RunView:
     return view
 
 
-def _newest_run() -> tuple[str, str]:
-    """Address of the newest run's learner, and what to call that run."""
+def _newest_run() -> _Asked:
     run = newest_run()
-    return run.read_addresses().learner, f"newest run: {run.root}"
+    config = settings.build(RunConfig, run.config_tree())
+    return _Asked(run.read_addresses().learner, f"newest run: {run.root}", config.transport.certificates)
 
 
 def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from actorq import settings
 from actorq.cli.display import open_display
 from actorq.cli.report import print_result
-from actorq.config import RunConfig
+from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq.local.child import child_environment
 from actorq.local.launcher import run_locally
@@ -23,7 +23,7 @@ from actorq.local.services import Kind, module_command
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
-from actorq.transport.options import Certificates
+from actorq.transport.options import MEMBERS, Certificates
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
@@ -41,6 +41,9 @@ class TrainSettings(Settings):
 
     run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS")] = Field(
         None, description="folder of the run"
+    )
+    certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(
+        None, description=CERTIFICATES_HELP
     )
     resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
 
@@ -84,12 +87,14 @@ def _resolve(arguments: Sequence[str]) -> _Request:
         raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
     earlier = run.config_tree() if run and train.resume else {}
     config = sources.resolve(RunConfig, earlier)
+    if train.certificates:
+        config = config.with_certificates(train.certificates)
     if run and train.resume:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
-    if config.transport.certificates:
-        Certificates.load(config.transport.certificates)
+    for member in MEMBERS:
+        Certificates.of(config.transport.certificates, member)
     return _Request(config, run, train.resume)
 
 

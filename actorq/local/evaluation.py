@@ -56,13 +56,13 @@ def evaluate_run(
     Raises UserError when the policy does not exist or cannot be used, ActorQError when a process fails. Close the
     iterator to end the processes early.
     """
-    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
+    certificates = Certificates.of(config.transport.certificates, "client")
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
         quantizer, actor = stack.enter_context(reserved_addresses(2))
         children = {}
-        for name, command in _commands(run, quantizer, actor, config.environment).items():
+        for name, command in _commands(run, config, quantizer, actor).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put)
             stack.callback(children[name].kill)
         client = stack.enter_context(ActorClient(actor, certificates))
@@ -79,8 +79,9 @@ def evaluate_run(
                 return
 
 
-def _commands(run: RunDirectory, quantizer: str, actor: str, environment: str) -> dict[str, tuple[str, ...]]:
-    given = ("--config", str(run.config), "--lifeline")
+def _commands(run: RunDirectory, config: RunConfig, quantizer: str, actor: str) -> dict[str, tuple[str, ...]]:
+    certificates = str(config.transport.certificates or "none")
+    given = ("--config", str(run.config), "--transport.certificates", certificates, "--lifeline")
     return {
         "quantizer": module_command(
             Kind.QUANTIZER,
@@ -89,7 +90,7 @@ def _commands(run: RunDirectory, quantizer: str, actor: str, environment: str) -
         ),
         "actor": module_command(
             Kind.ACTOR,
-            *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", environment),
+            *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", config.environment),
             *("--listen", actor, "--name", "evaluator"),
         ),
     }

@@ -16,6 +16,7 @@ from actorq.errors import (
     UnavailableError,
     UserError,
 )
+from actorq.transport.calls import CallCounts
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +47,19 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
     status, details = error.code(), error.details() or "no details"
     kind = _ERROR.get(status, ActorQError)
     if kind is UnavailableError:
-        # gRPC lists every address that it tried; what went wrong with the last one stands at the end.
-        reason = details.rpartition(": ")[2] if details.startswith("failed to connect") else details
-        return UnavailableError(f"{peer} cannot be reached ({reason})")
+        return UnavailableError(f"{peer} cannot be reached ({_reason(details)})")
     return kind(f"{peer}: {details}")
+
+
+def _reason(details: str) -> str:
+    """Why a peer is not there: of all addresses that gRPC tried and lists, what went wrong with the last one."""
+    if not details.startswith("failed to connect"):
+        return details
+    # The end of a failed handshake's text is "OK".
+    reason = details.removesuffix(": OK").rpartition(": ")[2]
+    if "WRONG_VERSION_NUMBER" in details:
+        return "it serves without TLS"
+    return f"TLS handshake failed, {reason}" if "handshake failed" in details else reason
 
 
 @contextmanager
@@ -62,28 +72,37 @@ def translated(peer: str) -> Iterator[None]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call that raised one of the domain's errors with its status; anything else is logged and INTERNAL."""
+    """Ends a call that raised one of the domain's errors with its status; anything else is logged and INTERNAL.
+
+    calls: counts how each of them ended.
+    """
+
+    def __init__(self, calls: CallCounts) -> None:
+        self._calls = calls
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Wrap the handlers of this project's services; health and reflection have none of our errors."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or not method.startswith("/actorq."):
+        if handler is None or not method.startswith(("/actorq.", "/externalscaler.")):
             return handler
         streams_in, streams_out = handler.request_streaming, handler.response_streaming
         if streams_out:
             inner = handler.stream_stream if streams_in else handler.unary_stream
             factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
-            wrapped: Any = _guard_stream(inner, method)
+            wrapped: Any = _guard_stream(inner, method, self._calls)
         else:
             inner = handler.stream_unary if streams_in else handler.unary_unary
             factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
-            wrapped = _guard_unary(inner, method)
+            wrapped = _guard_unary(inner, method, streams_in, self._calls)
         return factory(wrapped, handler.request_deserializer, handler.response_serializer)
 
 
-def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+def _guard_unary(
+    inner: Callable[..., Awaitable[Any]], method: str, streaming: bool, calls: CallCounts
+) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        calls.follow(method, streaming, context)
         try:
             return await inner(request, context)
         except Exception as error:
@@ -92,8 +111,11 @@ def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[
     return call
 
 
-def _guard_stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
+def _guard_stream(
+    inner: Callable[..., AsyncIterator[Any]], method: str, calls: CallCounts
+) -> Callable[..., AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        calls.follow(method, True, context)
         try:
             async for response in inner(request, context):
                 yield response
@@ -108,7 +130,9 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
         raise error
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            _log.warning("%s refused: %s", method, error)
+            # A caller that should come again later does, and often: a thousand of them would fill the log.
+            level = logging.DEBUG if kind is UnavailableError else logging.WARNING
+            _log.log(level, "%s refused: %s", method, error)
             await context.abort(status, _shortened(str(error)))
     _log.error("%s failed", method, exc_info=error)
     summary = _shortened(f"{type(error).__name__}: {error}")

@@ -32,15 +32,20 @@ _SHARED = [
 CLIENT_OPTIONS = [
     *_SHARED,
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # Which is also how long connecting may take: of a thousand clients that come at once most are not served in less.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 SERVER_OPTIONS = [
     *_SHARED,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
     # With it two servers could listen on one port and share its connections by chance.
     ("grpc.so_reuseport", 0),
 ]
+
+
+# Who has certificates of its own; evaluators are actors, and commands and Python clients are clients.
+MEMBERS = ("learner", "quantizer", "actor", "meter", "client")
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,18 @@ class Certificates:
     authority: bytes
     certificate: bytes
     key: bytes
+
+    @classmethod
+    def of(cls, directory: Path | None, member: str) -> "Certificates | None":
+        """Those of one member of a run, None without a folder.
+
+        The folder is the member's own, as a pod gets it, or that of all members, as `actorq certificates init` makes
+        it, with a folder in it for each of `MEMBERS`.
+        """
+        if directory is None:
+            return None
+        own = directory / member
+        return cls.load(own if own.is_dir() else directory)
 
     @classmethod
     def load(cls, directory: Path) -> "Certificates":

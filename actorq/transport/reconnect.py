@@ -3,12 +3,16 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from actorq.errors import UnavailableError
 
 _log = logging.getLogger(__name__)
+
+# For which the same error is not logged again.
+_QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,19 @@ def keep_connected(
     peer: str,
     rng: random.Random,
     backoff: Backoff | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    on_retry: Callable[[], None] = lambda: None,
 ) -> None:
     """Call `connect(connected)` until it returns or `stop` is set; an UnavailableError from it is tried again.
 
     `connect` opens one stream and works on it until it breaks. It calls `connected()` once the peer has answered,
-    which resets the backoff. All other errors are raised to the caller: trying again would not mend them.
+    which resets the backoff. All other errors are raised to the caller: trying again would not mend them. The same
+    error is logged once a minute: a pod may wait for days for a run that is over to go on.
+    `on_retry` is called for each of them.
     """
     backoff = backoff or Backoff()
     failures = 0
+    told: dict[str, float] = {}
 
     def connected() -> None:
         nonlocal failures
@@ -51,7 +60,10 @@ def keep_connected(
             return
         except UnavailableError as error:
             failures += 1
+            on_retry()
             delay = backoff.delay(failures, rng)
-            if not stop.is_set():
-                _log.warning("%s; trying again in %.1f s (attempt %d)", error, delay, failures + 1)
+            now = clock()
+            if not stop.is_set() and now - told.get(str(error), -_QUIET_S) >= _QUIET_S:
+                _log.warning("%s; trying again, at least every %.1f s", error, backoff.maximum_s)
+                told = {str(error): now}
             stop.wait(delay)

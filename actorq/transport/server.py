@@ -8,6 +8,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from actorq.errors import UserError
+from actorq.transport.addresses import split_listen_address
+from actorq.transport.calls import CallCounts
 from actorq.transport.errors import ErrorInterceptor
 from actorq.transport.options import SERVER_OPTIONS, Certificates
 
@@ -15,11 +17,13 @@ from actorq.transport.options import SERVER_OPTIONS, Certificates
 class Server:
     """A gRPC server on one address with health and reflection for the services that were added to it.
 
-    It starts SERVING when `start` returns; `stop` says NOT_SERVING first and lets running calls finish.
+    It starts SERVING when `start` returns; `stop` says NOT_SERVING first and lets running calls finish. `calls` counts
+    how each ended.
     """
 
-    def __init__(self, listen: str, certificates: Certificates | None = None) -> None:
-        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    def __init__(self, listen: str, certificates: Certificates | None = None, calls: CallCounts | None = None) -> None:
+        self.calls = calls or CallCounts()
+        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(self.calls)], options=SERVER_OPTIONS)
         self._health = HealthServicer()
         self._listen = listen
         self._certificates = certificates
@@ -55,9 +59,7 @@ class Server:
             await self._health.set(name, status)
 
     def _bind(self) -> tuple[str, int]:
-        host, separator, port = self._listen.rpartition(":")
-        if not (separator and host and port.isdigit() and int(port) < 65536):
-            raise UserError(f"--listen: expected HOST:PORT, such as 127.0.0.1:50051, got {self._listen!r}")
+        split_listen_address("--listen", self._listen)
         try:
             if self._certificates is None:
                 bound = self.grpc_server.add_insecure_port(self._listen)
@@ -70,7 +72,7 @@ class Server:
                 f"--listen: cannot listen on {self._listen}: the port is in use or the address is not this host's; "
                 "free it, choose another port, or let the system choose with port 0"
             )
-        return host, bound
+        return self._listen.rpartition(":")[0], bound
 
 
 def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:

@@ -125,7 +125,7 @@ class StreamOpen(_message.Message):
     def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., environment: _Optional[_Union[_trajectory_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("policy_version", "scheme", "environment_steps", "steps_per_second", "queued_segments", "activation_seconds", "process")
+    __slots__ = ("policy_version", "scheme", "environment_steps", "steps_per_second", "queued_segments", "activation_seconds", "process", "waited_seconds")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class ActorReport(_message.Message):
     QUEUED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     scheme: str
     environment_steps: int
@@ -140,7 +141,8 @@ class ActorReport(_message.Message):
     queued_segments: int
     activation_seconds: _containers.RepeatedScalarFieldContainer[float]
     process: _process_pb2.ProcessStats
-    def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
+    waited_seconds: float
+    def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ..., waited_seconds: _Optional[float] = ...) -> None: ...
 
 class StreamTrajectoriesResponse(_message.Message):
     __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version")

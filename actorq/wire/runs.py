@@ -104,6 +104,7 @@ def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
         queued_segments=report.queued_segments,
         activation_seconds=report.activation_seconds,
         process=process_to_proto(report.process),
+        waited_seconds=report.waited_seconds,
     )
 
 
@@ -117,6 +118,7 @@ def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
         queued_segments=message.queued_segments,
         activation_seconds=tuple(message.activation_seconds),
         process=process_from_proto(message.process),
+        waited_seconds=message.waited_seconds,
     )
 
 

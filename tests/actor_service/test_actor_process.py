@@ -1,11 +1,13 @@
 """A whole actor in its process: what its service answers, and how it ends."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from actor_policies import constant_policy, linear_policy
 from actor_service.__main__ import ActorService, ActorSettings
 from actorq.client import ActorClient
 from actorq.config import RunConfig
-from actorq.errors import ExhaustedError, NotFoundError
+from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
 from actorq.policy import Policy
 from actorq.process import EXIT_OK
 from actorq.status import ActorSelfStatus
@@ -204,4 +206,43 @@ def test_when_the_run_is_over_an_actor_does_not_wait_for_credit(
         learner[0].answer(credit=1)
         assert learner[0].received(1) == [("segment", 1)]
         learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+class LearnerOfARunThatIsOver(ScriptedLearner):
+    """Refuses to let anybody join so many times; then the run goes on."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        if self.refusals:
+            self.refusals -= 1
+            raise UnavailableError("the run is over")
+        return await super().Join(request, context)
+
+
+def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
+    quantizer: tuple[ScriptedQuantizer, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = LearnerOfARunThatIsOver(refusals=3)
+    with (
+        serving(peer) as learner,
+        caplog.at_level(logging.INFO),
+        running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (client, _),
+    ):
+        assert peer.opened().actor_name == "actor-0"
+        assert client.status().activity != "joining"
+    told = [record for record in caplog.records if "the run is over" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: tuple[ScriptedQuantizer, str]) -> None:
+    peer = LearnerOfARunThatIsOver(refusals=MANY)
+    with (
+        serving(peer) as learner,
+        running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (client, ended),
+    ):
+        client.drain()
         assert ended.result(DEADLINE_S) == EXIT_OK

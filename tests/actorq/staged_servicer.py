@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from actorq.transport.calls import CallCounts
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
@@ -84,6 +85,7 @@ def serving(
     certificates: Certificates | None = None,
     add: Callable[[Any, Any], None] = learner_pb2_grpc.add_LearnerServiceServicer_to_server,
     service_name: str = SERVICE_NAME,
+    calls: CallCounts | None = None,
 ) -> Iterator[Stage]:
     """Serve on another thread until the block ends; a learner unless `add` says how to serve something else."""
     started: Future[Stage] = Future()
@@ -91,7 +93,7 @@ def serving(
     done = asyncio.Event()
 
     async def serve() -> None:
-        server = Server("127.0.0.1:0", certificates)
+        server = Server("127.0.0.1:0", certificates, calls)
         add(servicer, server.grpc_server)
         try:
             await server.start([service_name])

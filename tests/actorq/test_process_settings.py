@@ -4,6 +4,7 @@ import pytest
 
 from actor_service.__main__ import ActorSettings
 from actorq import settings
+from actorq.cli.certificates import CertificatesSettings
 from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.status import StatusSettings
 from actorq.cli.train import TrainSettings
@@ -16,7 +17,7 @@ from learner_service.__main__ import LearnerSettings
 from quantizer_service.__main__ import QuantizerProcessSettings
 
 SERVICES = (LearnerSettings, QuantizerProcessSettings, ActorSettings, MeterProcessSettings)
-COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings)
+COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, CertificatesSettings)
 OF_A_RUN = {leaf.variable for leaf in settings.leaves(RunConfig)}
 
 

@@ -114,17 +114,31 @@ def test_nothing_is_opened_once_it_is_stopped() -> None:
     assert peer.calls == 0
 
 
+def test_whoever_counts_hears_of_each_attempt_that_failed() -> None:
+    retries: list[int] = []
+    peer = Peer(False, True, False)
+    keep_connected(peer.connect, Waits(), "quantizer", NoJitter(), BACKOFF, on_retry=lambda: retries.append(peer.calls))
+    assert retries == [1, 2, 3]
+
+
 def test_a_stop_during_a_wait_is_the_end() -> None:
     peer, stop = Peer(*[False] * 10), Waits(limit=3)
     keep(peer, stop)
     assert peer.calls == 3
 
 
-def test_attempts_and_the_return_of_the_peer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_and_the_return_of_the_peer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
         keep(Peer(False, False), Waits())
     assert [record.getMessage() for record in caplog.records] == [
-        "quantizer cannot be reached; trying again in 1.0 s (attempt 2)",
-        "quantizer cannot be reached; trying again in 2.0 s (attempt 3)",
+        "quantizer cannot be reached; trying again, at least every 8.0 s",
         "quantizer: connected again after 2 attempts",
     ]
+
+
+def test_the_same_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    stop = Waits(limit=40)
+    with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
+        keep_connected(Peer(*[False] * 100).connect, stop, "quantizer", NoJitter(), BACKOFF, lambda: sum(stop.delays))
+    minutes = sum(stop.delays) / 60
+    assert minutes - 1 <= len(caplog.records) <= minutes + 1

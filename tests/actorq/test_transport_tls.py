@@ -151,3 +151,13 @@ def test_the_key_of_another_certificate_is_refused(authority: Authority, tmp_pat
 def test_a_key_with_a_password_is_refused(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="without a password"):
         Certificates.load(authority.issue(tmp_path, "server", password=b"secret"))
+
+
+def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Authority, tmp_path: Path) -> None:
+    mine = Certificates.load(authority.issue(tmp_path, "client"))
+    with (
+        serving(StagedLearner()) as stage,
+        LearnerClient(stage.address, mine) as learner,
+        pytest.raises(UnavailableError, match=r"cannot be reached \(it serves without TLS\)"),
+    ):
+        learner.status()

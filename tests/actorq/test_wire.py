@@ -44,7 +44,7 @@ DESCRIPTOR = PolicyDescriptor(
     fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ("first", "last")),
 )
 EVALUATION = Evaluation(7, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
-REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS)
+REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
 ENVIRONMENT = EnvironmentSpec(
     environment_id="Pong-v5",
     observations=ArraySpec((84, 84, 4), "uint8", 0.0, 255.0),

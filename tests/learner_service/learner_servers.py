@@ -32,6 +32,7 @@ DEADLINE_S = 30.0
 class Running:
     """A service that serves at `address`; `exit_code` is there once it has ended."""
 
+    service: Service
     address: str
     exit_code: Future[int]
 
@@ -44,9 +45,11 @@ def running_quantizer(store: Path, listen: str = "127.0.0.1:0") -> Iterator[str]
 
 
 @contextmanager
-def running_learner(config: RunConfig, directory: Path, quantizer: str, resume: bool = False) -> Iterator[Running]:
+def running_learner(
+    config: RunConfig, directory: Path, quantizer: str, resume: bool = False, linger: bool = False
+) -> Iterator[Running]:
     """Serve a run, and end it at the end."""
-    settings = LearnerSettings(run_directory=directory, quantizer=quantizer, resume=resume)
+    settings = LearnerSettings(run_directory=directory, quantizer=quantizer, resume=resume, linger=linger)
     with _running(lambda: LearnerService(config, settings), "127.0.0.1:0") as running:
         yield running
 
@@ -78,7 +81,7 @@ def _running(make: Callable[[], Service], listen: str) -> Iterator[Running]:
     thread.start()
     loop, service, address = started.result(DEADLINE_S)
     try:
-        yield Running(address, ended)
+        yield Running(service, address, ended)
     finally:
         if not ended.done():
             loop.call_soon_threadsafe(service.begin_drain)

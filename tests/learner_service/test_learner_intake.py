@@ -135,7 +135,8 @@ def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) ->
     again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
     assert again.statistics() == NOTHING_STORED
     again.load_state(json.loads(json.dumps(intake.state())))
-    assert again.statistics() == before
+    # Segments are counted for each life of the process.
+    assert again.statistics() == replace(before, stored_segments=0)
 
 
 def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Intake, replay: ReplayBuffer) -> None:

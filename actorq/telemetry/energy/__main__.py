@@ -36,10 +36,11 @@ class MeterProcessSettings(Settings):
 class Reports:
     """Sends a reading to the learner every `period_s` seconds until told to stop."""
 
-    def __init__(self, client: LearnerClient, meter: NodeMeter, name: str, period_s: float) -> None:
+    def __init__(self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float) -> None:
         self._client = client
         self._meter = meter
         self._name = name
+        self._node = node
         self._period_s = period_s
         self.stop = threading.Event()
 
@@ -49,7 +50,7 @@ class Reports:
 
     def _report(self, connected: Callable[[], None]) -> None:
         while not self.stop.is_set():
-            stats = measure_process(self._name, "meter")
+            stats = measure_process(self._name, "meter", self._node)
             self._client.report_energy(self._meter.read(), (stats,))
             connected()
             self.stop.wait(self._period_s)
@@ -65,17 +66,17 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)
     configure_logging(process.name or "meter")
-    certificates = Certificates.load(config.transport.certificates) if config.transport.certificates else None
-    client = LearnerClient(settings.learner, certificates)
+    client = LearnerClient(settings.learner, Certificates.of(config.transport.certificates, "meter"))
+    node = measure_process("meter", "meter", process.node).node
     meter = NodeMeter.create(
-        measure_process("meter", "meter").node,
+        node,
         MeterSettings(
             country_iso_code=config.energy.country,
             tdp_watts=config.energy.tdp_watts,
             ram_watts=config.energy.ram_watts,
         ),
     )
-    reports = Reports(client, meter, process.name or "meter", config.energy.period_s)
+    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reports.stop.set())
     if process.lifeline:

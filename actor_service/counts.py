@@ -1,0 +1,33 @@
+"""What an actor counts beside its work, for its metrics."""
+
+import threading
+from dataclasses import dataclass, field
+
+from actorq.telemetry.histogram import Histogram
+
+
+class Count:
+    """A number that rises; thread-safe."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        """One more."""
+        with self._lock:
+            self.value += 1
+
+
+@dataclass(frozen=True)
+class ActorCounts:
+    """Streams that broke or could not be opened, by peer, and how long policies took.
+
+    load_seconds: from a received policy to a session that is ready to act.
+    activation_seconds: from the learner's snapshot to the first action, by both machines' clocks.
+    """
+
+    learner_retries: Count = field(default_factory=Count)
+    quantizer_retries: Count = field(default_factory=Count)
+    load_seconds: Histogram = field(default_factory=Histogram)
+    activation_seconds: Histogram = field(default_factory=Histogram)

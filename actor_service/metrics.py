@@ -1,0 +1,46 @@
+"""What an actor tells Prometheus, read when it is asked for: the loop that acts knows nothing of it."""
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from actor_service.actor import Actor
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
+
+
+def actor_metrics(actor: Actor) -> Iterator[Metric]:
+    """The families of one actor or evaluator."""
+    report, counts = actor.status().report, actor.counts
+    yield labelled_gauge(
+        "actorq_actor_info",
+        "Always 1; tells the name in the run and the role.",
+        ("name", "role"),
+        {(actor.name, actor.role): 1},
+    )
+    yield counter(
+        "actorq_actor_environment_steps", "Transitions of this process's exploration.", report.environment_steps
+    )
+    yield gauge("actorq_actor_policy_version", "Version that acts; 0 before the first.", report.policy_version)
+    yield gauge("actorq_actor_queued_segments", "Segments that the learner has not stored yet.", report.queued_segments)
+    yield counter(
+        "actorq_actor_acknowledged_segments", "Segments (an evaluator's: evaluations) stored.", actor.acknowledged
+    )
+    yield counter(
+        "actorq_actor_waited_seconds",
+        "Time in which the environments waited because the queue was full: for credit or the network.",
+        report.waited_seconds,
+    )
+    yield histogram(
+        "actorq_actor_load_seconds", "From a received policy to a session that is ready to act.", counts.load_seconds
+    )
+    yield histogram(
+        "actorq_actor_activation_seconds",
+        "From the learner's snapshot of a policy to its first action here.",
+        counts.activation_seconds,
+    )
+    yield labelled_counter(
+        "actorq_actor_reconnects",
+        "Streams that broke or could not be opened, and were tried again.",
+        ("peer",),
+        {("learner",): counts.learner_retries.value, ("quantizer",): counts.quantizer_retries.value},
+    )

@@ -1,0 +1,49 @@
+"""`actorq certificates`: certificates for mutual TLS while developing."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from actorq.errors import UserError
+from actorq.process import Sources, argument_parser
+from actorq.settings import Settings
+from actorq.transport.options import MEMBERS
+
+_PROGRAM = "actorq certificates"
+_DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder each for learner,
+quantizer, actor, meter and client, with ca.crt, tls.crt and tls.key. The authority's own key is not kept, so nobody can
+add to them; make new ones in another folder before they expire."""
+
+
+class CertificatesSettings(Settings):
+    """What the certificates are valid for."""
+
+    names: tuple[str, ...] = Field(
+        (), description="further DNS names and IP addresses under which services are reached, in every certificate"
+    )
+    namespace: Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = Field(
+        "actorq", description="namespace of the cluster in which the services have DNS names"
+    )
+    days: Annotated[int, Field(ge=1, le=3650)] = Field(365, description="days until they expire")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Make them and say what to do with them."""
+    parser = argument_parser(_PROGRAM, _DESCRIPTION, (CertificatesSettings,))
+    parser.usage = f"{_PROGRAM} init DIR [flags]"
+    parser.add_argument("action", choices=("init",), metavar="init", help="make new ones")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder to make; it must be absent or empty")
+    namespace = parser.parse_args(arguments)
+    how = Sources.read((CertificatesSettings,), namespace).resolve(CertificatesSettings)
+    try:
+        from actorq.transport.authority import write_certificates
+    except ModuleNotFoundError as error:
+        raise UserError(f"certificates need the package {error.name}: pip install 'actorq[cluster]'") from None
+    directory: Path = namespace.directory
+    write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days)
+    print(f"valid for {how.days} days: {', '.join(MEMBERS)}; on this machine: actorq train --certificates {directory}")
+    print(directory)
+    return 0

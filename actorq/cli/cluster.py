@@ -1,0 +1,237 @@
+"""`actorq cluster`: a run on Kubernetes, with the permissions of the person who gives the command."""
+
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from actorq.cli.cluster_view import rows, summary, table
+from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.view import RunView
+from actorq.cluster import access, deployment, diagnosis, inventory, manifests
+from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.diagnosis import PodView
+from actorq.cluster.progress import await_progress
+from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
+from actorq.settings import OneLineParser
+from actorq.status import RunStatus
+from actorq.transport.options import Certificates
+
+_ENDS = {signal.SIGINT, signal.SIGTERM}
+
+_HELP = """usage: actorq cluster COMMAND [flags]
+
+A run on Kubernetes, in one namespace of the current context. Needs a Role in that namespace, nothing more.
+
+  up OVERLAY_DIR     apply a kustomize overlay (or a rendered YAML file) and wait until the run makes progress
+  status             show each pod and how the run goes
+  scale actors N     set the number of actor pods
+  logs [ROLE|POD]    print logs; -f goes on with them
+  forward [POD]...   lead ports of this machine to learner and quantizer, and to pods of actors, until Ctrl-C
+  down               save the run and delete what `up` made; the volume stays unless --delete-volume
+
+  -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help tells a command's flags"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one of the commands."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_HELP)
+        if not arguments:
+            raise UserError("a command is missing: up, status, scale, logs, forward or down")
+        return 0
+    command = _COMMANDS.get(arguments[0])
+    if command is None:
+        raise UserError(f"unknown command {arguments[0]!r}: expected {', '.join(_COMMANDS)}; see actorq cluster --help")
+    command(arguments[1:])
+    return 0
+
+
+def _parser(command: str, description: str, certificates: bool = False) -> OneLineParser:
+    parser = OneLineParser(prog=f"actorq cluster {command}", description=description, allow_abbrev=False)
+    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="namespace (default: that of the context)")
+    if certificates:
+        parser.add_argument(
+            "--certificates",
+            type=Path,
+            metavar="DIR",
+            help="folder with ca.crt, tls.crt and tls.key, when the run uses mutual TLS",
+        )
+    return parser
+
+
+def _up(arguments: Sequence[str]) -> None:
+    parser = _parser("up", "Apply an overlay and wait until the run makes progress.", certificates=True)
+    parser.add_argument("overlay", metavar="OVERLAY_DIR", help="kustomize overlay, rendered YAML file, or -")
+    parser.add_argument("--name", help="name of the run (default: that of the overlay's folder or file)")
+    parser.add_argument(
+        "--set-image",
+        action="append",
+        default=[],
+        metavar="NAME=IMAGE",
+        help="image instead of the overlay's, such as actorq-actor=registry.example/actorq-actor:2; may be repeated",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long progress may take (default: 300)"
+    )
+    given = parser.parse_args(arguments)
+    certificates = Certificates.of(given.certificates, "client")
+    rendered = manifests.render(given.overlay)
+    name = manifests.check_name(given.name) if given.name else manifests.default_name(given.overlay)
+    cluster = connect(given.namespace or manifests.namespace_of(rendered))
+    images = manifests.parse_images(given.set_image)
+    ready = manifests.prepared(rendered, name, cluster.namespace, images)
+    console = Console(highlight=False)
+    deployment.apply(cluster, ready, name, print)
+    print(f"run {name} applied in namespace {cluster.namespace}: {len(ready)} objects", flush=True)
+    view = RunView(f"{name} in namespace {cluster.namespace}", "", "")
+    with (
+        LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file) as display,
+        access.learner_of(cluster, certificates) as learner,
+    ):
+        status = await_progress(cluster, learner.status, given.timeout, display)
+    _print_outcome(cluster, name, status)
+
+
+def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
+    where = f"-n {cluster.namespace}"
+    if status.state.final:
+        print(
+            f"run {name} is over: {status.state.value} after {status.environment_steps:,} environment steps; begin "
+            f"another with `actorq cluster down --delete-volume {where}` and `up`, or in another namespace"
+        )
+    else:
+        print(
+            f"run {name} makes progress: {status.environment_steps:,} environment steps; "
+            f"`actorq cluster status {where}` shows it, `actorq cluster down {where}` ends it"
+        )
+
+
+def _status(arguments: Sequence[str]) -> None:
+    given = _parser("status", "Show each pod and how the run goes.", certificates=True).parse_args(arguments)
+    certificates = Certificates.of(given.certificates, "client")
+    cluster = connect(given.namespace)
+    pods = access.some_pods(cluster)
+    views = [diagnosis.view(pod) for pod in pods]
+    made = inventory.read(cluster)
+    status, told = _ask(cluster, views, certificates)
+    print(f"{f'run {made.name}' if made else 'run'} in namespace {cluster.namespace}")
+    print(table(rows(views, status)))
+    print(told)
+    for pod in pods:
+        if fault := diagnosis.pod_fault(pod, float("inf")):
+            print(fault.line())
+
+
+def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:
+    """The run's status, and a line with it or with the reason why there is none."""
+    if not any(pod.ready for pod in pods if pod.role == "learner"):
+        return None, "how the run goes is not known: the learner's pod is not ready"
+    try:
+        with access.learner_of(cluster, certificates) as learner:
+            status = learner.status()
+            return status, summary(status)
+    except UnavailableError as error:
+        return None, f"how the run goes is not known: {error}"
+
+
+def _scale(arguments: Sequence[str]) -> None:
+    parser = _parser("scale", "Set the number of actor pods; those that are removed send what they have first.")
+    parser.usage = "actorq cluster scale actors N [flags]"
+    parser.add_argument("what", choices=("actors",), metavar="actors", help="what to scale")
+    parser.add_argument("replicas", type=int, metavar="N", help="number of pods")
+    given = parser.parse_args(arguments)
+    if given.replicas < 0:
+        parser.error(f"N: expected 0 or more, got {given.replicas}")
+    cluster = connect(given.namespace)
+    try:
+        before = cluster.scale("actor", given.replicas)
+    except NotFoundError:
+        raise UserError(f"namespace {cluster.namespace} has no Deployment actor: name another with -n") from None
+    print(f"actors: {before} -> {given.replicas} pods")
+
+
+def _logs(arguments: Sequence[str]) -> None:
+    parser = _parser("logs", "Print the logs of all pods, those of a role, or one pod's.")
+    parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help="learner, quantizer, actor, evaluator or a pod")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C or the pods have ended")
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
+    given = parser.parse_args(arguments)
+    cluster = connect(given.namespace)
+    views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
+    names = [view.name for view in access.matching(views, given.pods)]
+    width = max(map(len, names))
+    write: Callable[[str, str], None] = (
+        (lambda _, line: print(line, flush=True))
+        if len(names) == 1
+        else (lambda pod, line: print(f"{pod:<{width}}  {line}", flush=True))
+    )
+    access.stream_logs(cluster, names, given.follow, given.tail, write)
+
+
+def _forward(arguments: Sequence[str]) -> None:
+    parser = _parser("forward", "Lead ports of this machine to learner and quantizer until Ctrl-C.")
+    parser.add_argument("pods", nargs="*", metavar="POD", help="pods of actors to lead ports to as well")
+    for role, port in access.PORTS.items():
+        parser.add_argument(
+            f"--{role}-port",
+            type=int,
+            default=port,
+            metavar="PORT",
+            help=f"port for the {role}, 0 for any that is free (default: {port})",
+        )
+    given = parser.parse_args(arguments)
+    cluster = connect(given.namespace)
+    views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
+    actors = [view for name in given.pods for view in access.matching(views, name)]
+    width = max(map(len, [*access.PORTS, *(actor.name for actor in actors)]))
+    # Blocked before the threads of the forwards begin, so that the signal waits for the one that waits for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    with ExitStack() as stack:
+        forwards = {role: access.forwarded(cluster, role, getattr(given, f"{role}_port")) for role in access.PORTS}
+        forwards |= {actor.name: access.forwarded_pod(cluster, actor) for actor in actors}
+        for name, forward in forwards.items():
+            stack.enter_context(forward)
+            print(f"{name:<{width}}  {forward.address}", flush=True)
+        print("Ctrl-C ends it", flush=True)
+        signal.sigwait(_ENDS)
+
+
+def _down(arguments: Sequence[str]) -> None:
+    parser = _parser("down", "Save the run and delete what `up` made.", certificates=True)
+    parser.add_argument(
+        "--delete-volume", action="store_true", help="delete the run's volume too: nothing of it is left"
+    )
+    given = parser.parse_args(arguments)
+    certificates = Certificates.of(given.certificates, "client")
+    cluster = connect(given.namespace)
+    if not given.delete_volume:
+        _save(cluster, certificates)
+    deployment.remove(cluster, given.delete_volume, lambda text: print(text, flush=True))
+    print(f"namespace {cluster.namespace} has no run any more")
+
+
+def _save(cluster: Cluster, certificates: Certificates | None) -> None:
+    """Save a checkpoint; where that cannot be done the learner still saves when its pod is told to end."""
+    if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
+        return
+    try:
+        with access.learner_of(cluster, certificates) as learner:
+            print(f"saved {learner.save_checkpoint()}", flush=True)
+    except ConflictError:
+        # The run is over, and saved, or has not begun.
+        return
+    except ActorQError as error:
+        print(f"not saved beforehand, but as its pod ends: {error}", flush=True)
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "up": _up,
+    "status": _status,
+    "scale": _scale,
+    "logs": _logs,
+    "forward": _forward,
+    "down": _down,
+}

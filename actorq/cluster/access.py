@@ -1,0 +1,165 @@
+"""Reaches the pods and services of a run."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+
+from actorq.client import LearnerClient
+from actorq.cluster import diagnosis
+from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.diagnosis import PodView
+from actorq.cluster.manifests import ACTORQ, COMPONENT_LABEL
+from actorq.cluster.portforward import PortForward, open_pod_port
+from actorq.errors import ActorQError, UnavailableError, UserError
+from actorq.transport.options import Certificates
+
+PORTS = {"learner": 50051, "quantizer": 50052}
+_ACTOR_PORT = 50053
+ROLES = ("learner", "quantizer", "actor", "evaluator")
+
+
+def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
+    """The pods of the namespace's run, by role and name."""
+    selector = f"{ACTORQ},{COMPONENT_LABEL}={role}" if role else ACTORQ
+    return sorted(cluster.list("v1", "Pod", selector), key=_order)
+
+
+def some_pods(cluster: Cluster) -> list[Object]:
+    """The pods of the run; raises UserError where there is none."""
+    pods = pods_of(cluster)
+    if not pods:
+        raise UserError(
+            f"namespace {cluster.namespace} has no pods of a run: name another with -n, or start one with "
+            "`actorq cluster up OVERLAY_DIR`"
+        )
+    return pods
+
+
+def forwarded(cluster: Cluster, role: str, port: int = 0) -> PortForward:
+    """A port of this machine that leads to the one pod of a service, also after it was replaced."""
+
+    def connect() -> Any:
+        ready = [view.name for view in map(diagnosis.view, pods_of(cluster, role)) if view.ready]
+        if not ready:
+            raise UnavailableError(f"no {role} pod in namespace {cluster.namespace} is ready")
+        return open_pod_port(cluster, ready[0], PORTS[role])
+
+    return PortForward(connect, port)
+
+
+def forwarded_pod(cluster: Cluster, pod: PodView) -> PortForward:
+    """A free port of this machine that leads to one pod."""
+    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)))
+
+
+class ForwardedLearner(LearnerClient):
+    """A client of the learner behind a forwarded port; says why that leads nowhere where a person must mend it."""
+
+    def __init__(self, forward: PortForward, certificates: Certificates | None) -> None:
+        super().__init__(forward.address, certificates)
+        self._forward = forward
+
+    def _unary(self, method: Any, request: Any, deadline_s: float | None = None) -> Any:
+        try:
+            return super()._unary(method, request, deadline_s)
+        except UnavailableError:
+            # gRPC only sees a connection that was closed; what closed it, such as a missing permission, says more.
+            if isinstance(self._forward.failure, UserError):
+                raise self._forward.failure from None
+            raise
+
+
+@contextmanager
+def learner_of(cluster: Cluster, certificates: Certificates | None) -> Iterator[LearnerClient]:
+    """A client of the run's learner."""
+    with forwarded(cluster, "learner") as forward, ForwardedLearner(forward, certificates) as learner:
+        yield learner
+
+
+def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
+    """The pods of a role, or the one of a name; all when None. Raises UserError when there is none."""
+    if wanted is None:
+        return list(views)
+    role = wanted.removesuffix("s") if wanted.removesuffix("s") in ROLES else wanted
+    found = [view for view in views if wanted == view.name or role == view.role]
+    if not found:
+        raise UserError(
+            f"no pod is called {wanted!r} or has that role: there are {', '.join(view.name for view in views)}"
+        )
+    return found
+
+
+def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
+    """The line that says why a container ended: its last, or the last one that begins with "error"."""
+    try:
+        with cluster.refusals(f"read the log of pod {pod}"):
+            text = cluster.core().read_namespaced_pod_log(pod, cluster.namespace, container=container, tail_lines=20)
+    except ActorQError:
+        return ""
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1].removeprefix("error: ")
+
+
+def stream_logs(
+    cluster: Cluster, pods: Sequence[str], follow: bool, tail: int | None, write: Callable[[str, str], None]
+) -> None:
+    """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
+
+    Why one of several pods has no log stands in place of its lines.
+    """
+    lock = threading.Lock()
+
+    def locked(pod: str, line: str) -> None:
+        with lock:
+            write(pod, line)
+
+    if len(pods) == 1:
+        _copy_log(cluster, pods[0], follow, tail, locked)
+        return
+    if not follow:
+        for pod in pods:
+            _copy_one_log(cluster, pod, False, tail, locked)
+        return
+    threads = [
+        threading.Thread(target=_copy_one_log, args=(cluster, pod, True, tail, locked), name=f"log {pod}", daemon=True)
+        for pod in pods
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _copy_one_log(
+    cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]
+) -> None:
+    try:
+        _copy_log(cluster, pod, follow, tail, write)
+    except ActorQError as error:
+        write(pod, str(error))
+
+
+def _copy_log(cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]) -> None:
+    options: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
+    with cluster.refusals(f"read the log of pod {pod}"):
+        response: Any = cluster.core().read_namespaced_pod_log(
+            pod, cluster.namespace, follow=follow, _preload_content=False, **options
+        )
+        if response.status != 200:
+            raise ApiException(status=response.status, reason=response.reason, body=response.read())
+        rest = b""
+        for chunk in response.stream():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                write(pod, line.decode("utf-8", "replace"))
+        if rest:
+            write(pod, rest.decode("utf-8", "replace"))
+
+
+def _order(pod: Object) -> tuple[int, str]:
+    role = diagnosis.view(pod).role
+    return (ROLES.index(role) if role in ROLES else len(ROLES), pod["metadata"]["name"])

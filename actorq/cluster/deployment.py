@@ -1,0 +1,124 @@
+"""Puts a run's objects into a namespace, and takes them out again."""
+
+from collections.abc import Callable, Sequence
+
+from actorq.cluster import inventory
+from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.inventory import Inventory, Reference
+from actorq.cluster.manifests import ACTORQ, RUN_LABEL
+from actorq.errors import ActorQError, UserError
+
+_VOLUME = "PersistentVolumeClaim"
+_CHANGE_S = 2
+
+
+def apply(cluster: Cluster, manifests: Sequence[Object], name: str, say: Callable[[str], None]) -> None:
+    """Make the run's objects; nothing is made where the cluster would refuse one of them.
+
+    Raises UserError for a namespace with another run or another run's volume, and for what the cluster refuses.
+    """
+    before = inventory.read(cluster)
+    _check_alone(cluster, before, name)
+    own = _ensure_shared(cluster, manifests, say)
+    for manifest in own:
+        cluster.apply(manifest, dry_run=True)
+    references = tuple(Reference.of(manifest) for manifest in own)
+    # Written before the first object: whatever happens from here on, `down` finds it.
+    if before is None:
+        inventory.claim(cluster, Inventory(name, references))
+    else:
+        inventory.write(cluster, before.extended(references))
+    try:
+        for manifest in own:
+            cluster.apply(manifest)
+        for left in before.objects if before else ():
+            if left not in references and left.kind != _VOLUME:
+                cluster.delete(left.api_version, left.kind, left.name)
+    except ActorQError as error:
+        raise type(error)(f"{error} (`actorq cluster down -n {cluster.namespace}` removes what was made)") from error
+    inventory.write(cluster, Inventory(name, references))
+
+
+def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> None:
+    """Delete what `apply` made and wait until its pods have ended; volumes stay unless told otherwise."""
+    made = inventory.read(cluster)
+    if made is None and not (delete_volume and volumes(cluster)):
+        raise UserError(
+            f"namespace {cluster.namespace} has no run of `actorq cluster up`: name another with -n, or delete what "
+            "was applied in another way with kubectl"
+        )
+    for reference in reversed(made.objects if made else ()):
+        if reference.kind != _VOLUME:
+            cluster.delete(reference.api_version, reference.kind, reference.name)
+    _await_no_pods(cluster, say)
+    for volume in volumes(cluster):
+        name = volume["metadata"]["name"]
+        if delete_volume:
+            cluster.delete("v1", _VOLUME, name)
+            say(f"volume {name} deleted")
+        else:
+            say(f"volume {name} kept: `up` goes on with it, `down --delete-volume` deletes it")
+    inventory.erase(cluster)
+
+
+def volumes(cluster: Cluster) -> list[Object]:
+    """The volume claims of a run in the namespace, whether it is there or gone."""
+    return cluster.list("v1", _VOLUME, ACTORQ)
+
+
+def _check_alone(cluster: Cluster, before: Inventory | None, name: str) -> None:
+    where = f"namespace {cluster.namespace}"
+    if before is not None and before.name != name:
+        raise UserError(
+            f"{where} has run {before.name!r} already: choose another namespace with -n, or end that run with "
+            f"`actorq cluster down -n {cluster.namespace}`, or change it with --name {before.name}"
+        )
+    if before is None and (workloads := cluster.list("apps/v1", "StatefulSet", ACTORQ)):
+        raise UserError(
+            f"{where} has a run that `actorq cluster up` did not make (StatefulSet "
+            f"{workloads[0]['metadata']['name']}): choose another namespace with -n, or delete it with kubectl"
+        )
+    for volume in volumes(cluster):
+        owner = (volume["metadata"].get("labels") or {}).get(RUN_LABEL)
+        if owner not in (None, name):
+            raise UserError(
+                f"volume {volume['metadata']['name']} in {where} belongs to run {owner!r}: go on with that run by "
+                f"--name {owner}, delete its volume with `actorq cluster down --delete-volume -n {cluster.namespace}`, "
+                "or choose another namespace with -n"
+            )
+
+
+def _ensure_shared(cluster: Cluster, manifests: Sequence[Object], say: Callable[[str], None]) -> list[Object]:
+    """Make what lives in no namespace (Namespace, PriorityClass) where it is missing; returns the other objects.
+
+    Runs of other namespaces may use it: it is neither changed nor removed, and it is the only part of a run that may
+    need more than permissions for one namespace.
+    """
+    own = []
+    for manifest in manifests:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if cluster.is_namespaced(manifest["apiVersion"], kind):
+            own.append(manifest)
+        elif _is_missing(cluster, manifest, say):
+            cluster.apply(manifest)
+            say(f"{kind} {name} made; it may be shared, `down` leaves it")
+    return own
+
+
+def _is_missing(cluster: Cluster, manifest: Object, say: Callable[[str], None]) -> bool:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    try:
+        return cluster.get(manifest["apiVersion"], kind, name) is None
+    except UserError as error:
+        # Who may not look at it cannot make it either. When it is there, nothing more is needed.
+        say(f"{kind} {name} is taken to exist ({error})")
+        return False
+
+
+def _await_no_pods(cluster: Cluster, say: Callable[[str], None]) -> None:
+    told = -1
+    while pods := cluster.list("v1", "Pod", ACTORQ):
+        if len(pods) != told:
+            told = len(pods)
+            say(f"waiting for {told} pod{'s' if told > 1 else ''} to save and end")
+        cluster.await_pod_change(ACTORQ, _CHANGE_S)

@@ -1,0 +1,150 @@
+"""What keeps a pod from running, read from its object, in a line that says what to do."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from actorq.cluster.connection import Object
+from actorq.cluster.manifests import COMPONENT_LABEL
+from actorq.process import EXIT_USER_ERROR
+
+# The scheduler needs a moment: a volume is being bound, a node is being added.
+PATIENCE_S = 20.0
+
+_BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
+_BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod as a person wants to see it."""
+
+    name: str
+    role: str
+    phase: str
+    ready: bool
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why something does not run; `container` names the one whose last log line tells more."""
+
+    subject: str
+    text: str
+    container: str | None = None
+
+    def line(self, last_log_line: str = "") -> str:
+        """In one line."""
+        return f"{self.subject} {self.text}{f': {last_log_line}' if last_log_line else ''}"
+
+
+def view(pod: Object) -> PodView:
+    """The state of a pod in the words of `kubectl get pods`."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    containers = _containers(pod)
+    return PodView(
+        name=metadata["name"],
+        role=(metadata.get("labels") or {}).get(COMPONENT_LABEL, ""),
+        phase=_phase(metadata, status, containers),
+        ready=bool(containers)
+        and all(each.get("ready") for each in containers)
+        and not metadata.get("deletionTimestamp"),
+        restarts=sum(int(each.get("restartCount", 0)) for each in containers),
+    )
+
+
+def pod_fault(pod: Object, now: float) -> Fault | None:
+    """What will not mend itself about a pod; None when it runs or may yet. now: seconds since the epoch."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return None
+    subject = f"pod {pod['metadata']['name']}"
+    for status in _containers(pod):
+        if (text := _container_fault(status)) is not None:
+            crashed = "crash looping" in text or "ended at once" in text
+            return Fault(subject, text, status["name"] if crashed else None)
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            since = _seconds(condition.get("lastTransitionTime"))
+            if since is None or now - since >= PATIENCE_S:
+                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}")
+    return None
+
+
+def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
+    """Why a Deployment or StatefulSet cannot make pods: a quota, a policy, a missing ServiceAccount."""
+    status, metadata = workload.get("status") or {}, workload["metadata"]
+    subject = f"{workload['kind']} {metadata['name']}"
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return Fault(subject, f"cannot make pods: {_sentence(condition)}")
+    if status.get("replicas"):
+        return None
+    for event in newest_first(events):
+        if event["involvedObject"].get("uid") == metadata.get("uid") and event.get("reason") == "FailedCreate":
+            return Fault(subject, f"cannot make pods: {_sentence(event)}")
+    return None
+
+
+def waiting_for(pod: Object, events: Sequence[Object]) -> str:
+    """What a pod that is not ready waits for, by its newest warning; its phase when there is none."""
+    uid = pod["metadata"].get("uid")
+    for event in newest_first(events):
+        if event["involvedObject"].get("uid") == uid and event.get("type") == "Warning":
+            return _sentence(event)
+    return view(pod).phase
+
+
+def newest_first(events: Iterable[Object]) -> list[Object]:
+    """Events by when they were last seen."""
+    return sorted(
+        events, key=lambda event: _seconds(event.get("lastTimestamp") or event.get("eventTime")) or 0, reverse=True
+    )
+
+
+def _containers(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def _container_fault(status: Object) -> str | None:
+    state = status.get("state") or {}
+    waiting: dict[str, Any] = state.get("waiting") or {}
+    reason = waiting.get("reason", "")
+    if reason in _BAD_IMAGE:
+        return (
+            f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose "
+            "another with --set-image NAME=IMAGE"
+        )
+    if reason in _BAD_CONTAINER:
+        return f"cannot start: {_sentence(waiting) or reason}"
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+    if reason != "CrashLoopBackOff" and not state.get("terminated"):
+        return None
+    how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
+    if ended.get("exitCode") == EXIT_USER_ERROR:
+        return f"ended at once ({how}, a mistake in its settings)"
+    # The first crash may be a race with another service; the second is none.
+    restarts = int(status.get("restartCount", 0))
+    return f"is crash looping ({how}, {restarts} restarts)" if restarts > 1 and ended.get("exitCode") else None
+
+
+def _phase(metadata: Object, status: Object, containers: Sequence[Object]) -> str:
+    if metadata.get("deletionTimestamp"):
+        return "Terminating"
+    for container in containers:
+        state = container.get("state") or {}
+        for kind in ("waiting", "terminated"):
+            reason = (state.get(kind) or {}).get("reason")
+            if reason and reason != "Completed":
+                return str(reason)
+    return str(status.get("reason") or status.get("phase", "Unknown"))
+
+
+def _sentence(said: Object) -> str:
+    return " ".join(str(said.get("message") or "").split()).rstrip(".")
+
+
+def _seconds(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None

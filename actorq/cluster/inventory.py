@@ -1,0 +1,83 @@
+"""What `up` made in a namespace, kept there in a ConfigMap.
+
+It keeps a second run out of the namespace, and tells `down` what to remove.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.manifests import RUN_LABEL
+from actorq.errors import ConflictError, UserError
+
+_NAME = "actorq-run"
+
+
+@dataclass(frozen=True, order=True)
+class Reference:
+    """One object of the run's namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    @classmethod
+    def of(cls, manifest: Object) -> "Reference":
+        """What a manifest describes."""
+        return cls(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A run's name and objects, in the order in which they were applied."""
+
+    name: str
+    objects: tuple[Reference, ...]
+
+    def extended(self, objects: Iterable[Reference]) -> "Inventory":
+        """With more objects; those that it has already stay where they are."""
+        return Inventory(self.name, tuple(dict.fromkeys((*self.objects, *objects))))
+
+
+def read(cluster: Cluster) -> Inventory | None:
+    """The inventory of the namespace; None when it has none; raises UserError when it is not what was written."""
+    found = cluster.get("v1", "ConfigMap", _NAME)
+    if found is None:
+        return None
+    try:
+        data = found["data"]
+        return Inventory(str(data["run"]), tuple(Reference(*each) for each in json.loads(data["objects"])))
+    except (KeyError, ValueError, TypeError):
+        raise UserError(
+            f"ConfigMap {_NAME} in namespace {cluster.namespace} is not what `actorq cluster up` wrote: delete it, and "
+            f"what has the label {RUN_LABEL}, with kubectl"
+        ) from None
+
+
+def claim(cluster: Cluster, inventory: Inventory) -> None:
+    """Write the first inventory of a namespace; of two runs that try at once only one gets it."""
+    try:
+        cluster.create(_manifest(inventory))
+    except ConflictError:
+        raise UserError(f"namespace {cluster.namespace} has just got another run: choose another with -n") from None
+
+
+def write(cluster: Cluster, inventory: Inventory) -> None:
+    """Replace the inventory."""
+    cluster.apply(_manifest(inventory))
+
+
+def erase(cluster: Cluster) -> None:
+    """Remove the inventory: the namespace has no run any more."""
+    cluster.delete("v1", "ConfigMap", _NAME)
+
+
+def _manifest(inventory: Inventory) -> Object:
+    objects = [[each.api_version, each.kind, each.name] for each in inventory.objects]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": _NAME, "labels": {RUN_LABEL: inventory.name}},
+        "data": {"run": inventory.name, "objects": json.dumps(objects)},
+    }

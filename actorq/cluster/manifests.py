@@ -1,0 +1,211 @@
+"""The objects of a run, from a kustomize overlay or a file, made ready to be applied under the run's name."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import yaml
+
+from actorq.cluster.connection import Object
+from actorq.errors import UserError
+
+RUN_LABEL = "actorq/run"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+ACTORQ = "app.kubernetes.io/name=actorq"
+
+_KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RENDER_TIMEOUT_S = 60
+# What a run cannot be without: the component of its pods, and the kind that runs it.
+_REQUIRED = {"learner": "StatefulSet", "quantizer": "Deployment", "actor": "Deployment"}
+# Others refer to these, or their pods start with them; the rest follows in the overlay's own order.
+_FIRST = (
+    "Namespace", "PriorityClass", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding",
+    "NetworkPolicy", "Issuer", "Certificate", "Secret", "ConfigMap", "PersistentVolumeClaim", "Service",
+)  # fmt: skip
+_WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
+
+
+def render(source: str) -> list[Object]:
+    """The objects of an overlay's folder, a rendered YAML file, or "-" for standard input; raises UserError."""
+    if source == "-":
+        return parse(sys.stdin.read(), "standard input")
+    path = Path(source)
+    if path.is_dir():
+        return parse(_kustomize(path), source)
+    try:
+        return parse(path.read_text(encoding="utf-8"), source)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"overlay {source} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def parse(text: str, source: str) -> list[Object]:
+    """The objects of a stream of YAML documents, and that they are those of a run; raises UserError."""
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise UserError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    for document in documents:
+        if not _is_object(document):
+            raise UserError(f"{source}: expected objects with apiVersion, kind and metadata.name, got {document!r:.60}")
+    for component, kind in _REQUIRED.items():
+        if not any(each["kind"] == kind and component_of(each) == component for each in documents):
+            raise UserError(
+                f"{source} is no overlay of a run: it has no {kind} with pods of {COMPONENT_LABEL}={component}"
+            )
+    return documents
+
+
+def component_of(manifest: Object) -> str:
+    """What the pods of a workload are: learner, quantizer, actor or evaluator."""
+    template = (manifest.get("spec") or {}).get("template") or {}
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    return str(labels.get(COMPONENT_LABEL, ""))
+
+
+def default_name(source: str) -> str:
+    """The name of a run that is not given one: that of its overlay's folder or file."""
+    path = Path(source)
+    name = "run" if source == "-" else path.resolve().name if path.is_dir() else path.stem
+    return check_name(name.lower().replace("_", "-").replace(".", "-"))
+
+
+def check_name(name: str) -> str:
+    """The name, when it can be the value of a label."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"--name: expected up to 63 of a-z, 0-9 and inner dashes, got {name!r}")
+    return name
+
+
+def namespace_of(manifests: Sequence[Object]) -> str | None:
+    """The one namespace that the overlay sets; None when it leaves it open; raises UserError when it has several."""
+    names = {manifest["metadata"].get("namespace") for manifest in manifests} - {None}
+    if len(names) > 1:
+        raise UserError(f"the overlay spreads over namespaces {', '.join(sorted(names))}; a run lives in one")
+    return next(iter(names), None)
+
+
+def prepared(manifests: Sequence[Object], name: str, namespace: str, images: Mapping[str, str]) -> list[Object]:
+    """The objects labelled with the run's name, moved to the namespace, with other images, in an order to apply.
+
+    images: by the last part of an image's name, such as {"actorq-actor": "registry.example/actorq-actor:2"}; raises
+    UserError for one that nothing uses.
+    """
+    earlier = namespace_of(manifests)
+    used: set[str] = set()
+    ready = []
+    for manifest in deepcopy(list(manifests)):
+        _label(manifest, name)
+        _move(manifest, earlier, namespace)
+        _name_protocols(manifest)
+        used |= _set_images(manifest, images)
+        ready.append(manifest)
+    if unused := sorted(set(images) - used):
+        raise UserError(f"--set-image: no container of the overlay uses an image {unused[0]}")
+    return sorted(ready, key=lambda manifest: _rank(manifest["kind"]))
+
+
+def parse_images(pairs: Sequence[str]) -> dict[str, str]:
+    """NAME=IMAGE pairs; raises UserError."""
+    images = {}
+    for pair in pairs:
+        name, separator, image = pair.partition("=")
+        if not (name and separator and image):
+            raise UserError(
+                f"--set-image: expected NAME=IMAGE, such as actorq-actor=registry/actorq-actor:2, got {pair!r}"
+            )
+        images[name] = image
+    return images
+
+
+def _kustomize(folder: Path) -> str:
+    if not any((folder / name).is_file() for name in _KUSTOMIZATIONS):
+        raise UserError(f"overlay {folder} has no kustomization.yaml")
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise UserError(
+            "kubectl is needed to render an overlay and is not on the PATH: install it, or give a rendered YAML file"
+        )
+    try:
+        completed = subprocess.run(
+            [kubectl, "kustomize", str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=_RENDER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"overlay {folder}: kubectl kustomize took more than {_RENDER_TIMEOUT_S} s") from None
+    if completed.returncode:
+        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(f"overlay {folder} cannot be rendered: {reason.removeprefix('error: ')}")
+    return completed.stdout
+
+
+def _is_object(document: object) -> bool:
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("apiVersion"), str)
+        and isinstance(document.get("kind"), str)
+        and isinstance(document.get("metadata"), dict)
+        and isinstance(document["metadata"].get("name"), str)
+    )
+
+
+def _label(manifest: Object, name: str) -> None:
+    owners = [manifest, *(manifest.get("spec") or {}).get("volumeClaimTemplates", [])]
+    for owner in owners:
+        labels = owner.setdefault("metadata", {}).get("labels") or {}
+        owner["metadata"]["labels"] = {**labels, RUN_LABEL: name}
+
+
+def _move(manifest: Object, earlier: str | None, namespace: str) -> None:
+    if manifest["kind"] == "Namespace":
+        if manifest["metadata"]["name"] == earlier:
+            manifest["metadata"]["name"] = namespace
+        return
+    if "namespace" in manifest["metadata"]:
+        manifest["metadata"]["namespace"] = namespace
+    for subject in manifest.get("subjects") or []:
+        if subject.get("namespace") == earlier:
+            subject["namespace"] = namespace
+
+
+def _name_protocols(manifest: Object) -> None:
+    """Ports are told apart by number and protocol: older API servers refuse to apply them without its default."""
+    owners = [manifest["spec"]] if manifest["kind"] == "Service" else _containers(manifest)
+    for owner in owners:
+        for port in owner.get("ports") or []:
+            port.setdefault("protocol", "TCP")
+
+
+def _set_images(manifest: Object, images: Mapping[str, str]) -> set[str]:
+    used = set()
+    for container in _containers(manifest):
+        name = _image_name(str(container.get("image", "")))
+        if name in images:
+            container["image"] = images[name]
+            used.add(name)
+    return used
+
+
+def _containers(manifest: Object) -> list[Object]:
+    if manifest["kind"] not in _WORKLOADS:
+        return []
+    pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
+
+
+def _image_name(image: str) -> str:
+    """registry:5000/team/app:1@sha256:... -> app."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _rank(kind: str) -> int:
+    if kind in _WORKLOADS:
+        return len(_FIRST) + 1
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)

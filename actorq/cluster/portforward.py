@@ -1,0 +1,128 @@
+"""Reaches a port of a pod from this machine, through the API server: what `kubectl port-forward` does, in Python."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from kubernetes.stream import portforward
+
+from actorq.cluster.connection import Cluster
+from actorq.errors import ActorQError, UserError
+
+_log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 256 * 1024
+_CLOSE_S = 5.0
+
+Opener = Callable[[], Any]
+"""Gives a socket to the far end; raises an ActorQError when there is none."""
+
+
+class PortForward:
+    """A listening socket on this machine; each connection to it is carried over one to the far end.
+
+    A far end that cannot be reached closes the connection at once, so that a client sees that and may try again: a
+    pod that was replaced is found anew by the next connection. `failure` is why the newest connection was closed so.
+    """
+
+    def __init__(self, opener: Opener, port: int = 0) -> None:
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._open: set[Any] = set()
+        self._closed = False
+        self._carriers: list[threading.Thread] = []
+        self.failure: ActorQError | None = None
+        try:
+            self._listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port} of this machine cannot be used ({os.strerror(error.errno or 0)})") from None
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._accepting = threading.Thread(target=self._accept, name=f"forward {self.address}", daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        with self._lock:
+            self._closed = True
+            ends = tuple(self._open)
+        # A thread that waits in accept() is woken by shutdown, not by close.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._accepting.join()
+        for end in ends:
+            _end(end)
+        # One that still connects could not be ended; when the process ends under it, the libraries abort.
+        for carrier in self._carriers:
+            carrier.join(_CLOSE_S)
+
+    def __enter__(self) -> "PortForward":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self._carriers = [carrier for carrier in self._carriers if carrier.is_alive()]
+            carrier = threading.Thread(target=self._carry, args=(near,), name=f"forward {self.address}", daemon=True)
+            self._carriers.append(carrier)
+            carrier.start()
+
+    def _carry(self, near: socket.socket) -> None:
+        try:
+            far = self._opener()
+            self.failure = None
+        except ActorQError as error:
+            self.failure = error
+            _log.info("%s: %s", self.address, error)
+            near.close()
+            return
+        ends = (near, far)
+        with self._lock:
+            self._open.update(ends)
+            closed = self._closed
+        if closed:
+            for end in ends:
+                _end(end)
+        back = threading.Thread(target=_pump, args=(far, near), name=f"forward {self.address}", daemon=True)
+        back.start()
+        _pump(near, far)
+        back.join()
+        with self._lock:
+            self._open.difference_update(ends)
+        for end in ends:
+            end.close()
+
+
+def open_pod_port(cluster: Cluster, pod: str, port: int) -> Any:
+    """A socket to a port of a pod."""
+    with cluster.refusals(f"forward port {port} of pod {pod}"):
+        # A client of its own: while it connects, the library changes how that client makes all requests.
+        connect = cluster.core().connect_get_namespaced_pod_portforward
+        return portforward(connect, pod, cluster.namespace, ports=str(port)).socket(port)
+
+
+def _pump(source: Any, target: Any) -> None:
+    """Copy until the source ends; then neither direction goes on, as in a connection that is lost."""
+    with suppress(OSError):
+        while data := source.recv(_CHUNK_BYTES):
+            target.sendall(data)
+    _end(source)
+    _end(target)
+
+
+def _end(end: Any) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)

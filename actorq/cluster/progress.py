@@ -1,0 +1,126 @@
+"""Waits until a run that was just applied makes progress, and says what keeps it from it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from actorq.cluster.access import last_log_line, pods_of
+from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.diagnosis import Fault, PodView, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.manifests import ACTORQ
+from actorq.errors import ActorQError, UnavailableError
+from actorq.status import RunStatus
+
+_CHANGE_S = 1
+
+
+class Watcher(Protocol):
+    """Is told what happens meanwhile."""
+
+    def status(self, status: RunStatus) -> None:
+        """The learner has told how the run goes."""
+        ...
+
+    def event(self, text: str) -> None:
+        """Something happened that a person wants to know."""
+        ...
+
+
+def await_progress(
+    cluster: Cluster,
+    ask: Callable[[], RunStatus],
+    timeout_s: float,
+    watcher: Watcher,
+    clock: Callable[[], float] = time.monotonic,
+) -> RunStatus:
+    """Return once environment steps have grown, or the run is over; raises ActorQError with what is wrong.
+
+    ask: for the learner's status; raises UnavailableError while it does not answer.
+    """
+    deadline = clock() + timeout_s
+    phases: dict[str, str] = {}
+    said: set[str] = set()
+    first: RunStatus | None = None
+    while True:
+        pods = pods_of(cluster)
+        _tell_phases([view(pod) for pod in pods], phases, watcher)
+        _check_pods(cluster, pods, said, watcher)
+        status = _ask(ask) if any(each.role == "learner" and each.ready for each in map(view, pods)) else None
+        if status is not None:
+            first = first or status
+            watcher.status(status)
+            if status.state.final or status.environment_steps > first.environment_steps:
+                return status
+        if clock() >= deadline:
+            raise ActorQError(f"no progress in {timeout_s:.0f} s: {_what_is_missing(cluster, pods, status)}")
+        cluster.await_pod_change(ACTORQ, _CHANGE_S)
+
+
+def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:
+    """Faults that keep the run from going on, and others: one actor of several may be missing."""
+    views = [view(pod) for pod in pods]
+    acting = any(each.role == "actor" and each.ready for each in views)
+    fatal: list[Fault] = []
+    bearable: list[Fault] = []
+    for pod, seen in zip(pods, views, strict=True):
+        if (fault := pod_fault(pod, now)) is not None:
+            (bearable if acting and seen.role == "actor" else fatal).append(fault)
+    return fatal, bearable
+
+
+def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watcher: Watcher) -> None:
+    fatal, bearable = serious(pods, time.time())
+    fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
+    for fault in fatal:
+        line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
+        raise ActorQError(fault.line(line))
+    for fault in bearable:
+        if fault.subject not in said:
+            said.add(fault.subject)
+            watcher.event(fault.line())
+
+
+def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
+    if roles >= {"learner", "quantizer", "actor"}:
+        return []
+    workloads = []
+    for kind in ("StatefulSet", "Deployment"):
+        # The items of a list do not name their kind.
+        workloads += [{**each, "kind": kind} for each in cluster.list("apps/v1", kind, ACTORQ)]
+    events = cluster.list("v1", "Event")
+    faults = [workload_fault(workload, events) for workload in workloads if workload["spec"].get("replicas", 1)]
+    return [fault for fault in faults if fault is not None]
+
+
+def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:
+    for pod in views:
+        phase = "ready" if pod.ready else pod.phase
+        if phases.get(pod.name) != phase:
+            phases[pod.name] = phase
+            watcher.event(f"{pod.name}: {phase}")
+
+
+def _ask(ask: Callable[[], RunStatus]) -> RunStatus | None:
+    try:
+        return ask()
+    except UnavailableError:
+        return None
+
+
+def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus | None) -> str:
+    events = cluster.list("v1", "Event")
+    for pod in pods:
+        if not view(pod).ready:
+            return f"pod {pod['metadata']['name']} is not ready ({waiting_for(pod, events)})"
+    if not any(view(pod).role == "learner" for pod in pods):
+        return "there is no pod of the learner; `kubectl describe statefulset learner` may say why"
+    if status is None:
+        return (
+            "the learner's pod is ready but does not answer; where the run uses mutual TLS, give the folder of the "
+            "certificates with --certificates"
+        )
+    if not status.quantizer_connected:
+        return "the learner does not reach the quantizer; see `actorq cluster logs learner`"
+    if not status.actors:
+        return "no actor has joined the learner; see `actorq cluster logs actors`"
+    return f"the run is {status.state.value} at {status.environment_steps:,} environment steps"

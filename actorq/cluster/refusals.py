@@ -1,0 +1,62 @@
+"""What a Kubernetes API server's refusals mean, in a line that says what to do."""
+
+import json
+import re
+
+from kubernetes.client.exceptions import ApiException
+
+from actorq.errors import ActorQError, ConflictError, NotFoundError, UserError
+
+# The API server's own words: 'deployments.apps is forbidden: User "ada" cannot create resource "deployments" in API
+# group "apps" in the namespace "lab"'; the last part is "at the cluster scope" for what is in no namespace.
+_FORBIDDEN = re.compile(
+    r'User \\?"(?P<user>[^"\\]*)\\?" cannot (?P<verb>\w+) resource \\?"(?P<resource>[^"\\]*)\\?" in API group '
+    r'\\?"(?P<group>[^"\\]*)\\?"(?: in the namespace \\?"(?P<namespace>[^"\\]*)\\?")?'
+)
+_NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
+
+
+def explained(error: ApiException, doing: str) -> ActorQError:
+    """The error to show for a refused request; `doing` says what was tried, such as "apply Service learner"."""
+    text = _text(error)
+    if (forbidden := _FORBIDDEN.search(text)) is not None:
+        return UserError(_permission(forbidden))
+    if (missing := _NO_NAMESPACE.search(text)) is not None:
+        name = missing["name"]
+        return UserError(
+            f"namespace {name} does not exist: make it with `kubectl create namespace {name}`, or name another with -n"
+        )
+    match error.status:
+        case 401:
+            return UserError("the cluster does not accept your credentials: log in again, or check the current context")
+        case 403:
+            return UserError(f"the cluster refuses to {doing}: {text}")
+        case 404:
+            return NotFoundError(f"cannot {doing}: {text}")
+        case 409:
+            return ConflictError(f"cannot {doing}: {text}")
+        case 400 | 422:
+            return UserError(f"the cluster refuses to {doing}: {text}")
+    return ActorQError(f"cannot {doing}: {text}")
+
+
+def _permission(forbidden: re.Match[str]) -> str:
+    group, namespace = forbidden["group"], forbidden["namespace"]
+    resource = f"{forbidden['resource']}.{group}" if group else forbidden["resource"]
+    where, role = (f"in namespace {namespace}", "Role") if namespace else ("in the cluster", "ClusterRole")
+    return (
+        f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}; ask for a {role} with the "
+        f"verb {forbidden['verb']} on {resource}"
+    )
+
+
+def _text(error: ApiException) -> str:
+    """The server's message; where a WebSocket was refused, all that there is."""
+    body = error.body or ""
+    if isinstance(body, bytes):
+        body = body.decode("utf-8", "replace")
+    try:
+        message = str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = body or error.reason or f"status {error.status}"
+    return " ".join(message.split())

@@ -1,0 +1,1 @@
+"""Generated from protos/externalscaler by `make protos`; never edited by hand."""

@@ -1,0 +1,63 @@
+"""Real services as processes, and what they cost: CPU time and resident memory."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds since its start, and resident bytes, of a process."""
+
+    cpu_s: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class ServiceProcess:
+    """A service that serves at `address`."""
+
+    address: str
+    process: psutil.Process
+
+    def cost(self) -> Cost:
+        """What it has used so far."""
+        with self.process.oneshot():
+            times = self.process.cpu_times()
+            return Cost(times.user + times.system, self.process.memory_info().rss)
+
+
+@contextmanager
+def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
+    """Run `python -m MODULE` on a port of the system's choice; killed at the end, as what it wrote is not kept."""
+    command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    log, address = process.stderr, Future[str]()
+
+    def read() -> None:
+        lines = []
+        for line in log:
+            lines.append(line)
+            if "serving on " in line and not address.done():
+                address.set_result(line.partition("serving on ")[2].split()[0])
+        if not address.done():
+            address.set_exception(RuntimeError(f"{module} did not start: {''.join(lines)}"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield ServiceProcess(address.result(_START_S), psutil.Process(process.pid))
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        log.close()

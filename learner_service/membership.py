@@ -1,0 +1,37 @@
+"""What an actor is told when it joins: the run, its place in it, and where to go on."""
+
+import numpy as np
+
+from actorq.config import RunConfig
+from actorq.status import Membership, RunSpec
+from learner_service.identity import RunIdentity
+from learner_service.members import Member
+
+
+def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int) -> Membership:
+    """All that an actor needs; `resume_after` is the highest sequence that is stored of it."""
+    return Membership(
+        run=RunSpec(
+            run_id=identity.run_id,
+            environment_id=config.environment,
+            environments_per_actor=config.environments_per_actor,
+            segment_length=config.actor.segment_length,
+            max_segment_bytes=config.actor.max_segment_bytes,
+            queue_segments=config.actor.queue_segments,
+            scheme=config.scheme,
+            evaluation_episodes=config.evaluation.episodes,
+            evaluation_period_updates=config.evaluation.period_updates,
+            report_period_s=config.actor.report_period_s,
+        ),
+        actor_index=member.index,
+        epsilons=config.epsilons(member.index) if member.role == "actor" else (),
+        resume_after_sequence=resume_after,
+        seed=_seed(config.seed, identity.lives, member),
+    )
+
+
+def _seed(run_seed: int, lives: int, member: Member) -> int:
+    """Of an actor's environments and exploration: the same for the same run, another one in each life."""
+    role = ("actor", "evaluator").index(member.role)
+    sequence = np.random.SeedSequence([run_seed, lives, role, member.index, member.life])
+    return int(sequence.generate_state(1, np.uint64)[0])

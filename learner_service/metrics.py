@@ -1,0 +1,133 @@
+"""What the learner tells Prometheus: the run's status and a few counts, read when they are asked for."""
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from actorq.status import RunState, RunStatus
+from actorq.telemetry.metrics import counter, gauge, labelled_counter, labelled_gauge
+from learner_service.intake import NOTHING_STORED
+from learner_service.report import Reporter
+from learner_service.run import Run
+
+_JOULES_PER_KWH = 3.6e6
+_GRAMS_PER_KG = 1e3
+
+
+def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
+    """The families of one run; called on the event loop."""
+    status = reporter.status()
+    yield from _progress(run, status)
+    yield from _policies(status)
+    yield from _data(run, status)
+    yield from _energy(run)
+
+
+def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
+    evaluation = status.evaluation
+    yield labelled_gauge(
+        "actorq_learner_run_info",
+        "Always 1; tells which run this is.",
+        ("run_id", "environment", "algorithm", "scheme"),
+        {(status.run_id, status.environment_id, status.algorithm, run.config.scheme): 1},
+    )
+    yield labelled_gauge(
+        "actorq_learner_state",
+        "1 for the state of the run, 0 for all others.",
+        ("state",),
+        {(state.value,): float(state is status.state) for state in RunState},
+    )
+    yield gauge("actorq_learner_elapsed_seconds", "Time that the run has taken, over restarts.", status.elapsed_s)
+    yield gauge(
+        "actorq_learner_evaluation_return",
+        "Mean return of the newest evaluation: greedy episodes of the served policy.",
+        evaluation.mean_return if evaluation else None,
+    )
+    yield gauge(
+        "actorq_learner_training_return", "Mean return of the last 100 exploring episodes.", status.training_return
+    )
+    yield gauge("actorq_learner_target_return", "Evaluation return that ends the run.", status.target_return)
+    yield counter("actorq_learner_episodes", "Exploring episodes that have ended.", status.episodes)
+    yield counter("actorq_learner_environment_steps", "Transitions stored.", status.environment_steps)
+    yield gauge("actorq_learner_environment_steps_limit", "Transitions that end the run.", status.max_environment_steps)
+    yield counter("actorq_learner_updates", "Gradient updates.", status.updates)
+    yield gauge("actorq_learner_loss", "Loss of a recent update.", status.loss)
+
+
+def _policies(status: RunStatus) -> Iterator[Metric]:
+    emitted = status.emitted
+    yield gauge("actorq_learner_policy_version", "Newest version that the learner published.", status.policy_version)
+    yield gauge(
+        "actorq_learner_emitted_policy_version",
+        "Newest version whose receipt came back from the quantizer.",
+        emitted.version if emitted else None,
+    )
+    yield gauge(
+        "actorq_learner_quantizer_connected",
+        "1 while the stream to the quantizer is open, else 0.",
+        float(status.quantizer_connected),
+    )
+    yield labelled_gauge(
+        "actorq_learner_staleness_versions",
+        "By how many versions the policies that acted were behind the newest one.",
+        ("quantile",),
+        {("0.5",): status.staleness_p50, ("0.99",): status.staleness_p99},
+    )
+    yield gauge(
+        "actorq_learner_activation_seconds",
+        "Median time from a snapshot of the policy to its first action, over the last 1000.",
+        status.activation_s,
+    )
+
+
+def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
+    training = run.training
+    stored = training.intake.statistics() if training else NOTHING_STORED
+    yield gauge(
+        "actorq_learner_samples_per_insert",
+        "How often a transition has been sampled on average.",
+        status.samples_per_insert,
+    )
+    yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
+    yield gauge(
+        "actorq_learner_replay_transitions",
+        "Transitions that can be sampled now.",
+        training.replay.transitions if training else None,
+    )
+    yield gauge(
+        "actorq_learner_replay_bytes",
+        "Size of the replay's files when full.",
+        training.replay.nbytes if training else None,
+    )
+    yield labelled_gauge(
+        "actorq_learner_actors",
+        "Actors and evaluators whose stream is open.",
+        ("role",),
+        {("actor",): run.members.connected("actor"), ("evaluator",): run.members.connected("evaluator")},
+    )
+    yield labelled_counter(
+        "actorq_learner_segments",
+        "Segments that came, by what became of them.",
+        ("result",),
+        {
+            ("stored",): stored.stored_segments,
+            ("duplicate",): stored.duplicate_segments,
+            ("refused",): run.refused_segments,
+        },
+    )
+
+
+def _energy(run: Run) -> Iterator[Metric]:
+    shares = run.resources.per_service()
+    yield labelled_counter(
+        "actorq_learner_energy_joules",
+        "Energy that the run's processes used, as its meters say.",
+        ("service",),
+        {(service,): share.kwh * _JOULES_PER_KWH for service, share in shares.items()},
+    )
+    yield labelled_counter(
+        "actorq_learner_co2_grams",
+        "Emissions of that energy in CO2 equivalents.",
+        ("service",),
+        {(service,): share.co2_kg * _GRAMS_PER_KG for service, share in shares.items()},
+    )

@@ -1,0 +1,94 @@
+"""API objects as a cluster gives them, cut to what is read."""
+
+from typing import Any
+
+Object = dict[str, Any]
+
+
+def pod(name: str, role: str, *containers: Object, **status: Any) -> Object:
+    labels = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": role}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}", "labels": labels},
+        "status": {"phase": "Pending", **({"containerStatuses": list(containers)} if containers else {}), **status},
+    }
+
+
+def container(state: Object, restarts: int = 0, ready: bool = False, **more: Any) -> Object:
+    return {
+        "name": "service",
+        "image": "actorq-actor:9",
+        "ready": ready,
+        "restartCount": restarts,
+        "state": state,
+        "lastState": {},
+        **more,
+    }
+
+
+def waiting(reason: str, message: str = "") -> Object:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def terminated(code: int, reason: str = "Error") -> Object:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+def ready_pod(name: str, role: str, restarts: int = 0) -> Object:
+    return pod(name, role, container({"running": {}}, restarts, ready=True), phase="Running")
+
+
+def crash_loop(code: int, restarts: int, reason: str = "Error") -> Object:
+    state = waiting("CrashLoopBackOff", "back-off 10s restarting failed container")
+    return container(state, restarts, lastState=terminated(code, reason))
+
+
+def unschedulable(name: str, role: str, since: str) -> Object:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient cpu.",
+        "lastTransitionTime": since,
+    }
+    return pod(name, role, conditions=[condition])
+
+
+def event(name: str, reason: str, message: str, at: str, kind: str = "Warning") -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{at}"},
+        "involvedObject": {"uid": f"uid-{name}"},
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "lastTimestamp": at,
+    }
+
+
+def workload(kind: str, component: str, image: str = "") -> Object:
+    labels = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": component}
+    spec: Object = {
+        "replicas": 1,
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [{"name": component, "image": image or f"actorq-{component}:1"}]},
+        },
+    }
+    if kind == "StatefulSet":
+        spec["volumeClaimTemplates"] = [{"metadata": {"name": "data"}}]
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": component, "labels": labels}, "spec": spec}
+
+
+def overlay() -> list[Object]:
+    """What the smallest run renders to."""
+    return [
+        workload("Deployment", "actor"),
+        workload("Deployment", "quantizer"),
+        workload("StatefulSet", "learner"),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner"}, "spec": {"ports": [{"port": 50051}]}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "run-config"}, "data": {}},
+    ]

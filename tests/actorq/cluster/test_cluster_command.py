@@ -1,0 +1,190 @@
+"""`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster_api import ClusterApi, cluster_api
+from cluster_objects import overlay, pod, ready_pod, workload
+
+from actorq.cli.cluster_view import rows, summary, table
+from actorq.cli.main import main
+from actorq.cluster.diagnosis import PodView
+from actorq.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
+from actorq.telemetry.process_stats import ProcessStats
+
+STATS = ProcessStats("actor-1", "actor", "node", 1, 0.0, 0.0, 0, 0)
+STATUS = RunStatus(
+    run_id="run",
+    state=RunState.TRAINING,
+    environment_id="CartPole-v1",
+    algorithm="dqn",
+    elapsed_s=1.0,
+    environment_steps=5_916,
+    environment_steps_per_s=1_149.0,
+    updates=500,
+    updates_per_s=100.0,
+    samples_per_insert=16.0,
+    episodes=10,
+    training_return=21.1,
+    evaluation=None,
+    target_return=475.0,
+    max_environment_steps=100_000,
+    policy_version=36,
+    staleness_p50=1.0,
+    staleness_p99=3.0,
+    emitted=None,
+    quantizer_connected=True,
+    actors=(
+        ActorStatus("actor-1", "actor", 0, True, ActorReport(34, "int8", 100, 742.3, 0, (), STATS)),
+        ActorStatus("actor-2", "actor", 1, True, None),
+    ),
+    processes=(),
+    energy=Energy(0.0, 0.0, ""),
+    starved_s=0.0,
+    loss=0.0,
+    activation_s=None,
+)
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        server.namespaces |= {"default"}
+        context = {"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "lab"}}
+        server_address = f"http://127.0.0.1:{server.server_address[1]}"
+        kubeconfig = {
+            "current-context": "here",
+            "contexts": [context],
+            "clusters": [{"name": "here", "cluster": {"server": server_address}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield server
+
+
+def test_actors_are_scaled_and_nothing_else(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    actor = workload("Deployment", "actor")
+    api.add("apps/v1", "deployments", actor)
+    assert main(["cluster", "scale", "actors", "4"]) == 0
+    assert actor["spec"]["replicas"] == 4
+    assert capsys.readouterr().out == "actors: 1 -> 4 pods\n"
+
+
+def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    api.add("v1", "pods", ready_pod("actor-1", "actor", restarts=2))
+    assert main(["cluster", "status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "run in namespace lab",
+        "POD        ROLE     PHASE    POLICY  STALENESS  STEPS/S  RESTARTS",
+        "learner-0  learner  Pending  -       -          -        0",
+        "actor-1    actor    Running  -       -          -        2",
+        "how the run goes is not known: the learner's pod is not ready",
+    ]
+
+
+def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.add("v1", "pods", ready_pod("actor-1", "actor"))
+    api.logs = {"learner-0": "one\ntwo\n", "actor-1": "unfinished"}
+    assert main(["cluster", "logs", "-f", "actors"]) == 0
+    assert capsys.readouterr().out == "unfinished\n"
+    assert main(["cluster", "logs"]) == 0
+    assert capsys.readouterr().out == "learner-0  one\nlearner-0  two\nactor-1    unfinished\n"
+
+
+def test_a_pod_that_has_no_log_says_why(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    assert main(["cluster", "logs"]) == 2
+    assert capsys.readouterr().err == (
+        'error: the cluster refuses to read the log of pod learner-0: container "service" in pod "learner-0" is '
+        "waiting to start: image can't be pulled\n"
+    )
+
+
+def test_up_fails_in_one_line_and_down_removes_what_it_made(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith("run demo applied in namespace lab: 5 objects\n")
+    assert shown.err == (
+        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset learner` may say "
+        "why\n"
+    )
+    assert main(["cluster", "down"]) == 0
+    assert not api.objects
+
+
+def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    role = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    api.allowed = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    api.add("v1", "pods", ready_pod("actor-1", "actor"))
+    api.logs = {"actor-1": "line"}
+    assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
+    assert main(["cluster", "status"]) == 0
+    assert main(["cluster", "scale", "actors", "2"]) == 0
+    assert main(["cluster", "logs"]) == 0
+    assert main(["cluster", "down", "--delete-volume"]) == 0
+    assert "permission" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ([], "a command is missing: up, status, scale, logs, forward or down"),
+        (
+            ["stop"],
+            "unknown command 'stop': expected up, status, scale, logs, forward, down; see actorq cluster --help",
+        ),
+        (["status"], "namespace lab has no pods of a run: name another with -n, or start one with"),
+        (["logs", "-n", "default"], "namespace default has no pods of a run"),
+        (["forward"], "namespace lab has no pods of a run"),
+        (["down"], "namespace lab has no run of `actorq cluster up`"),
+        (["scale", "actors", "4"], "namespace lab has no Deployment actor: name another with -n"),
+        (["scale", "actors", "-1"], "N: expected 0 or more, got -1; see actorq cluster scale --help"),
+        (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),
+        (["up", "/nowhere"], "overlay /nowhere cannot be read (No such file or directory)"),
+        (["status", "--namespce", "x"], "unknown argument '--namespce'; did you mean '--namespace'?"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    api: ClusterApi, arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {fault}")
+
+
+def test_without_a_cluster_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert main(["cluster", "status"]) == 2
+    assert capsys.readouterr().err.startswith("error: no cluster: ")
+
+
+def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
+    pods = [
+        PodView("learner-0", "learner", "Running", True, 0),
+        PodView("actor-1", "actor", "Running", True, 1),
+        PodView("actor-2", "actor", "Running", False, 0),
+    ]
+    assert table(rows(pods, STATUS)).splitlines() == [
+        "POD        ROLE     PHASE               POLICY  STALENESS  STEPS/S  RESTARTS",
+        "learner-0  learner  Running             v36     -          -        0",
+        "actor-1    actor    Running             v34     2          742      1",
+        "actor-2    actor    Running, not ready  -       -          -        0",
+    ]
+
+
+def test_the_return_is_shown_with_its_target() -> None:
+    assert summary(STATUS).endswith("  target 475.0")
+    assert "target" not in summary(replace(STATUS, target_return=None))

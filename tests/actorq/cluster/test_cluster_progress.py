@@ -1,0 +1,157 @@
+"""`up` waits for environment steps, and ends with one line when they will not come."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from cluster_api import ClusterApi, cluster_api
+from cluster_objects import container, crash_loop, event, pod, ready_pod, waiting, workload
+
+from actorq.client import LearnerClient
+from actorq.cluster.access import forwarded, learner_of, matching
+from actorq.cluster.diagnosis import view
+from actorq.cluster.progress import await_progress
+from actorq.errors import ActorQError, UserError
+from actorq.status import RunStatus
+from actorq.transport.server import Server
+from actorq.v1 import learner_pb2, learner_pb2_grpc
+
+NOBODY = "127.0.0.1:9"
+
+
+@dataclass
+class Seen:
+    statuses: list[int] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def status(self, status: RunStatus) -> None:
+        self.statuses.append(status.environment_steps)
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+
+class Counting(learner_pb2_grpc.LearnerServiceServicer):
+    """A learner whose environment steps are those of a list, one for each time that it is asked."""
+
+    def __init__(self, steps: list[int], state: int = learner_pb2.RUN_STATE_TRAINING) -> None:
+        self._steps = iter(steps)
+        self._state = state
+
+    async def GetStatus(  # noqa: N802
+        self, request: learner_pb2.GetStatusRequest, context: object
+    ) -> learner_pb2.GetStatusResponse:
+        status = learner_pb2.RunStatus(environment_steps=next(self._steps), quantizer_connected=True)
+        status.state = self._state  # type: ignore[assignment]
+        return learner_pb2.GetStatusResponse(status=status)
+
+
+@pytest.fixture
+def api() -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        yield server
+
+
+def wait(api: ClusterApi, learner: str = NOBODY, timeout_s: float = 60.0) -> tuple[RunStatus | None, Seen, str]:
+    """The status that it ended with, what was seen meanwhile, and the line that it failed with."""
+    seen = Seen()
+    with LearnerClient(learner) as client:
+        try:
+            return await_progress(api.cluster(), client.status, timeout_s, seen), seen, ""
+        except ActorQError as error:
+            return None, seen, str(error)
+
+
+def wait_for(api: ClusterApi, learner: Counting) -> tuple[RunStatus | None, Seen, str]:
+    for name, role in (("learner-0", "learner"), ("quantizer-1", "quantizer"), ("actor-1", "actor")):
+        api.add("v1", "pods", ready_pod(name, role))
+
+    async def serve() -> tuple[RunStatus | None, Seen, str]:
+        server = Server("127.0.0.1:0")
+        learner_pb2_grpc.add_LearnerServiceServicer_to_server(learner, server.grpc_server)
+        address = await server.start(["actorq.v1.LearnerService"])
+        try:
+            return await asyncio.to_thread(wait, api, address)
+        finally:
+            await server.stop(grace_s=0.0)
+
+    return asyncio.run(serve())
+
+
+def test_it_returns_once_steps_have_grown(api: ClusterApi) -> None:
+    status, seen, _ = wait_for(api, Counting([100, 100, 164]))
+    assert status
+    assert status.environment_steps == 164
+    assert seen.statuses == [100, 100, 164]
+    assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
+
+
+def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
+    status, _, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED))
+    assert status
+    assert status.state.final
+
+
+def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner", container(waiting("ErrImagePull", "not found"))))
+    _, _, line = wait(api)
+    assert line.startswith("pod learner-0 cannot pull image actorq-actor:9 (not found): push it, or choose another")
+
+
+def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
+    api.logs["learner-0"] = "INFO began\nerror: unknown setting 'dqn.bach_size'\n\n"
+    expected = "pod learner-0 ended at once (exit code 2, a mistake in its settings): unknown setting 'dqn.bach_size'"
+    assert wait(api)[2] == expected
+
+
+def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
+    learner = workload("StatefulSet", "learner")
+    learner["metadata"]["uid"] = "uid-learner"
+    api.add("apps/v1", "statefulsets", learner)
+    api.add("v1", "events", event("learner", "FailedCreate", "exceeded quota", "2026-01-02T03:04:05Z"))
+    assert wait(api)[2] == "StatefulSet learner cannot make pods: exceeded quota"
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason"),
+    [
+        (False, "pod learner-0 is not ready (no volume yet)"),
+        (True, "the learner's pod is ready but does not answer; where the run uses mutual TLS, give the folder"),
+    ],
+    ids=["pod", "learner"],
+)
+def test_running_out_of_time_says_what_is_missing(api: ClusterApi, ready: bool, reason: str) -> None:
+    found = ready_pod("learner-0", "learner") if ready else pod("learner-0", "learner")
+    api.add("v1", "pods", found)
+    api.add("v1", "events", event("learner-0", "FailedMount", "no volume yet", "2026-01-02T03:04:05Z"))
+    assert wait(api, timeout_s=0)[2].startswith(f"no progress in 0 s: {reason}")
+
+
+def test_a_forwarded_port_without_a_ready_pod_is_no_connection(api: ClusterApi) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    with (
+        forwarded(api.cluster(), "learner") as forward,
+        LearnerClient(forward.address) as learner,
+        pytest.raises(ActorQError, match="cannot be reached"),
+    ):
+        learner.status()
+
+
+def test_a_connection_that_a_permission_keeps_closed_says_so(api: ClusterApi) -> None:
+    # The fake refuses to list the pods that a port would lead to.
+    api.forbidden.add(("list", "pods"))
+    with learner_of(api.cluster(), None) as learner, pytest.raises(UserError, match="no permission: ada may not list"):
+        learner.status()
+
+
+def test_pods_are_chosen_by_role_or_name() -> None:
+    views = [
+        view(ready_pod(name, role)) for name, role in (("learner-0", "learner"), ("a-1", "actor"), ("a-2", "actor"))
+    ]
+    assert [each.name for each in matching(views, None)] == ["learner-0", "a-1", "a-2"]
+    assert [each.name for each in matching(views, "actors")] == ["a-1", "a-2"]
+    assert [each.name for each in matching(views, "a-2")] == ["a-2"]
+    with pytest.raises(UserError, match=r"no pod is called 'meter' or has that role: there are learner-0, a-1, a-2$"):
+        matching(views, "meter")

@@ -1,0 +1,35 @@
+"""What a listening address reaches."""
+
+import pytest
+
+from actorq.errors import UserError
+from actorq.transport.addresses import is_loopback, split_listen_address
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("127.0.0.1:50051", "127.0.0.1", 50051),
+        ("localhost:0", "localhost", 0),
+        ("[::1]:9090", "::1", 9090),
+        ("[::]:1", "::", 1),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(address: str, host: str, port: int) -> None:
+    assert split_listen_address("--listen", address) == (host, port)
+
+
+@pytest.mark.parametrize("address", ["", "9090", ":9090", "host:", "host:http", "host:65536", "host:-1", "host:²"])
+def test_anything_else_is_refused_under_the_name_of_its_flag(address: str) -> None:
+    with pytest.raises(UserError, match=r"^--metrics: expected HOST:PORT, such as 127\.0\.0\.1:50051, got "):
+        split_listen_address("--metrics", address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost", "LocalHost"])
+def test_loopback_is_reached_from_this_machine_only(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "learner", "localhost.example.org", ""])
+def test_everything_else_may_be_reached_from_others(host: str) -> None:
+    assert not is_loopback(host)

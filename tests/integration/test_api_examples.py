@@ -1,0 +1,115 @@
+"""docs/api.md tells the truth: its Python runs against a real run, its command lines fit the descriptors."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from training_run import TrainingRun, trained
+
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+
+TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+SERVICES: dict[str, ServiceDescriptor] = {
+    service.full_name: service
+    for module in (learner_pb2, quantizer_pb2, actor_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+}
+# What grpcurl takes here before its address, and whether a value follows.
+FLAGS = {"-plaintext": False, "-d": True}
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("grpcurl")]
+
+
+def parse(command: str) -> tuple[str, str, str]:
+    """Address, method and JSON request of a grpcurl command line."""
+    words = shlex.split(command)[1:]
+    request = "{}"
+    while words[0].startswith("-"):
+        flag = words.pop(0)
+        value = words.pop(0) if FLAGS[flag] else ""
+        request = value if flag == "-d" else request
+    address, method = words
+    return address, method, request
+
+
+def method_of(name: str) -> MethodDescriptor:
+    """The descriptor of SERVICE/METHOD."""
+    service, _, method = name.partition("/")
+    return SERVICES[service].methods_by_name[method]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_line_fits_the_wire(command: str) -> None:
+    address, name, request = parse(command)
+    method = method_of(name)
+    ports = {"LearnerService": "50051", "QuantizerService": "50052", "ActorService": "50053"}
+    assert address == f"127.0.0.1:{ports[method.containing_service.name]}"
+    json_format.ParseDict(json.loads(request), message_factory.GetMessageClass(method.input_type)())
+
+
+def test_every_rpc_is_explained_under_its_service() -> None:
+    explained: dict[str, list[str]] = {}
+    service = ""
+    for level, title in re.findall(r"^(##|###) (\w+)$", TEXT, re.MULTILINE):
+        if level == "##":
+            service = title
+        else:
+            explained.setdefault(service, []).append(title)
+    assert explained == {service.name: [method.name for method in service.methods] for service in SERVICES.values()}
+
+
+def test_every_rpc_that_people_call_has_a_command_line() -> None:
+    called = {method_of(parse(command)[1]).name for command in COMMANDS}
+    of_services = {"Join", "StreamTrajectories", "ReportEnergy", "PublishCheckpoints"}
+    assert called == {method.name for service in SERVICES.values() for method in service.methods} - of_services
+
+
+def test_fields_that_are_named_exist() -> None:
+    fields = {
+        field.name
+        for module in (learner_pb2, quantizer_pb2, actor_pb2)
+        for file in (module.DESCRIPTOR, *module.DESCRIPTOR.dependencies)
+        for message in file.message_types_by_name.values()
+        for field in message.fields
+    }
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT.partition("## LearnerService")[2]))
+    assert named
+    assert named <= fields
+
+
+def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Nothing but its last example ends the run.
+    endless = ("--target-return", "1000", "--max-environment-steps", "10000000")
+    run = TrainingRun.start(tmp_path / "run", *endless, "--evaluation.episodes", "2", "--no-energy.enabled")
+    try:
+        run.until(trained(100))
+        addresses = json.loads((run.directory / "addresses.json").read_text())
+        real = {"50051": addresses["learner"], "50052": addresses["quantizer"], "50053": addresses["actors"]["actor-0"]}
+        for example in blocks("python"):
+            source = re.sub(r"127\.0\.0\.1:(\d+)", lambda found: real[found[1]], example)
+            exec(compile(source, "docs/api.md", "exec"), {"__name__": "example"})
+        printed = capsys.readouterr().out
+        code, output = run.finish()
+        assert code == 4, output
+    finally:
+        run.process.kill()
+    for expected in (
+        "policy v",
+        "paused after",
+        "goes on after",
+        "returned",
+        "of actions as in float",
+        "saved ",
+        "stopped",
+    ):
+        assert expected in printed

@@ -1,0 +1,150 @@
+"""What the services really serve to Prometheus is what docs/metrics.md says, and it moves when a run does."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from service_process import refusal, service_process
+
+from actorq.client import LearnerClient
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<kind>gauge|counter|histogram)\b[^|]*\|(?P<labels>[^|]*)\|")
+SECTIONS = {"Learner": "learner", "Quantizer": "quantizer", "Actor and evaluator": "actor", "Every service": "every"}
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """Types by name, as in the document; samples by name and label values; labels by name."""
+
+    kinds: dict[str, str]
+    samples: dict[tuple[str, ...], float]
+    labels: dict[str, set[str]]
+
+
+def scrape(address: str) -> Scraped:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as response:
+        text = response.read().decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    families = list(text_string_to_metric_families(text))
+    samples = {
+        (sample.name, *(value for name, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    return Scraped(kinds, samples, labels)
+
+
+def documented() -> dict[str, dict[str, tuple[str, set[str]]]]:
+    """Type and labels by name, for each section of the document."""
+    found: dict[str, dict[str, tuple[str, set[str]]]] = {}
+    section = ""
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = SECTIONS[line.removeprefix("## ")]
+            found[section] = {}
+        elif row := ROW.match(line):
+            named = row["labels"].partition(":")[0]
+            labels = {label.strip() for label in named.split(",") if label.strip()}
+            found[section][row["name"]] = (row["kind"], labels)
+    return found
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scraped]]:
+    """All services of a run that has been evaluated, each scraped once."""
+    folder = tmp_path_factory.mktemp("metrics")
+    metrics = ("--metrics", "127.0.0.1:0", "--node", "node-7")
+    with ExitStack() as stack:
+        quantizer = stack.enter_context(service_process("quantizer", "--store", str(folder / "p"), *metrics))
+        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address)
+        learner = stack.enter_context(service_process("learner", *state, *metrics))
+        peers = ("--learner", learner.address, "--quantizer", quantizer.address, *metrics)
+        actor = stack.enter_context(service_process("actor", *peers, "--name", "actor-0"))
+        role = ("--role", "evaluator", "--name", "evaluator-0")
+        evaluator = stack.enter_context(service_process("actor", *peers, *role))
+        with LearnerClient(learner.address) as client:
+            for status in client.watch(period_s=0.1):
+                actors = {member.name for member in status.actors if member.report and member.report.policy_version > 1}
+                if status.evaluation and status.updates > 10 and "actor-0" in actors:
+                    break
+        assert {usage.process.node for usage in status.processes} == {"node-7"}
+        yield {
+            "learner": scrape(learner.metrics),
+            "quantizer": scrape(quantizer.metrics),
+            "actor": scrape(actor.metrics),
+            "evaluator": scrape(evaluator.metrics),
+        }
+
+
+@pytest.mark.parametrize("service", ["learner", "quantizer", "actor", "evaluator"])
+def test_a_service_serves_what_is_documented_and_nothing_else(service: str, scraped: dict[str, Scraped]) -> None:
+    document = documented()
+    expected = document["every"] | document["actor" if service == "evaluator" else service]
+    assert scraped[service].kinds == {name: kind for name, (kind, _) in expected.items()}
+
+
+@pytest.mark.parametrize("service", ["learner", "quantizer", "actor"])
+def test_labels_are_those_that_are_documented(service: str, scraped: dict[str, Scraped]) -> None:
+    document = documented()
+    for name, (kind, labels) in (document["every"] | document[service]).items():
+        sampled = scraped[service].labels
+        if name in sampled and kind != "histogram":
+            assert sampled[name] == labels, name
+
+
+def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
+    samples = scraped["learner"].samples
+    assert samples["actorq_learner_environment_steps_total",] >= 1000
+    assert samples["actorq_learner_updates_total",] > 10
+    assert samples["actorq_learner_evaluation_return",] > 0
+    assert samples["actorq_learner_training_return",] > 0
+    assert samples["actorq_learner_target_return",] == 475
+    assert samples["actorq_learner_state", "training"] == 1
+    assert samples["actorq_learner_state", "paused"] == 0
+    assert samples["actorq_learner_actors", "actor"] == 1
+    assert samples["actorq_learner_actors", "evaluator"] == 1
+    assert samples["actorq_learner_segments_total", "stored"] > 0
+    assert samples["actorq_learner_segments_total", "refused"] == 0
+    assert samples["actorq_learner_replay_transitions",] > 0
+    assert samples["actorq_learner_quantizer_connected",] == 1
+    assert samples["actorq_grpc_handled_total", "OK", "Join", "actorq.v1.LearnerService"] >= 2
+    # No meter runs here: nothing is made up.
+    assert all(value == 0 for key, value in samples.items() if key[0] == "actorq_learner_energy_joules_total")
+
+
+def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[str, Scraped]) -> None:
+    samples = scraped["quantizer"].samples
+    assert samples["actorq_quantizer_policies_total", "int8"] >= 1
+    assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", "int8"]
+    assert samples["actorq_quantizer_subscribers",] == 2
+    assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", "int8"] <= 1
+    assert samples["actorq_quantizer_policy_bytes", "int8"] < samples["actorq_quantizer_parameters_bytes", "int8"]
+
+
+def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:
+    samples = scraped["actor"].samples
+    assert samples["actorq_actor_info", "actor-0", "actor"] == 1
+    assert samples["actorq_actor_environment_steps_total",] > 0
+    assert samples["actorq_actor_policy_version",] >= 2
+    assert samples["actorq_actor_acknowledged_segments_total",] > 0
+    assert samples["actorq_actor_activation_seconds_count",] >= 2
+    assert samples["actorq_actor_load_seconds_count",] >= samples["actorq_actor_activation_seconds_count",]
+    assert samples["actorq_actor_reconnects_total", "learner"] == 0
+    assert samples["process_resident_memory_bytes",] > 1e7
+    evaluator = scraped["evaluator"].samples
+    assert evaluator["actorq_actor_info", "evaluator-0", "evaluator"] == 1
+    assert evaluator["actorq_actor_acknowledged_segments_total",] >= 1
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "one"))
+    with service_process("quantizer", *store, "--metrics", "127.0.0.1:0") as first:
+        said = refusal("quantizer", "--store", str(tmp_path / "two"), "--metrics", first.metrics)
+    assert said.startswith(f"error: --metrics: cannot listen on {first.metrics} (Address already in use)")

@@ -1,0 +1,152 @@
+"""Mutual TLS with one folder and one flag, and how services refuse to do without."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from service_process import ServiceProcess, refusal, service_process
+from training_run import TrainingRun, actorq
+
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.errors import UnavailableError
+from actorq.transport.errors import translated
+from actorq.transport.options import CLIENT_OPTIONS, Certificates
+from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tls") / "certificates"
+    assert actorq("certificates", "init", str(directory)).returncode == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("strangers") / "certificates"
+    assert actorq("certificates", "init", str(directory)).returncode == 0
+    return directory
+
+
+def status_of_learner(channel: grpc.Channel) -> None:
+    learner_pb2_grpc.LearnerServiceStub(channel).GetStatus(learner_pb2.GetStatusRequest(), timeout=20.0)
+
+
+def policies_of_quantizer(channel: grpc.Channel) -> None:
+    quantizer_pb2_grpc.QuantizerServiceStub(channel).ListPolicies(quantizer_pb2.ListPoliciesRequest(), timeout=20.0)
+
+
+def get_nowhere(service: ServiceProcess, call: Callable[[grpc.Channel], None], ours: Path, theirs: Path) -> None:
+    """`call` fails without TLS, without a certificate and with that of another authority."""
+    mine, other = Certificates.of(ours, "client"), Certificates.of(theirs, "client")
+    assert mine
+    assert other
+    secrets = {
+        "no certificate": grpc.ssl_channel_credentials(mine.authority),
+        "another authority": grpc.ssl_channel_credentials(other.authority, other.key, other.certificate),
+        "a certificate of another authority": grpc.ssl_channel_credentials(
+            mine.authority, other.key, other.certificate
+        ),
+    }
+    channels = {name: grpc.secure_channel(service.address, secret, CLIENT_OPTIONS) for name, secret in secrets.items()}
+    channels["no TLS"] = grpc.insecure_channel(service.address, CLIENT_OPTIONS)
+    for name, channel in channels.items():
+        with channel, pytest.raises(UnavailableError), translated(name):
+            call(channel)
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A learner and its quantizer with the certificates of `ours`."""
+
+    learner: ServiceProcess
+    quantizer: ServiceProcess
+    ours: Path
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    tls = ("--transport.certificates", str(certificates))
+    with service_process("quantizer", "--store", str(folder / "policies"), *tls) as quantizer:
+        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address)
+        with service_process("learner", *state, *tls) as learner:
+            yield Secured(learner, quantizer, certificates)
+
+
+def test_a_member_is_answered(secured: Secured) -> None:
+    mine = Certificates.of(secured.ours, "client")
+    with LearnerClient(secured.learner.address, mine) as learner:
+        assert learner.status().environment_steps == 0
+    with QuantizerClient(secured.quantizer.address, mine) as quantizer:
+        assert quantizer.list() == []
+
+
+def test_a_stranger_gets_nowhere_at_a_learner(secured: Secured, strangers: Path) -> None:
+    get_nowhere(secured.learner, status_of_learner, secured.ours, strangers)
+
+
+def test_a_stranger_gets_nowhere_at_a_quantizer(secured: Secured, strangers: Path) -> None:
+    get_nowhere(secured.quantizer, policies_of_quantizer, secured.ours, strangers)
+
+
+def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strangers: Path) -> None:
+    asked = ("status", "--learner", secured.learner.address, "--certificates")
+    known = actorq(*asked, str(secured.ours))
+    assert known.returncode == 0, known.stderr
+    stranger = actorq(*asked, str(strangers))
+    assert stranger.returncode == 2
+    assert stranger.stderr.count("\n") == 1
+    reason = "TLS handshake failed, unable to get local issuer certificate"
+    assert f"learner at {secured.learner.address} cannot be reached ({reason}): start it" in stranger.stderr
+
+
+@pytest.mark.parametrize("service", ["quantizer", "actor"])
+def test_nobody_listens_to_other_machines_without_certificates(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refusal(service, "--listen", "0.0.0.0:0") == (
+        "error: --listen: other machines can reach 0.0.0.0:0, so give --transport.certificates DIR for mutual TLS "
+        "(actorq certificates init DIR makes certificates), or --insecure to let anybody in"
+    )
+
+
+def test_it_does_when_told_to_or_with_certificates(certificates: Path, tmp_path: Path) -> None:
+    anywhere = ("--store", str(tmp_path / "policies"), "--listen", "0.0.0.0:0")
+    with service_process("quantizer", *anywhere, "--insecure") as service:
+        port = service.address.rpartition(":")[2]
+        with QuantizerClient(f"127.0.0.1:{port}") as client:
+            assert client.list() == []
+    with service_process("quantizer", *anywhere, "--transport.certificates", str(certificates)) as service:
+        port = service.address.rpartition(":")[2]
+        with QuantizerClient(f"127.0.0.1:{port}", Certificates.of(certificates, "client")) as client:
+            assert client.list() == []
+
+
+def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path, tmp_path: Path) -> None:
+    budget = ("--max-environment-steps", "3000", "--actors", "1")
+    run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *budget)
+    code, printed = run.finish()
+    assert code == 3, printed
+    summary = run.summary()
+    assert summary["environment_steps"] >= 3000
+    assert summary["evaluation"]["scheme"] == "int8"
+    # The meter reported too.
+    assert "meter" in summary["peak_memory_mb"]
+    configured = (tmp_path / "run" / "config.yaml").read_text()
+    assert f"certificates: {certificates}" in configured
+
+    again = actorq("evaluate", str(run.directory), "--episodes", "2", "--certificates", str(certificates))
+    assert again.returncode == 0, again.stderr
+    assert "return mean" in again.stdout
+
+
+def test_a_folder_without_certificates_is_named_before_anything_starts(tmp_path: Path) -> None:
+    result = actorq("train", "--certificates", str(tmp_path), "--run-directory", str(tmp_path / "run"))
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: certificates: {tmp_path} must hold ca.crt, tls.crt and tls.key")
+    assert not (tmp_path / "run").exists()
+    assert result.stderr.count("\n") == 1

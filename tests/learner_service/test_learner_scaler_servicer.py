@@ -1,0 +1,55 @@
+"""KEDA's calls on a real socket."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from learner_servers import DEADLINE_S, running_learner
+
+from actorq.client import LearnerClient
+from actorq.config import RunConfig
+from actorq.externalscaler import externalscaler_pb2 as pb
+from actorq.externalscaler import externalscaler_pb2_grpc
+
+REFERENCE = pb.ScaledObjectRef(name="actor", namespace="runs", scalerMetadata={"scalerAddress": "learner:50051"})
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Iterator[LearnerClient]:
+    with (
+        running_learner(RunConfig(), tmp_path / "run", "127.0.0.1:1", linger=True) as running,
+        LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def scaler(learner: LearnerClient) -> externalscaler_pb2_grpc.ExternalScalerStub:
+    return externalscaler_pb2_grpc.ExternalScalerStub(learner.channel)
+
+
+def test_the_metric_is_the_number_of_actors(scaler: externalscaler_pb2_grpc.ExternalScalerStub) -> None:
+    (spec,) = scaler.GetMetricSpec(REFERENCE, timeout=DEADLINE_S).metricSpecs
+    assert (spec.targetSize, spec.targetSizeFloat) == (1, 1.0)
+    request = pb.GetMetricsRequest(scaledObjectRef=REFERENCE, metricName=spec.metricName)
+    (value,) = scaler.GetMetrics(request, timeout=DEADLINE_S).metricValues
+    assert value.metricName == spec.metricName
+    # Nothing is known yet: one actor, to begin with.
+    assert (value.metricValue, value.metricValueFloat) == (1, 1.0)
+
+
+def test_a_run_wants_actors_until_it_is_over(
+    learner: LearnerClient, scaler: externalscaler_pb2_grpc.ExternalScalerStub
+) -> None:
+    changes = scaler.StreamIsActive(REFERENCE, timeout=DEADLINE_S)
+    assert next(changes).result is True
+    assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
+    learner.stop()
+    assert next(changes).result is False
+    assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is False
+    (value,) = scaler.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), timeout=DEADLINE_S).metricValues
+    assert value.metricValue == 0
+    changes.cancel()
+    with pytest.raises(grpc.RpcError):
+        next(changes)
