@@ -1,0 +1,56 @@
+# Images of the three services: docker build --target learner|quantizer|actor (all of them: make images).
+#
+# Packages come from where pip is configured to look, in the versions of constraints.txt. TORCH_INDEX_URL names a
+# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/kubernetes.md).
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /source
+# A virtual environment because it can be copied as a whole; without pip, which the images need not have.
+RUN python -m venv --without-pip /opt/actorq
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+COPY pyproject.toml constraints.txt README.md ./
+COPY docker/install /usr/local/bin/install-actorq
+# The smallest part that makes a package: dependencies get a layer of their own, which lasts until they change.
+COPY actorq/__init__.py actorq/
+
+FROM build AS build-learner
+ARG TORCH_INDEX_URL=""
+RUN install-actorq learner
+COPY actorq actorq
+COPY learner_service learner_service
+RUN install-actorq learner_service
+
+FROM build AS build-quantizer
+RUN install-actorq quantizer
+COPY actorq actorq
+COPY quantizer_service quantizer_service
+RUN install-actorq quantizer_service
+
+FROM build AS build-actor
+RUN install-actorq actor
+COPY actorq actorq
+COPY actor_service actor_service
+RUN install-actorq actor_service
+
+FROM ${PYTHON_IMAGE} AS service
+# A number, so that Kubernetes can tell that it is not root. Nothing is written outside volumes and /tmp.
+USER 10001:10001
+WORKDIR /tmp
+ENV PATH=/opt/actorq/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+STOPSIGNAL SIGTERM
+
+FROM service AS learner
+COPY --from=build-learner /opt/actorq /opt/actorq
+EXPOSE 50051 9090
+ENTRYPOINT ["python", "-m", "learner_service"]
+
+FROM service AS quantizer
+COPY --from=build-quantizer /opt/actorq /opt/actorq
+EXPOSE 50052 9090
+ENTRYPOINT ["python", "-m", "quantizer_service"]
+
+FROM service AS actor
+COPY --from=build-actor /opt/actorq /opt/actorq
+EXPOSE 50053 9090
+ENTRYPOINT ["python", "-m", "actor_service"]

@@ -1,0 +1,194 @@
+"""Drives a run on a real cluster as a person does: by the `actorq` command, port-forward and the Kubernetes API."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from kubernetes.stream import stream
+
+from actorq.client import ActorClient, QuantizerClient
+from actorq.cluster import access, diagnosis
+from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.manifests import ACTORQ
+from actorq.cluster.portforward import PortForward, open_pod_port
+from actorq.errors import UnavailableError
+from actorq.status import ActorStatus, RunStatus
+from actorq.transport.options import Certificates
+
+HERE = Path(__file__).parent
+ACTOR_PORT = 50053
+_COMMAND_TIMEOUT_S = 300
+
+
+def on_cluster(timeout_s: int) -> list[pytest.MarkDecorator]:
+    """The marks of tests that need a cluster."""
+    # The kubernetes library's own thread complains when a forwarded connection ends at the same time on both sides.
+    harmless = "ignore:Exception in thread Kubernetes port forward:pytest.PytestUnhandledThreadExceptionWarning"
+    return [pytest.mark.cluster, pytest.mark.timeout(timeout_s), pytest.mark.filterwarnings(harmless)]
+
+
+def actorq(*arguments: str) -> str:
+    """Run a command to its end, which must be a good one; returns what it printed."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "actorq.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_TIMEOUT_S,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+@dataclass
+class ClusterRun:
+    """A run in a namespace of the cluster that KUBECONFIG names.
+
+    environment_steps: the most that the learner has told so far.
+    """
+
+    cluster: Cluster
+    overlay: str
+    certificates_directory: Path | None = None
+    environment_steps: int = 0
+
+    @classmethod
+    def in_namespace(cls, namespace: str, overlay: str, certificates_directory: Path | None = None) -> "ClusterRun":
+        """A run that is not there yet."""
+        return cls(connect(namespace), overlay, certificates_directory)
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """Those of a person who has them."""
+        return Certificates.of(self.certificates_directory, "client")
+
+    def up(self) -> str:
+        """Deploy, and wait until it makes progress."""
+        return self.command("up", str(HERE / self.overlay), *self._flags())
+
+    def down(self, *flags: str) -> str:
+        """End it."""
+        return self.command("down", *flags, *self._flags())
+
+    def status_command(self) -> str:
+        """What `actorq cluster status` prints."""
+        return self.command("status", *self._flags())
+
+    def scale(self, actors: int) -> None:
+        """Ask for so many actors."""
+        self.command("scale", "actors", str(actors))
+
+    def command(self, name: str, *arguments: str) -> str:
+        """A subcommand of `actorq cluster`."""
+        return actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
+
+    def until(self, condition: Callable[[RunStatus], bool], period_s: float = 0.1) -> RunStatus:
+        """Watch the run, also across deaths of its learner, until `condition` holds; steps must never be fewer."""
+        while True:
+            try:
+                with access.learner_of(self.cluster, self.certificates) as learner:
+                    for status in learner.watch(period_s):
+                        assert status.environment_steps >= self.environment_steps, "acknowledged transitions are lost"
+                        self.environment_steps = status.environment_steps
+                        if condition(status):
+                            return status
+                        assert not status.state.final, f"the run has ended: {status.state.value}"
+            except UnavailableError:
+                self.cluster.await_pod_change(ACTORQ, 1)
+
+    def pods(self, role: str = "") -> list[diagnosis.PodView]:
+        """The pods, those that are ending among them."""
+        return [diagnosis.view(pod) for pod in access.pods_of(self.cluster, role)]
+
+    def await_pods(self, condition: Callable[[list[diagnosis.PodView]], bool], role: str = "") -> None:
+        """Return when the pods are as they should be."""
+        while not condition(self.pods(role)):
+            self.cluster.await_pod_change(ACTORQ, 1)
+
+    def restarts(self) -> int:
+        """Of containers of all pods that there are."""
+        return sum(pod.restarts for pod in self.pods())
+
+    def delete_pod(self, name: str, kill: bool = False) -> None:
+        """Delete a pod; `kill` gives it no time to save."""
+        options = client.V1DeleteOptions(grace_period_seconds=0) if kill else client.V1DeleteOptions()
+        self.cluster.core().delete_namespaced_pod(name, self.cluster.namespace, body=options)
+
+    def read_file(self, pod: str, path: str) -> str:
+        """A file in a pod."""
+        execute = self.cluster.core().connect_get_namespaced_pod_exec
+        return str(
+            stream(execute, pod, self.cluster.namespace, command=["cat", path], stdout=True, stderr=False, tty=False)
+        )
+
+    def log_lines(self, pod: str) -> Iterator[str]:
+        """What a pod has logged, and logs from now on."""
+        read: Any = self.cluster.core().read_namespaced_pod_log
+        response = read(pod, self.cluster.namespace, follow=True, _preload_content=False)
+        for line in response:
+            yield line.decode()
+
+    @contextmanager
+    def port(self, pod: str, port: int) -> Iterator[str]:
+        """An address of this machine that leads to a port of a pod."""
+        with PortForward(lambda: open_pod_port(self.cluster, pod, port)) as forward:
+            yield forward.address
+
+    @contextmanager
+    def quantizer(self) -> Iterator[QuantizerClient]:
+        """A client of the quantizer."""
+        with (
+            access.forwarded(self.cluster, "quantizer") as forward,
+            QuantizerClient(forward.address, self.certificates) as quantizer,
+        ):
+            yield quantizer
+
+    @contextmanager
+    def actor(self, pod: str) -> Iterator[ActorClient]:
+        """A client of one actor."""
+        with self.port(pod, ACTOR_PORT) as address, ActorClient(address, self.certificates) as actor:
+            yield actor
+
+    def _flags(self) -> tuple[str, ...]:
+        folder = self.certificates_directory
+        return ("--certificates", str(folder)) if folder else ()
+
+
+def acting(status: RunStatus) -> list[ActorStatus]:
+    """The actors that are connected and have made steps."""
+    return [
+        actor
+        for actor in status.actors
+        if actor.role == "actor" and actor.connected and actor.report and actor.report.environment_steps
+    ]
+
+
+class Timings:
+    """Measured seconds, for the lines at the end of the tests."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @contextmanager
+    def measure(self, what: str) -> Iterator[None]:
+        """Time a block."""
+        begin = time.monotonic()
+        yield
+        self.note(what, time.monotonic() - begin)
+
+    def note(self, what: str, seconds: float) -> None:
+        """Take down a time."""
+        self.lines.append(f"{seconds:7.1f} s  {what}")
+
+
+def kubeconfig_is_set() -> bool:
+    """Whether somebody has said which cluster these tests may use."""
+    return bool(os.environ.get("KUBECONFIG"))

@@ -1,0 +1,123 @@
+"""What may happen to a run on a cluster while it trains: it is scaled, its pods die, it goes on with all it had.
+
+The tests of this module are one story, in the order in which they stand.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from cluster_run import ClusterRun, Timings, acting, on_cluster
+
+from actorq.status import RunStatus
+
+pytestmark = on_cluster(300)
+
+EVALUATIONS = "/data/run/evaluations.jsonl"
+
+
+@pytest.fixture(scope="module")
+def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), "endless")
+    run.up()
+    yield run
+    run.down("--delete-volume")
+
+
+def exactly(actors: int, status: RunStatus) -> bool:
+    """Whether so many actors act, and no more are connected."""
+    connected = [actor for actor in status.actors if actor.role == "actor" and actor.connected]
+    return len(acting(status)) == len(connected) == actors
+
+
+def goes_on(run: ClusterRun) -> RunStatus:
+    """Wait until there are new steps, new updates and a new policy."""
+    now = run.until(lambda status: True)
+    return run.until(
+        lambda status: (
+            status.environment_steps > now.environment_steps
+            and status.updates > now.updates
+            and status.policy_version > now.policy_version
+        )
+    )
+
+
+def scale(run: ClusterRun, timings: Timings, before: int, after: int) -> RunStatus:
+    with timings.measure(f"scaled {before} -> {after}: that many act, no others are connected"):
+        run.scale(after)
+        return run.until(partial(exactly, after))
+
+
+def test_actors_are_scaled_while_the_run_trains(run: ClusterRun, timings: Timings) -> None:
+    goes_on(run)
+    assert {actor.index for actor in acting(scale(run, timings, 1, 4))} == {0, 1, 2, 3}
+    scale(run, timings, 4, 2)
+    goes_on(run)
+    assert run.restarts() == 0
+
+
+def test_eight_actors_come_and_go_without_a_restart(run: ClusterRun, timings: Timings) -> None:
+    scale(run, timings, 2, 8)
+    goes_on(run)
+    scale(run, timings, 8, 2)
+    with timings.measure("scaled 8 -> 2: their pods are gone"):
+        run.await_pods(lambda pods: len(pods) == 2, "actor")
+    goes_on(run)
+    assert run.restarts() == 0
+
+
+def test_a_new_actor_is_heard_within_seconds(run: ClusterRun, timings: Timings) -> None:
+    run.scale(0)
+    run.await_pods(lambda pods: not pods, "actor")
+    still = run.until(lambda status: not acting(status))
+    with timings.measure("actor pod asked for, until its first transition is stored"):
+        run.scale(1)
+        run.until(lambda status: status.environment_steps > still.environment_steps, period_s=0.05)
+    scale(run, timings, 1, 2)
+
+
+def test_an_actor_pod_dies(run: ClusterRun, timings: Timings) -> None:
+    victim = run.pods("actor")[0].name
+    with timings.measure("actor pod deleted, until another acts in its place"):
+        run.delete_pod(victim)
+        run.until(lambda status: exactly(2, status) and victim not in {actor.name for actor in status.actors})
+    goes_on(run)
+
+
+def test_the_quantizer_pod_dies(run: ClusterRun, timings: Timings) -> None:
+    with run.quantizer() as quantizer:
+        retained = {policy.version for policy in quantizer.list()}
+    with timings.measure("quantizer pod deleted, until actors have a policy of its successor"):
+        run.delete_pod(run.pods("quantizer")[0].name)
+        run.until(lambda status: not status.quantizer_connected, period_s=0.05)
+        version = run.until(lambda status: status.quantizer_connected).policy_version
+        run.until(lambda status: all(actor.report.policy_version > version for actor in acting(status) if actor.report))
+    run.await_pods(lambda pods: all(pod.ready for pod in pods), "quantizer")
+    with run.quantizer() as quantizer:
+        assert {policy.version for policy in quantizer.list()} & retained, "its store outlives the pod"
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["saves", "is-killed"])
+def test_the_learner_pod_dies(run: ClusterRun, timings: Timings, kill: bool) -> None:
+    before = run.until(lambda status: True)
+    evaluations = run.read_file("learner-0", EVALUATIONS)
+    how = "killed" if kill else "deleted"
+    with timings.measure(f"learner pod {how}, until the run goes on"):
+        run.delete_pod("learner-0", kill)
+        run.await_pods(lambda pods: not any(pod.ready for pod in pods), "learner")
+        steps = run.environment_steps
+        status = run.until(lambda status: status.environment_steps > steps)
+    assert status.run_id == before.run_id
+    assert goes_on(run).policy_version > before.policy_version
+    assert run.read_file("learner-0", EVALUATIONS).startswith(evaluations)
+
+
+def test_it_goes_down_and_comes_up_again(run: ClusterRun, timings: Timings) -> None:
+    before = run.until(lambda status: True)
+    with timings.measure("actorq cluster down"):
+        assert "kept" in run.down()
+    with timings.measure("actorq cluster up again, until the run makes progress"):
+        run.up()
+    after = goes_on(run)
+    assert after.run_id == before.run_id
+    assert after.environment_steps > before.environment_steps

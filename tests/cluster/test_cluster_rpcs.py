@@ -1,0 +1,123 @@
+"""Every RPC of every service, from outside the cluster through port-forward."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from urllib.request import urlopen
+
+import grpc
+import pytest
+from cluster_run import ACTOR_PORT, ClusterRun, acting, on_cluster
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from actorq.client import LearnerClient
+from actorq.cluster import access
+from actorq.errors import UnavailableError
+from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
+from actorq.policy import PolicyDescriptor
+from actorq.status import RunState
+from actorq.trajectory import Evaluation
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+
+pytestmark = on_cluster(300)
+
+SERVICES = {
+    "learner": (50051, learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name),
+    "quantizer": (50052, quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name),
+    "actor": (ACTOR_PORT, actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name),
+    "evaluator": (ACTOR_PORT, actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name),
+}
+
+
+@pytest.fixture(scope="module")
+def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), "endless")
+    run.up()
+    run.until(lambda status: status.updates > 0 and status.evaluation is not None and status.emitted is not None)
+    yield run
+    run.down("--delete-volume")
+
+
+@pytest.fixture
+def learner(run: ClusterRun) -> Iterator[LearnerClient]:
+    with access.learner_of(run.cluster, None) as client:
+        yield client
+
+
+@pytest.mark.parametrize("role", SERVICES)
+def test_health_reflection_and_metrics(run: ClusterRun, role: str) -> None:
+    port, service = SERVICES[role]
+    pod = run.pods(role)[0].name
+    with run.port(pod, port) as address, grpc.insecure_channel(address) as channel:
+        for name in ("", service):
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            assert health.status == health_pb2.HealthCheckResponse.SERVING
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        assert service in {each.name for each in answer.list_services_response.service}
+    with run.port(pod, 9090) as address:
+        assert "actorq_info" in _get(address)
+
+
+def _get(address: str) -> str:
+    with urlopen(f"http://{address}/metrics", timeout=10) as response:
+        return str(response.read(), "utf-8")
+
+
+def test_the_learner_is_watched_paused_and_saved(learner: LearnerClient) -> None:
+    status = learner.status()
+    assert status.environment_id == "CartPole-v1"
+    steps = [status.environment_steps for status in itertools.islice(learner.watch(0.1), 3)]
+    assert steps == sorted(steps)
+    paused = learner.pause()
+    assert learner.status().state is RunState.PAUSED
+    # One that is under way is finished.
+    assert learner.pause() >= paused
+    assert learner.resume() >= paused
+    assert learner.save_checkpoint().startswith("/data/run/")
+    assert learner.join("visitor", 1, "evaluator", "0").run.run_id == status.run_id
+
+
+def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
+    reference = externalscaler_pb2.ScaledObjectRef(name="actor", namespace=run.cluster.namespace)
+    with access.forwarded(run.cluster, "learner") as forward, grpc.insecure_channel(forward.address) as channel:
+        stub = externalscaler_pb2_grpc.ExternalScalerStub(channel)
+        assert stub.IsActive(reference, timeout=10).result
+        assert next(iter(stub.StreamIsActive(reference, timeout=10))).result
+        name = stub.GetMetricSpec(reference, timeout=10).metricSpecs[0].metricName
+        request = externalscaler_pb2.GetMetricsRequest(scaledObjectRef=reference, metricName=name)
+        assert stub.GetMetrics(request, timeout=10).metricValues[0].metricValue >= 1
+
+
+def test_the_quantizer_gives_its_policies(run: ClusterRun) -> None:
+    with run.quantizer() as quantizer:
+        newest = quantizer.get("int8")
+        assert newest.model
+        descriptor: PolicyDescriptor = quantizer.fidelity("int8", newest.descriptor.version)
+        assert descriptor.version == newest.descriptor.version
+        assert newest.descriptor.version in {policy.version for policy in quantizer.list()}
+        versions = [policy.descriptor.version for policy in itertools.islice(quantizer.watch("int8"), 2)]
+        assert versions[0] < versions[1]
+
+
+def test_an_actor_tells_evaluates_and_drains(run: ClusterRun) -> None:
+    pod = run.pods("actor")[0].name
+    with run.actor(pod) as actor:
+        assert actor.status().name == pod
+        *episodes, evaluation = actor.evaluate(3, seed=1)
+        assert len(episodes) == 3
+        assert isinstance(evaluation, Evaluation)
+        _, unsent = actor.drain()
+        assert unsent == 0
+    # It ends with 0, and its Deployment starts it again.
+    run.until(lambda status: not acting(status))
+    run.until(lambda status: len(acting(status)) == 1)
+
+
+def test_the_run_is_stopped(run: ClusterRun, learner: LearnerClient) -> None:
+    learner.stop()
+    status = run.until(lambda status: status.state.final)
+    assert status.state is RunState.STOPPED
+    with pytest.raises(UnavailableError):
+        learner.join("late", 1, "actor", "0")

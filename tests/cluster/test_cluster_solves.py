@@ -1,0 +1,32 @@
+"""From nothing to a solved CartPole by one command, on a real cluster."""
+
+import time
+from collections.abc import Callable
+
+from cluster_run import ClusterRun, Timings, on_cluster
+
+from actorq.status import RunState
+
+pytestmark = on_cluster(400)
+
+
+def test_one_command_trains_cartpole_to_its_target(new_namespace: Callable[[], str], timings: Timings) -> None:
+    run = ClusterRun.in_namespace(new_namespace(), "overlay")
+    begin = time.monotonic()
+    run.up()
+    timings.note("actorq cluster up, until the run makes progress", time.monotonic() - begin)
+    status = run.until(lambda status: status.state.final)
+    timings.note(f"CartPole solved, {status.environment_steps:,} environment steps", time.monotonic() - begin)
+    assert status.state is RunState.SOLVED
+
+    assert "solved" in run.status_command()
+    with run.quantizer() as quantizer:
+        assert status.evaluation
+        assert quantizer.get("int8", status.evaluation.policy_version).model
+    # It is over, and stays over when its learner moves; its pods wait without a fuss.
+    run.delete_pod("learner-0")
+    assert run.until(lambda status: status.state.final).state is RunState.SOLVED
+    run.await_pods(lambda pods: all(pod.ready for pod in pods))
+    assert run.restarts() <= len(run.pods())
+    run.down("--delete-volume")
+    assert not run.pods()

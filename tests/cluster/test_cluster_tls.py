@@ -1,0 +1,71 @@
+"""Mutual TLS on a real cluster: with certificates a run trains, and nobody without one is let in."""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_run import ClusterRun, Timings, actorq, on_cluster
+
+from actorq.client import LearnerClient
+from actorq.cluster import access
+from actorq.errors import UnavailableError
+from actorq.status import RunState
+from actorq.transport.options import Certificates
+
+pytestmark = on_cluster(400)
+
+
+def make_secrets(run: ClusterRun, directory: Path) -> None:
+    for member in ("learner", "quantizer", "actor"):
+        files = {name: b64encode((directory / member / name).read_bytes()) for name in ("ca.crt", "tls.crt", "tls.key")}
+        run.cluster.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": f"{member}-tls"},
+                "type": "kubernetes.io/tls",
+                "data": {name: text.decode() for name, text in files.items()},
+            }
+        )
+
+
+def intruder(actor: dict[str, Any], argument: str) -> dict[str, Any]:
+    """A pod like an actor's, but without a certificate."""
+    template = actor["spec"]["template"]
+    pod = json.loads(json.dumps(template["spec"]))
+    container = pod["containers"][0]
+    container["env"] = [each for each in container["env"] if "CERTIFICATES" not in each["name"]]
+    container["args"] = [*container["args"], argument]
+    labels = {**template["metadata"]["labels"], "app.kubernetes.io/component": "actor-of-nobody"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "intruder", "labels": labels}, "spec": pod}
+
+
+def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_path: Path, timings: Timings) -> None:
+    namespace = new_namespace()
+    directory, others = tmp_path / "certificates", tmp_path / "others"
+    for made in (directory, others):
+        actorq("certificates", "init", str(made), "--namespace", namespace)
+    run = ClusterRun.in_namespace(namespace, "mtls", directory)
+    make_secrets(run, directory)
+    with timings.measure("CartPole solved with mutual TLS, from actorq cluster up on"):
+        run.up()
+        assert run.until(lambda status: status.state.final).state is RunState.SOLVED
+
+    for stranger in (None, Certificates.of(others, "client")):
+        with (
+            access.forwarded(run.cluster, "learner") as forward,
+            LearnerClient(forward.address, stranger) as learner,
+            pytest.raises(UnavailableError),
+        ):
+            learner.status()
+
+    actor = run.cluster.get("apps/v1", "Deployment", "actor")
+    assert actor
+    run.cluster.create(intruder(actor, "--insecure"))
+    run.await_pods(lambda pods: any(pod.name == "intruder" and pod.phase == "Running" for pod in pods))
+    assert any("learner at" in line and "trying again" in line for line in run.log_lines("intruder"))
+    run.cluster.delete("v1", "Pod", "intruder")
+    run.down("--delete-volume")

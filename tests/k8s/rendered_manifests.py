@@ -1,0 +1,65 @@
+"""Overlays and components of k8s/, rendered by `kubectl kustomize`, and ways into what came out."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "k8s"
+OVERLAYS = ("development", "production")
+OPTIONAL = ("gpu-learner", "spot-actors", "keda", "keda-mtls")
+WORKLOADS = ("learner", "quantizer", "actor", "evaluator")
+
+Object = dict[str, Any]
+
+
+@cache
+def render(folder: Path) -> tuple[Object, ...]:
+    """The objects of a kustomization; skips the test where there is no kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("manifests are rendered with `kubectl kustomize`, and there is no kubectl")
+    completed = subprocess.run(
+        [kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return tuple(yaml.safe_load_all(completed.stdout))
+
+
+def with_components(folder: Path, *components: str) -> tuple[Object, ...]:
+    """The base with some components, by way of a kustomization in `folder`."""
+    target = folder / "run"
+    target.mkdir()
+    text = {"resources": ["../k8s/base"], "components": [f"../k8s/components/{name}" for name in components]}
+    shutil.copytree(K8S, folder / "k8s")
+    (target / "kustomization.yaml").write_text(yaml.safe_dump(text))
+    return render(target)
+
+
+def of_kind(objects: tuple[Object, ...], *kinds: str) -> dict[str, Object]:
+    """The objects of some kinds, by name."""
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] in kinds}
+
+
+def pods(objects: tuple[Object, ...]) -> dict[str, Object]:
+    """The pod specs of the workloads, by the workload's name."""
+    workloads = of_kind(objects, "Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
+    return {name: workload["spec"]["template"]["spec"] for name, workload in workloads.items()}
+
+
+def containers(objects: tuple[Object, ...]) -> Iterator[tuple[Object, Object]]:
+    """All containers, each with its pod's spec."""
+    for pod in pods(objects).values():
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            yield pod, container
+
+
+def environment(container: Object) -> dict[str, str]:
+    """The environment variables with plain values."""
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}

@@ -1,0 +1,32 @@
+"""The Dockerfile keeps what the manifests rely on."""
+
+import re
+
+import pytest
+from rendered_manifests import K8S, ROOT, containers, render
+
+LINES = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
+
+
+def test_services_run_as_a_numeric_user_that_the_manifests_know() -> None:
+    users = [line.split()[1] for line in LINES if line.startswith("USER")]
+    assert users == ["10001:10001"]
+    for pod, _ in containers(render(K8S / "overlays" / "development")):
+        security = pod["securityContext"]
+        assert f"{security['runAsUser']}:{security['runAsGroup']}" == users[0]
+
+
+def test_nothing_names_a_registry_and_the_base_is_pinned() -> None:
+    base = next(line for line in LINES if line.startswith("ARG PYTHON_IMAGE="))
+    assert re.fullmatch(r"ARG PYTHON_IMAGE=python:\d+\.\d+-slim", base)
+    assert not any("://" in line for line in LINES)
+
+
+@pytest.mark.parametrize(("target", "port"), [("learner", 50051), ("quantizer", 50052), ("actor", 50053)])
+def test_each_service_has_an_image_with_its_code_alone(target: str, port: int) -> None:
+    text = "\n".join(LINES)
+    build = text.split(f"AS build-{target}\n")[1].split("\nFROM")[0]
+    assert re.findall(r"COPY (\w+)_service", build) == [target]
+    final = text.split(f"AS {target}\n")[1].split("\nFROM")[0]
+    assert f"EXPOSE {port} 9090" in final
+    assert f'ENTRYPOINT ["python", "-m", "{target}_service"]' in final

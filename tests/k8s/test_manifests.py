@@ -1,0 +1,209 @@
+"""The manifests hold what they promise, as far as that can be told without a cluster."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from rendered_manifests import (
+    K8S,
+    OPTIONAL,
+    OVERLAYS,
+    ROOT,
+    WORKLOADS,
+    Object,
+    containers,
+    environment,
+    of_kind,
+    pods,
+    render,
+    with_components,
+)
+
+from actorq.config import RunConfig
+
+# Kinds of operators, which bring schemas of their own.
+OPERATORS = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "keda.sh/v1alpha1"}
+KUBERNETES = "1.32"
+RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
+
+
+@pytest.fixture(scope="module", params=[*OVERLAYS, *OPTIONAL])
+def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
+    name: str = request.param
+    if name in OVERLAYS:
+        return render(K8S / "overlays" / name)
+    folder = tmp_path_factory.mktemp(name)
+    return with_components(folder, *(("keda", "mtls", name) if name == "keda-mtls" else ("plaintext", name)))
+
+
+@cache
+def _valid(text: str) -> None:
+    kubernetes_validate.validate(yaml.safe_load(text), KUBERNETES, strict=True)
+
+
+def test_objects_are_valid_and_of_kinds_that_the_cluster_has(manifests: tuple[Object, ...]) -> None:
+    for each in (*manifests, *render(K8S / "cluster")):
+        if each["apiVersion"] not in OPERATORS:
+            _valid(yaml.safe_dump(each))
+
+
+def test_validation_sees_what_is_wrong() -> None:
+    service = of_kind(render(K8S / "base"), "Service")["learner"]
+    wrong = {**service, "spec": {**service["spec"], "prots": []}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        _valid(yaml.safe_dump(wrong))
+
+
+def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...]) -> None:
+    cluster_wide = {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    assert not cluster_wide & {each["kind"] for each in manifests}
+    assert not any("namespace" in each["metadata"] for each in manifests)
+
+
+def test_pods_pass_the_restricted_level(manifests: tuple[Object, ...]) -> None:
+    for pod in pods(manifests).values():
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not any(pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC"))
+        for volume in pod["volumes"]:
+            assert set(volume) - {"name"} <= RESTRICTED_VOLUMES, volume
+    for _, container in containers(manifests):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert not security.get("privileged")
+        assert not any("hostPort" in port for port in container["ports"])
+
+
+def test_pods_have_no_key_to_the_api(manifests: tuple[Object, ...]) -> None:
+    accounts = of_kind(manifests, "ServiceAccount")
+    for pod in pods(manifests).values():
+        assert pod["automountServiceAccountToken"] is False
+        assert accounts[pod["serviceAccountName"]]["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+
+
+def test_containers_say_what_they_need(manifests: tuple[Object, ...]) -> None:
+    for _, container in containers(manifests):
+        for what in ("requests", "limits"):
+            assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"][what])
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]
+
+
+def test_images_are_pinned(manifests: tuple[Object, ...]) -> None:
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "actorq" / "__init__.py").read_text())
+    assert version
+    for _, container in containers(manifests):
+        assert re.fullmatch(rf"actorq-(learner|quantizer|actor):{re.escape(version[1])}", container["image"])
+
+
+def test_pods_end_later_than_their_services_drain(manifests: tuple[Object, ...]) -> None:
+    config = RunConfig.model_validate(
+        yaml.safe_load(of_kind(manifests, "ConfigMap")["run-config"]["data"]["config.yaml"])
+    )
+    for pod in pods(manifests).values():
+        assert pod["terminationGracePeriodSeconds"] > config.transport.drain_s
+
+
+def test_selectors_select_the_pods(manifests: tuple[Object, ...]) -> None:
+    workloads = of_kind(manifests, "Deployment", "StatefulSet")
+    assert set(workloads) == set(WORKLOADS)
+    for name, workload in workloads.items():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        expected = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": name}
+        assert workload["spec"]["selector"] == {"matchLabels": expected}
+        assert expected.items() <= labels.items()
+    for name, service in of_kind(manifests, "Service").items():
+        component = service["spec"]["selector"]["app.kubernetes.io/component"]
+        assert component == name.removesuffix("-headless")
+        named = {port["name"]: port["containerPort"] for port in pods(manifests)[component]["containers"][0]["ports"]}
+        for port in service["spec"]["ports"]:
+            assert named[port["targetPort"]] == port["port"]
+
+
+def test_volumes_and_secrets_that_are_mounted_exist(manifests: tuple[Object, ...]) -> None:
+    secrets = {each["spec"]["secretName"] for each in of_kind(manifests, "Certificate").values()}
+    maps, claims = of_kind(manifests, "ConfigMap"), of_kind(manifests, "PersistentVolumeClaim")
+    templates = of_kind(manifests, "StatefulSet")["learner"]["spec"]["volumeClaimTemplates"]
+    for name, pod in pods(manifests).items():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        if name == "learner":
+            volumes |= {template["metadata"]["name"]: {} for template in templates}
+        for mount in pod["containers"][0]["volumeMounts"]:
+            volume = volumes.pop(mount["name"])
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in secrets
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in maps
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+        assert not volumes, "a volume is not mounted"
+
+
+def test_plain_text_is_said_aloud_and_never_meant_in_production() -> None:
+    for _, container in containers(render(K8S / "overlays" / "development")):
+        assert environment(container)["ACTORQ_INSECURE"] == "true"
+    for _, container in containers(render(K8S / "overlays" / "production")):
+        assert "ACTORQ_INSECURE" not in environment(container)
+        folder = environment(container)["ACTORQ_TRANSPORT__CERTIFICATES"]
+        assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_probes_ask_for_health_and_never_speak_plain_grpc_to_a_server_with_tls() -> None:
+    for _, container in containers(render(K8S / "overlays" / "development")):
+        port = next(port["containerPort"] for port in container["ports"] if port["name"] == "grpc")
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["grpc"] == {"port": port}
+    for _, container in containers(render(K8S / "overlays" / "production")):
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert "grpc" not in container[probe]
+
+
+def test_certificates_are_for_the_names_that_clients_use() -> None:
+    production = render(K8S / "overlays" / "production")
+    certificates = of_kind(production, "Certificate")
+    for _, container in containers(production):
+        for argument in container["args"]:
+            if match := re.fullmatch(r"--(learner|quantizer)=(.+):\d+", argument):
+                assert match[2] in certificates[match[1]]["spec"]["dnsNames"]
+    for name in ("learner", "quantizer", "actor"):
+        assert "127.0.0.1" in certificates[name]["spec"]["ipAddresses"], "port-forward"
+
+
+def test_the_learner_comes_before_actors_where_room_is_short() -> None:
+    classes = of_kind(render(K8S / "cluster"), "PriorityClass")
+    production = pods(render(K8S / "overlays" / "production"))
+    value = {name: classes[pod["priorityClassName"]]["value"] for name, pod in production.items()}
+    assert value["learner"] == value["quantizer"] > value["actor"] == value["evaluator"]
+
+
+def test_an_autoscaler_owns_the_number_of_actors(tmp_path: Path) -> None:
+    for objects in (render(K8S / "overlays" / "production"), with_components(tmp_path, "plaintext", "keda")):
+        assert "replicas" not in of_kind(objects, "Deployment")["actor"]["spec"]
+
+
+def test_the_test_overlay_lacks_what_kubernetes_1_20_lacks() -> None:
+    objects = render(ROOT / "tests" / "cluster" / "overlay")
+    assert {each["apiVersion"] for each in objects} == {"v1", "apps/v1", "policy/v1beta1"}
+    for _, container in containers(objects):
+        assert not any("grpc" in container[probe] for probe in ("startupProbe", "readinessProbe", "livenessProbe"))
+
+
+def _expressions(dashboard: Any) -> str:
+    return "\n".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    dashboard = of_kind(render(K8S / "overlays" / "production"), "ConfigMap")["actorq-dashboard"]["data"]["actorq.json"]
+    documented = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.MULTILINE))
+    shown = set(re.findall(r"\b(?:actorq|process)_\w+", _expressions(yaml.safe_load(dashboard))))
+    assert documented
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} <= documented
