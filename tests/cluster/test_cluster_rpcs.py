@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from urllib.request import urlopen
 
 import grpc
@@ -10,13 +11,17 @@ from cluster_run import ACTOR_PORT, ClusterRun, acting, on_cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from actorq import wire
 from actorq.client import LearnerClient
 from actorq.cluster import access
-from actorq.errors import UnavailableError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.policy import PolicyDescriptor
 from actorq.status import RunState
+from actorq.telemetry.energy import NodeEnergy
+from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import Evaluation
+from actorq.transport.errors import translated
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 
 pytestmark = on_cluster(300)
@@ -77,6 +82,36 @@ def test_the_learner_is_watched_paused_and_saved(learner: LearnerClient) -> None
     assert learner.resume() >= paused
     assert learner.save_checkpoint().startswith("/data/run/")
     assert learner.join("visitor", 1, "evaluator", "0").run.run_id == status.run_id
+
+
+def test_a_meter_reports_the_energy_of_its_node(learner: LearnerClient) -> None:
+    meter = replace(measure_process("meter-0", "meter"), node="elsewhere")
+    learner.report_energy(NodeEnergy("elsewhere", 0.5, 0.1, 0.0, 0.2, busy_cpu_seconds=1.0, method="by hand"), (meter,))
+    processes = {usage.process.name for usage in learner.status().processes}
+    assert "meter-0" in processes
+
+
+def test_an_actors_stream_is_opened_and_answered(run: ClusterRun, learner: LearnerClient) -> None:
+    with run.actor(run.pods("actor")[0].name) as actor:
+        environment = actor.status().environment
+    assert environment is not None
+    learner.join("visitor", 2, "evaluator", "0")
+    opening = learner_pb2.StreamOpen(
+        actor_name="visitor", incarnation=2, environment=wire.environment_to_proto(environment)
+    )
+    stream = learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest(open=opening)]), timeout=10)
+    assert next(stream).acknowledged_sequence == 0
+    stream.cancel()
+    with pytest.raises(InvalidInputError, match="`open`"), translated(learner.peer):
+        list(learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest()]), timeout=10))
+
+
+def test_another_run_cannot_publish(run: ClusterRun) -> None:
+    opening = quantizer_pb2.PublishOpen(run_id="another", scheme="int8")
+    with run.quantizer() as quantizer:
+        requests = iter([quantizer_pb2.PublishCheckpointsRequest(open=opening)])
+        with pytest.raises(ConflictError, match="run"), translated(quantizer.peer):
+            list(quantizer.stub.PublishCheckpoints(requests, timeout=10))
 
 
 def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
