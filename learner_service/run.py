@@ -76,6 +76,9 @@ class Run:
         self._known_spec = self.identity.read_environment()
         if self._known_spec is not None and self._known_spec.environment_id != config.environment:
             raise _other_run("environment", self._known_spec.environment_id, config.environment)
+        self.restored = asyncio.Event()
+        if self._known_spec is None:
+            self.restored.set()
         self._building: asyncio.Task[Training] | None = None
         self._streams: set[ActorStream] = set()
         self._credits: Credits | None = None
@@ -137,13 +140,19 @@ class Run:
         if not self.wants_actors and self._finishing is None:
             self._be_over()
 
+    def require_restored(self) -> None:
+        """Raise UnavailableError while what is on disk is not back yet.
+
+        Until its replay is open, the learner cannot tell how far the run has come, nor what it has stored of an actor.
+        """
+        if not self.restored.is_set():
+            raise UnavailableError("the learner is restoring its run")
+
     def join(self, name: str, incarnation: int, role: Role) -> Membership:
         """Take in an actor and tell it all it needs."""
         if self.outcome is not None:
             raise UnavailableError("the run is over")
-        if self._known_spec is not None and self.training is None:
-            # Until its replay is open, the learner cannot tell what it has stored of this actor.
-            raise UnavailableError("the learner is restoring its run")
+        self.require_restored()
         member = self.members.join(name, incarnation, role)
         return membership(self.config, self.identity, member, self._resume_after(member))
 
@@ -361,6 +370,7 @@ class Run:
         transitions = self.config.actor.segment_length * self.config.environments_per_actor
         self._credits = Credits(training.replay.limiter, transitions, loop)
         self.training = training
+        self.restored.set()
         if self.wants_actors:
             training.start(graph)
         return training

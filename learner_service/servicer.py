@@ -78,6 +78,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
         """How the run goes."""
+        self._run.require_restored()
         return learner_pb2.GetStatusResponse(status=wire.run_status_to_proto(self._reporter.status()))
 
     async def WatchStatus(
@@ -88,6 +89,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         lowest, highest = _WATCH_PERIOD_S
         if not lowest <= period <= highest:
             raise InvalidInputError(f"period: must be {lowest} to {highest} s, got {period}")
+        await self._run.restored.wait()
         while True:
             status = self._reporter.status()
             yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))

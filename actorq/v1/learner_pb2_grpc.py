@@ -106,15 +106,15 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How the run goes.
+        """How the run goes. UNAVAILABLE while a restarted learner is restoring its run, for a second or two.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """How the run goes, now and then every `period`, until the caller leaves or the run ends. The last message has the
-        final state.
+        """How the run goes, now (or once a restarted learner has restored it) and then every `period`, until the caller
+        leaves or the run ends. The last message has the final state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
