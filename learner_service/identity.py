@@ -3,10 +3,12 @@
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from actorq.config import RunConfig
 from actorq.errors import UserError
 from actorq.files import replace_file
 from actorq.trajectory import EnvironmentSpec
@@ -88,3 +90,20 @@ class RunClock:
         """Note the time on disk; `ended` when what follows is a pause and no restart."""
         ended = ended or self._stopped_at is not None
         replace_file(self._path, json.dumps({"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended}))
+
+
+def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
+    """Raise UserError when what is on disk is of another environment or algorithm than `config` says.
+
+    checkpoint: the values of the newest one, empty when there is none. spec: of the run's environment if it is known.
+    """
+    of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
+    if spec is not None:
+        of_run["environment"] = spec.environment_id
+    for name, value in of_run.items():
+        configured = getattr(config, name)
+        if value != configured:
+            raise UserError(
+                f"the run's checkpoint is of {name} {value!r}, the configuration says {configured!r}; resume with "
+                f"--{name} {value}, or start a new run in another --run-directory"
+            )

@@ -5,11 +5,10 @@ import contextlib
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.status import ActorReport, Membership, Receipt, RunState
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
@@ -18,7 +17,7 @@ from learner_service.checkpoint import Checkpoints
 from learner_service.credits import ActorStream, Credits
 from learner_service.evaluations import EvaluationLog
 from learner_service.events import EventLog
-from learner_service.identity import RunClock, RunIdentity
+from learner_service.identity import RunClock, RunIdentity, check_same_run
 from learner_service.members import Member, Members
 from learner_service.membership import membership
 from learner_service.outcome import Outcome
@@ -67,15 +66,12 @@ class Run:
         self._client = client
         self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
         self._restored = self._checkpoints.load_newest() if resume else None
-        if self._restored is not None:
-            self._check_same_run(self._restored.values)
+        self._known_spec = self.identity.read_environment()
+        check_same_run(config, self._restored.values if self._restored else {}, self._known_spec)
         energy = EnergyLedger.from_state(self._restored.values["energy"]) if self._restored else None
         self.resources = Resources(energy, node)
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.events = EventLog(directory / "events")
-        self._known_spec = self.identity.read_environment()
-        if self._known_spec is not None and self._known_spec.environment_id != config.environment:
-            raise _other_run("environment", self._known_spec.environment_id, config.environment)
         self.restored = asyncio.Event()
         if self._known_spec is None:
             self.restored.set()
@@ -385,11 +381,6 @@ class Run:
         assert self.training is not None
         return self._checkpoints.save(self.training.state(updates, {"energy": self.resources.state()}))
 
-    def _check_same_run(self, values: dict[str, Any]) -> None:
-        for name, configured in (("environment", self.config.environment), ("algorithm", self.config.algorithm)):
-            if values[name] != configured:
-                raise _other_run(name, values[name], configured)
-
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
         if member.role == "evaluator":
@@ -400,10 +391,3 @@ class Run:
         if self.training is None or self.outcome is not None:
             raise ConflictError(f"the run is {self.state.value}: there is no training to control")
         return self.training
-
-
-def _other_run(setting: str, of_run: str, configured: str) -> UserError:
-    return UserError(
-        f"the run's checkpoint is of {setting} {of_run!r}, the configuration says {configured!r}; resume with "
-        f"--{setting} {of_run}, or start a new run in another --run-directory"
-    )
