@@ -57,6 +57,7 @@ class Actor:
         self._stop = threading.Event()
         self._flush_s = 0.0
         self._unsent = 0
+        self._acknowledged_before = 0
         self.counts = ActorCounts()
         self._slot = PolicySlot(self.counts)
         self._membership: Membership | None = None
@@ -81,6 +82,8 @@ class Actor:
     def drain(self, flush_s: float) -> None:
         """Stop acting, send what is queued for at most `flush_s` seconds, then end. Returns at once."""
         self._flush_s = flush_s
+        if not self._stop.is_set():
+            self._acknowledged_before = self.acknowledged
         self._stop.set()
         self._slot.close()
         if self._uploader is not None:
@@ -89,12 +92,10 @@ class Actor:
             self._on_end(None)
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
-        """Wait for the end of a drain; returns how many segments were stored, and how many could not be sent."""
-        before = self.acknowledged
+        """Wait for the end of a drain; returns how many segments were stored since, and how many could not be sent."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        sent = self.acknowledged - before
-        return sent, self._unsent
+        return self.acknowledged - self._acknowledged_before, self._unsent
 
     @property
     def acknowledged(self) -> int:

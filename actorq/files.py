@@ -20,10 +20,11 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
             os.fsync(file.fileno())
     partial.replace(path)
     if sync:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Return when the names in `folder` are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import safetensors.torch
 from torch import Tensor
 
 from actorq.errors import UserError
+from actorq.files import replace_file, sync_folder
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ class Checkpoints:
         partial.mkdir()
         tensors = safetensors.torch.save(state.tensors)
         header = {"format": _FORMAT, "updates": state.updates, "sha256": hashlib.sha256(tensors).hexdigest()}
-        _write(partial / "tensors.safetensors", tensors)
-        _write(partial / "state.json", json.dumps({**header, "values": state.values}).encode())
+        replace_file(partial / "tensors.safetensors", tensors, sync=True)
+        replace_file(partial / "state.json", json.dumps({**header, "values": state.values}), sync=True)
         replaced = final.with_suffix(".replaced")
         if final.exists():
             # The same number of updates again, as when training is paused: set aside until the new one is there.
             final.replace(replaced)
         partial.replace(final)
-        _sync(self._directory)
+        sync_folder(self._directory)
         shutil.rmtree(replaced, ignore_errors=True)
         for old in self._folders()[self._keep :]:
             shutil.rmtree(old)
@@ -103,18 +103,3 @@ def _restore(replaced: Path) -> None:
         shutil.rmtree(replaced)
     else:
         replaced.replace(final)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN: the rooms): read from the sources, and seen in real processes."""
+"""Who may import whom: read from the sources, and seen in real processes."""
 
 import ast
 import os

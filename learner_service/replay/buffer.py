@@ -66,11 +66,6 @@ class ReplayBuffer:
         with self._lock:
             return self._store.total_transitions
 
-    def contains(self, source: SegmentSource) -> bool:
-        """True when this segment, or a later one of the same incarnation, was ever inserted."""
-        with self._lock:
-            return self._store.contains(source)
-
     def last_sequences(self) -> dict[tuple[bytes, int], int]:
         """(actor key, incarnation) -> last sequence number inserted."""
         with self._lock:

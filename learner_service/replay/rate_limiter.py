@@ -86,12 +86,6 @@ class RateLimiter:
         with self._changed:
             return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
 
-    @property
-    def blocked(self) -> bool:
-        """True while not even one transition may be inserted: the actors wait for the learner."""
-        with self._changed:
-            return not self._insert_allowed(1)
-
     def on_inserts_possible(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` whenever inserts may have become possible; it should ask `try_reserve` and be quick.
 
