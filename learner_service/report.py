@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Reporter:
             "activation_ms": _milliseconds(status.activation_s),
             "emission_ms": _milliseconds(run.emission.median),
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
-            "fidelity": emitted and {**vars(emitted.fidelity)},
+            "fidelity": emitted and asdict(emitted.fidelity),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),
             "peak_memory_mb": {

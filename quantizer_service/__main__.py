@@ -39,7 +39,7 @@ class QuantizerProcess:
     def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False, node: str = "") -> None:
         self._directory = store
         self._read_only = read_only
-        self._retention = config.quantizer
+        self._config = config.quantizer
         self._name = name
         self._node = node
         self._store: PolicyReader
@@ -49,7 +49,7 @@ class QuantizerProcess:
         """Open the store and add the servicer; raises UserError when the folder cannot be used."""
         self._store = self._open()
         self._quantizer = Quantizer(
-            Emitter(self._store),
+            Emitter(self._store, self._config),
             partial(policy_messages, quantizer_pb2.WatchPoliciesResponse),
             partial(measure_process, self._name, "quantizer", self._node),
         )
@@ -75,7 +75,7 @@ class QuantizerProcess:
     def _open(self) -> PolicyReader:
         if self._read_only:
             return PolicyReader(self._directory)
-        return PolicyStore(self._directory, self._retention.retain_newest, self._retention.retain_best)
+        return PolicyStore(self._directory, self._config.retain_newest, self._config.retain_best)
 
 
 def _run() -> int:

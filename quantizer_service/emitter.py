@@ -8,14 +8,16 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from actorq.config import QuantizerConfig
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
 from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.trajectory import Evaluation
-from quantizer_service.fidelity import Reference, measure
+from quantizer_service.fidelity import measure
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.reader import PolicyReader
-from quantizer_service.schemes import scheme_named
+from quantizer_service.reference import Reference
+from quantizer_service.schemes import Options, scheme_named
 from quantizer_service.store import PolicyStore
 
 _log = logging.getLogger(__name__)
@@ -33,9 +35,9 @@ class _Topology:
     reference: Reference
     plans: dict[str, Plan] = field(default_factory=dict)
 
-    def plan(self, scheme: str) -> Plan:
+    def plan(self, scheme: str, options: Options) -> Plan:
         if scheme not in self.plans:
-            self.plans[scheme] = Plan(self.graph, scheme_named(scheme))
+            self.plans[scheme] = Plan(self.graph, scheme_named(scheme), options)
         return self.plans[scheme]
 
 
@@ -50,11 +52,14 @@ class _Newest:
 class Emitter:
     """Emits and retains the policies of one run.
 
+    config: how to quantize.
     store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what is emitted
     on demand is kept in memory.
     """
 
-    def __init__(self, store: PolicyReader) -> None:
+    def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
+        config = config or QuantizerConfig()
+        self._options = Options(ends=config.quantize_ends, per_tensor_error=config.per_tensor_error)
         self._store = store
         self._writable = store if isinstance(store, PolicyStore) else None
         self._served: dict[tuple[int, str], Policy] = {}
@@ -160,21 +165,22 @@ class Emitter:
         expected = topology.reference.run(checkpoint.parameters, checkpoint.calibration)
         policies = []
         for scheme in schemes:
-            plan = topology.plan(scheme)
-            model = plan.emit(checkpoint.parameters, self._run_id, checkpoint.version)
-            discrete = topology.graph.source.discrete_actions
+            plan = topology.plan(scheme, self._options)
+            ranges = topology.reference.ranges(checkpoint.parameters, checkpoint.calibration, plan.observed)
+            emission = plan.emit(checkpoint.parameters, ranges, self._run_id, checkpoint.version)
             descriptor = PolicyDescriptor(
                 run_id=self._run_id,
                 version=checkpoint.version,
                 learner_step=checkpoint.learner_step,
                 scheme=scheme,
-                sha256=hashlib.sha256(model).digest(),
-                size_bytes=len(model),
+                sha256=hashlib.sha256(emission.model).digest(),
+                size_bytes=len(emission.model),
                 fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
                 snapshot_at=checkpoint.snapshot_at,
-                fidelity=measure(model, expected, checkpoint.calibration, discrete, plan.float_layers),
+                fidelity=measure(emission, expected, checkpoint.calibration, topology.graph.source),
+                topology=checkpoint.topology,
             )
-            policies.append(Policy(descriptor, model))
+            policies.append(Policy(descriptor, emission.model))
         return tuple(policies)
 
     def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:

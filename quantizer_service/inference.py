@@ -1,6 +1,11 @@
 """Running models: the one way in which this service opens an ONNX Runtime session."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
 
@@ -24,3 +29,35 @@ def open_session(model: bytes, what: str) -> ort.InferenceSession:
             f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason}); export it with operators and an opset "
             "that this version has"
         ) from None
+
+
+def run_session(
+    session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], rows: int, what: str
+) -> dict[str, NDArray[np.float64]]:
+    """Every output by name, float64[rows, M].
+
+    feeds: may have more than the session takes. Raises InvalidInputError when the model named `what` does not run, or
+    an output is not finite or not batch first.
+    """
+    # An input that no node reads is not an input of the session.
+    inputs = {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(f"{what}: it does not run on the calibration batch: {reason}") from None
+    return {name: _checked(output, name, rows, what) for name, output in zip(names, outputs, strict=True)}
+
+
+def _checked(output: object, name: str, rows: int, what: str) -> NDArray[np.float64]:
+    if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
+        raise InvalidInputError(
+            f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "
+            f"{list(getattr(output, 'shape', ()))}; outputs must be batch first"
+        )
+    if not np.isfinite(output).all():
+        raise InvalidInputError(
+            f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}"
+        )
+    return output.reshape(rows, -1).astype(np.float64)

@@ -1,5 +1,6 @@
 """What a publisher may send, in which order, and what it amounts to."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -66,10 +67,12 @@ class Publication:
 
     def _announce_graph(self, header: quantizer_pb2.GraphHeader) -> None:
         topology = _topology("graph", header.topology)
-        inputs, discrete_actions = tuple(header.inputs), header.discrete_actions
+        inputs, discrete_actions, spans = tuple(header.inputs), header.discrete_actions, tuple(header.action_spans)
+        if not all(span > 0 and math.isfinite(span) for span in spans):
+            raise InvalidInputError(f"graph: expected action spans above 0 and finite, got {list(spans)}")
 
         def finish(blob: bytes) -> PolicyGraph:
-            graph = PolicyGraph(blob, inputs, discrete_actions)
+            graph = PolicyGraph(blob, inputs, discrete_actions, spans)
             if graph.topology != topology:
                 raise InvalidInputError(
                     f"graph: expected the blob of topology {topology.hex()}, got one of {graph.topology.hex()}; the "

@@ -120,7 +120,8 @@ class PolicyReader:
                 tree = files.read_json(path)
                 model = files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
                 inputs = tuple(_field(path, tree, "inputs", list))
-                graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool))
+                spans = tuple(_field(path, tree, "action_spans", list))
+                graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool), spans)
             except (InvalidInputError, ValueError) as error:
                 _log.warning("graph skipped: %s", error)
                 continue

@@ -68,7 +68,12 @@ class PolicyStore(PolicyReader):
         with _writing(name):
             replace_file(name.with_suffix(".onnx"), graph.model)
             files.write_json(
-                name.with_suffix(".json"), {"inputs": graph.inputs, "discrete_actions": graph.discrete_actions}
+                name.with_suffix(".json"),
+                {
+                    "inputs": graph.inputs,
+                    "discrete_actions": graph.discrete_actions,
+                    "action_spans": graph.action_spans,
+                },
             )
         self._graphs[graph.topology] = graph
 

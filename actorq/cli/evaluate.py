@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq import settings
-from actorq.config import CERTIFICATES_HELP, NonNegativeInt, PositiveInt, RunConfig
+from actorq.config import CERTIFICATES_HELP, NonNegativeInt, PositiveInt, RunConfig, SchemeName
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
 from actorq.process import Sources, argument_parser
@@ -26,7 +26,7 @@ class EvaluateSettings(Settings):
 
     run_directory: Path | None = Field(None, description="folder of the run, where RUN_DIR is not given")
     episodes: PositiveInt = Field(20, description="episodes to run")
-    scheme: Annotated[Literal["int8", "fp32"] | None, DefaultText("the run's own")] = Field(
+    scheme: Annotated[SchemeName | None, DefaultText("the run's own")] = Field(
         None, description="quantization of the policy"
     )
     version: Annotated[

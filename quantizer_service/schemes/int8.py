@@ -15,8 +15,10 @@ import onnx
 from numpy.typing import DTypeLike, NDArray
 from onnx import helper
 
+from actorq.policy import FLOAT32, INT8_PER_CHANNEL, LayerReport
 from quantizer_service.graph import Graph
 from quantizer_service.layers import LinearLayer, layer_name, linear_layers
+from quantizer_service.schemes.base import Emission, Options, Range
 from quantizer_service.schemes.skeleton import Skeleton
 
 _DOMAIN = "com.microsoft"
@@ -30,9 +32,9 @@ class Int8:
 
     name = "int8"
 
-    def plan(self, graph: Graph) -> "_Int8Plan":
+    def plan(self, graph: Graph, options: Options) -> "_Int8Plan":
         """Choose the layers and rewrite their nodes."""
-        return _Int8Plan(graph)
+        return _Int8Plan(graph, options)
 
 
 def quantize_per_channel(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -78,8 +80,14 @@ class _Quantized:
 
 
 class _Int8Plan:
-    def __init__(self, graph: Graph) -> None:
-        layers = [layer for layer in linear_layers(graph) if not layer.first and not layer.last]
+    observed = ()
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        layers = [
+            layer
+            for layer in linear_layers(graph)
+            if (options.ends or not (layer.first or layer.last)) and layer_name(layer.weight) not in options.keep_float
+        ]
         # Numbered, because a weight may be used by several layers.
         self._quantized = [
             _Quantized(layer, f"{layer.weight}:int8:{i}", f"{layer.weight}:scale:{i}") for i, layer in enumerate(layers)
@@ -93,8 +101,11 @@ class _Int8Plan:
         self._skeleton = Skeleton(graph, self._nodes(graph), tensors)
         if self._quantized:
             self._skeleton.require(_DOMAIN, 1)
-        self.float_layers = tuple(
-            layer_name(name) for name in self._skeleton.parameters if len(graph.parameters[name]) > 1
+        in_float = set(self._skeleton.parameters)
+        self._layers = tuple(
+            LayerReport(layer_name(name), FLOAT32 if name in in_float else INT8_PER_CHANNEL)
+            for name, shape in graph.parameters.items()
+            if len(shape) > 1
         )
 
     def _nodes(self, graph: Graph) -> list[onnx.NodeProto]:
@@ -104,11 +115,11 @@ class _Int8Plan:
             replacement.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed
         ]
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]]) -> bytes:
+    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
         values = dict(parameters)
         for item in self._quantized:
             weight = parameters[item.layer.weight]
             values[item.weight], values[item.scale] = quantize_per_channel(
                 weight.T if item.layer.transposed else weight
             )
-        return self._skeleton.fill(values)
+        return Emission(self._skeleton.fill(values), self._layers)

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper
 
 from actorq.policy import Checkpoint, PolicyGraph
 from quantizer_service.graph import Graph
+from quantizer_service.plan import Plan
+from quantizer_service.reference import Reference
 
 Tensors = dict[str, NDArray[Any]]
 OBSERVATION_SIZE, ACTIONS = 5, 3
@@ -115,6 +117,26 @@ def checkpoint(source: PolicyGraph, version: int, **changes: Any) -> Checkpoint:
         "snapshot_at": 1_700_000_000.0 + version,
     }
     return Checkpoint(**{**fields, **changes})
+
+
+def emitted(plan: Plan, parameters: Tensors, observations: Tensors | None = None, version: int = 1) -> bytes:
+    """The model of run "run", calibrated with `observations` where the scheme needs it."""
+    ranges = {}
+    if plan.observed:
+        ranges = Reference(plan.graph).ranges(parameters, observations or random_observations(), plan.observed)
+    return plan.emit(parameters, ranges, "run", version).model
+
+
+def fp32_outputs(graph: Graph, parameters: Tensors, observations: Tensors) -> NDArray[np.float64]:
+    """The first output of the FP32 policy."""
+    return next(iter(Reference(graph).run(parameters, observations).values()))
+
+
+def float_layers(plan: Plan) -> tuple[str, ...]:
+    """Names of the layers whose weights a plan leaves in float."""
+    ranges = dict.fromkeys(plan.observed, (-1.0, 1.0))
+    layers = plan.emit(random_parameters(plan.graph.source, 0), ranges, "run", 1).layers
+    return tuple(layer.name for layer in layers if layer.in_float)
 
 
 def outputs_of(model: bytes, feeds: Tensors) -> NDArray[np.float32]:

@@ -7,6 +7,8 @@ from policy_graphs import (
     ACTIONS,
     OBSERVATION_SIZE,
     dueling,
+    emitted,
+    fp32_outputs,
     matmul_mlp,
     mlp,
     outputs_of,
@@ -16,7 +18,6 @@ from policy_graphs import (
 
 from actorq.errors import InvalidInputError, NotFoundError
 from actorq.policy import PolicyGraph
-from quantizer_service.fidelity import Reference
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.schemes import SCHEMES, scheme_named
@@ -46,7 +47,7 @@ def test_every_scheme_has_an_error_bound() -> None:
 
 
 def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: PolicyGraph) -> None:
-    model = onnx.ModelProto.FromString(plan.emit(random_parameters(source, 1), "run", 1))
+    model = onnx.ModelProto.FromString(emitted(plan, random_parameters(source, 1)))
 
     onnx.checker.check_model(model)
     assert [value.name for value in model.graph.input] == ["observation"]
@@ -54,41 +55,41 @@ def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: 
 
 def test_outputs_stay_close_to_fp32(plan: Plan, source: PolicyGraph) -> None:
     parameters, observations = random_parameters(source, 2), random_observations(256)
-    expected = Reference(plan.graph).run(parameters, observations)
+    expected = fp32_outputs(plan.graph, parameters, observations)
 
-    outputs = outputs_of(plan.emit(parameters, "run", 1), observations)
+    outputs = outputs_of(emitted(plan, parameters), observations)
 
     assert outputs.shape == (256, ACTIONS)
     assert np.abs(outputs - expected).max() <= RELATIVE_ERROR_BOUND[plan.scheme] * np.ptp(expected)
 
 
 def test_a_patched_plan_equals_one_from_scratch(plan: Plan, source: PolicyGraph) -> None:
-    plan.emit(random_parameters(source, 3), "run", 123456)
+    emitted(plan, random_parameters(source, 3), version=123456)
     parameters = random_parameters(source, 4)
 
-    patched = plan.emit(parameters, "run", 2)
+    patched = emitted(plan, parameters, version=2)
 
-    assert patched == Plan(Graph.parse(source), scheme_named(plan.scheme)).emit(parameters, "run", 2)
-    assert patched == plan.emit(parameters, "run", 2)
+    assert patched == emitted(Plan(Graph.parse(source), scheme_named(plan.scheme)), parameters, version=2)
+    assert patched == emitted(plan, parameters, version=2)
 
 
 def test_the_graph_that_was_published_is_left_alone(plan: Plan, source: PolicyGraph) -> None:
-    plan.emit(random_parameters(source, 5), "run", 1)
+    emitted(plan, random_parameters(source, 5))
 
     assert plan.graph.model == onnx.ModelProto.FromString(source.model)
 
 
 def test_the_metadata_names_run_version_and_scheme(plan: Plan, source: PolicyGraph) -> None:
-    model = onnx.ModelProto.FromString(plan.emit(random_parameters(source, 6), "run-7", 42))
+    model = onnx.ModelProto.FromString(emitted(plan, random_parameters(source, 6), version=42))
 
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    assert metadata == {"run_id": "run-7", "version": "42", "scheme": plan.scheme}
+    assert metadata == {"run_id": "run", "version": "42", "scheme": plan.scheme}
 
 
 def test_a_layer_of_zeros_does_no_harm(plan: Plan, source: PolicyGraph) -> None:
     parameters = {name: np.zeros_like(array) for name, array in random_parameters(source, 7).items()}
 
-    outputs = outputs_of(plan.emit(parameters, "run", 1), random_observations())
+    outputs = outputs_of(emitted(plan, parameters), random_observations())
 
     assert np.array_equal(outputs, np.zeros((32, ACTIONS), np.float32))
 
@@ -100,7 +101,7 @@ def test_a_value_that_is_not_finite_is_refused_by_name(plan: Plan, source: Polic
     parameters[name].flat[0] = value
 
     with pytest.raises(InvalidInputError, match=f"{name}.*finite.*1 NaN or infinite"):
-        plan.emit(parameters, "run", 1)
+        emitted(plan, parameters)
 
 
 def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyGraph) -> None:
@@ -113,20 +114,20 @@ def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyG
         ({**right, "extra": array}, r"unexpected \['extra'\]"),
     ):
         with pytest.raises(InvalidInputError, match=reason):
-            plan.emit(wrong, "run", 1)
+            emitted(plan, wrong)
 
 
 def test_a_plan_that_refused_still_emits(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 10)
-    before = plan.emit(parameters, "run", 1)
+    before = emitted(plan, parameters)
     with pytest.raises(InvalidInputError):
-        plan.emit({}, "run", 2)
+        emitted(plan, {}, version=2)
 
-    assert plan.emit(parameters, "run", 1) == before
+    assert emitted(plan, parameters) == before
 
 
 def test_any_batch_size_runs(plan: Plan, source: PolicyGraph) -> None:
-    model = plan.emit(random_parameters(source, 11), "run", 1)
+    model = emitted(plan, random_parameters(source, 11))
 
     for rows in (1, 7):
         observations = {"observation": np.ones((rows, OBSERVATION_SIZE), np.float32)}

@@ -10,7 +10,7 @@ import pytest
 from policy_graphs import checkpoint, dueling, mlp
 
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UserError
-from actorq.policy import FidelityReport, Policy, PolicyDescriptor
+from actorq.policy import FidelityReport, LayerReport, OutputError, Policy, PolicyDescriptor, RefusedRung
 from quantizer_service import files
 from quantizer_service.reader import PolicyReader
 from quantizer_service.store import PolicyStore
@@ -19,7 +19,18 @@ SOURCE = mlp(8, 8)
 
 
 def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Policy:
-    report = FidelityReport(32, 0.1, 0.2, 0.01, 0.02, 0.75, ("layers.0",))
+    report = FidelityReport(
+        32,
+        0.1,
+        0.2,
+        0.01,
+        0.02,
+        0.75,
+        (LayerReport("layers.0", "float32", "first layer"),),
+        (OutputError("q_values", (0.1,), (0.2,)),),
+        False,
+        (RefusedRung((), 0.5, 0.6, None),),
+    )
     digest = hashlib.sha256(model).digest()
     return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnx import helper
-from policy_graphs import outputs_of
+from policy_graphs import emitted, float_layers, fp32_outputs, outputs_of
 from torch import nn
 
 from actorq.policy import PolicyGraph
-from quantizer_service.fidelity import Reference
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.schemes import scheme_named
@@ -62,10 +61,10 @@ def exported(policy: nn.Module) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "float_layers"), [(Dueling, ("torso.0", "value", "advantage")), (D4PGPolicy, ("0", "7"))]
+    ("policy", "in_float"), [(Dueling, ("torso.0", "value", "advantage")), (D4PGPolicy, ("0", "7"))]
 )
 def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
-    policy: type[nn.Module], float_layers: tuple[str, ...]
+    policy: type[nn.Module], in_float: tuple[str, ...]
 ) -> None:
     torch.manual_seed(0)
     module = policy().eval()
@@ -78,10 +77,10 @@ def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
     int8 = Plan(graph, scheme_named("int8"))
     fp32 = Plan(graph, scheme_named("fp32"))
 
-    assert int8.float_layers == float_layers
-    assert np.allclose(Reference(graph).run(parameters, observations), expected, atol=1e-5)
-    assert np.allclose(outputs_of(fp32.emit(parameters, "run", 1), observations), expected, atol=1e-5)
-    error = np.abs(outputs_of(int8.emit(parameters, "run", 1), observations) - expected).max()
+    assert float_layers(int8) == in_float
+    assert np.allclose(fp32_outputs(graph, parameters, observations), expected, atol=1e-5)
+    assert np.allclose(outputs_of(emitted(fp32, parameters), observations), expected, atol=1e-5)
+    error = np.abs(outputs_of(emitted(int8, parameters), observations) - expected).max()
     assert error < 0.03 * np.ptp(expected)
     # Nothing of the exporter's stack traces goes out to actors.
-    assert b"pkg.torch" not in int8.emit(parameters, "run", 1)
+    assert b"pkg.torch" not in emitted(int8, parameters)

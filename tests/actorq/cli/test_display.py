@@ -11,7 +11,7 @@ from actorq.cli.panel import render
 from actorq.cli.view import Resources, RunView
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
-from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation, Role
@@ -39,7 +39,7 @@ EMITTED = PolicyDescriptor(
     size_bytes=9_812,
     fp32_size_bytes=20_480,
     snapshot_at=1.7e9,
-    fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ("0",)),
+    fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, (LayerReport("0", "float32"),)),
 )
 
 STATUS = RunStatus(

@@ -1,0 +1,69 @@
+"""The FP32 policy of a topology, run on calibration batches: what emitted policies are compared and calibrated with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+from quantizer_service.graph import Graph
+from quantizer_service.inference import open_session, run_session
+from quantizer_service.schemes.base import Range
+
+Outputs = dict[str, NDArray[np.float64]]
+
+
+class Reference:
+    """Runs a graph with its parameters as inputs: one session serves all versions."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._session = open_session(graph.source.model, "graph")
+        self._probes: dict[frozenset[str], Any] = {}
+
+    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
+        """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.
+
+        parameters, calibration: as checked by the graph.
+        """
+        return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
+
+    def ranges(
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        calibration: Mapping[str, NDArray[Any]],
+        names: Iterable[str],
+    ) -> dict[str, Range]:
+        """Lowest and highest value of each of these tensors of the graph over the batch."""
+        wanted = frozenset(names)
+        if not wanted:
+            return {}
+        if wanted not in self._probes:
+            self._probes[wanted] = open_session(_with_outputs(self._graph, wanted), "graph")
+        session = self._probes[wanted]
+        inputs = {value.name for value in session.get_inputs()}
+        feeds = {name: array for name, array in {**parameters, **calibration}.items() if name in inputs}
+        inner = sorted(wanted - feeds.keys())
+        try:
+            values = dict(zip(inner, session.run(inner, feeds) if inner else (), strict=True))
+        except Exception as error:  # ONNX Runtime's exceptions share no base class.
+            reason = " ".join(str(error).split())[:300]
+            raise InvalidInputError(f"FP32 policy: it does not run on the calibration batch: {reason}") from None
+        values |= {name: feeds[name] for name in wanted & feeds.keys()}
+        return {name: (float(array.min()), float(array.max())) for name, array in values.items()}
+
+
+def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:
+    """Rows of a calibration batch, which all its tensors have."""
+    return len(next(iter(calibration.values())))
+
+
+def _with_outputs(graph: Graph, names: frozenset[str]) -> bytes:
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    present = {value.name for value in (*model.graph.output, *model.graph.input)}
+    # Without a type: ONNX Runtime infers it.
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names - present))
+    return bytes(model.SerializeToString())
