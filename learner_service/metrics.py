@@ -20,6 +20,7 @@ def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
     yield from _progress(run, status)
     yield from _policies(status)
     yield from _data(run, status)
+    yield from _scaling(run)
     yield from _energy(run)
 
 
@@ -114,6 +115,35 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
             ("duplicate",): stored.duplicate_segments,
             ("refused",): run.refused_segments,
         },
+    )
+
+
+def _scaling(run: Run) -> Iterator[Metric]:
+    scaling = run.scaling.status()
+    yield gauge(
+        "actorq_learner_starved_ratio",
+        "Share of the last minute in which the trainer waited for data.",
+        scaling.starved_fraction,
+    )
+    yield gauge(
+        "actorq_learner_blocked_ratio",
+        "Share of the actors' time, in the last minute, in which they waited for credit.",
+        scaling.blocked_fraction,
+    )
+    yield gauge(
+        "actorq_learner_demand_steps_per_second",
+        "Environment steps per second that the learner takes while it does not wait.",
+        scaling.demand,
+    )
+    yield gauge(
+        "actorq_learner_actor_supply_steps_per_second",
+        "Environment steps per second that one actor makes while it does not wait.",
+        scaling.supply_per_actor,
+    )
+    yield gauge(
+        "actorq_learner_desired_actors",
+        "Actors that the run can use; as many as have connected until that is measured.",
+        scaling.desired_actors if run.wants_actors else 0,
     )
 
 

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from learner_servers import DEADLINE_S, running_learner
+from learner_parts import SPEC
+from learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
 
 from actorq.client import LearnerClient
 from actorq.config import RunConfig
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
 
+SMALL = RunConfig.model_validate(
+    {"environments_per_actor": 2, "dqn": {"hidden_sizes": (8,)}, "replay": {"capacity": 2_000, "min_size": 64}}
+)
 REFERENCE = pb.ScaledObjectRef(name="actor", namespace="runs", scalerMetadata={"scalerAddress": "learner:50051"})
 
 
@@ -53,3 +57,25 @@ def test_a_run_wants_actors_until_it_is_over(
     changes.cancel()
     with pytest.raises(grpc.RpcError):
         next(changes)
+
+
+def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measured(tmp_path: Path) -> None:
+    with running_quantizer(tmp_path / "policies") as quantizer:
+        for resume in (False, True):
+            with (
+                running_learner(SMALL, tmp_path / "run", quantizer, resume=resume) as running,
+                LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+            ):
+                scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
+                if not resume:
+                    client.join("actor-0", 1, "actor", "test")
+                    stream = ActorStream(client, "actor-0")
+                    stream.open(SPEC)
+                    stream.await_credit(1)
+                with pytest.raises(grpc.RpcError) as caught:
+                    scaler.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), timeout=DEADLINE_S)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                # It wants some.
+                assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
+                if not resume:
+                    stream.close()
