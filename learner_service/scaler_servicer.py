@@ -19,6 +19,8 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        # Actors that it had before may be on their way back; a new run has none to lose.
+        self._comes_back = not run.restored.is_set()
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
         """Whether the run wants actors."""
@@ -55,7 +57,6 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
             # Of a run that ends, or of a learner that ends and whose run goes on.
             raise UnavailableError("the learner is saving its run, and cannot tell yet whether it wants actors")
         run.require_restored()
-        # Before its first actor there is nothing to measure, and nobody to lose.
-        if run.training is not None and not run.scaling.can_tell:
+        if self._comes_back and not run.scaling.can_tell:
             raise UnavailableError("the learner has not measured yet how many actors its run can use")
         return run.scaling.desired_actors

@@ -60,22 +60,25 @@ def test_a_run_wants_actors_until_it_is_over(
 
 
 def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measured(tmp_path: Path) -> None:
+    request = pb.GetMetricsRequest(scaledObjectRef=REFERENCE)
     with running_quantizer(tmp_path / "policies") as quantizer:
-        for resume in (False, True):
-            with (
-                running_learner(SMALL, tmp_path / "run", quantizer, resume=resume) as running,
-                LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
-            ):
-                scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
-                if not resume:
-                    client.join("actor-0", 1, "actor", "test")
-                    stream = ActorStream(client, "actor-0")
-                    stream.open(SPEC)
-                    stream.await_credit(1)
-                with pytest.raises(grpc.RpcError) as caught:
-                    scaler.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), timeout=DEADLINE_S)
-                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-                # It wants some.
-                assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
-                if not resume:
-                    stream.close()
+        with (
+            running_learner(SMALL, tmp_path / "run", quantizer) as first,
+            LearnerClient(first.address, deadline_s=DEADLINE_S) as client,
+        ):
+            client.join("actor-0", 1, "actor", "test")
+            stream = ActorStream(client, "actor-0")
+            stream.open(SPEC)
+            stream.await_credit(1)
+            scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
+            assert scaler.GetMetrics(request, timeout=DEADLINE_S).metricValues[0].metricValue == 1
+            stream.close()
+        with (
+            running_learner(SMALL, tmp_path / "run", quantizer, resume=True) as second,
+            LearnerClient(second.address, deadline_s=DEADLINE_S) as client,
+        ):
+            scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
+            with pytest.raises(grpc.RpcError) as caught:
+                scaler.GetMetrics(request, timeout=DEADLINE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
