@@ -12,6 +12,9 @@ from learner_service.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
+# Processes say themselves what they are: what they make up must not become ever more time series.
+_SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
+_OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
@@ -71,8 +74,8 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     yield labelled_gauge(
         "actorq_learner_staleness_versions",
         "By how many versions the policies that acted were behind the newest one.",
-        ("quantile",),
-        {("0.5",): status.staleness_p50, ("0.99",): status.staleness_p99},
+        ("percentile",),
+        {("50",): status.staleness_p50, ("99",): status.staleness_p99},
     )
     yield gauge(
         "actorq_learner_activation_seconds",
@@ -148,16 +151,18 @@ def _scaling(run: Run) -> Iterator[Metric]:
 
 
 def _energy(run: Run) -> Iterator[Metric]:
-    shares = run.resources.per_service()
+    joules: dict[tuple[str, ...], float] = {}
+    grams: dict[tuple[str, ...], float] = {}
+    for service, share in run.resources.per_service().items():
+        labels = (service if service in _SERVICES else _OTHER,)
+        joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
+        grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
         "Energy that the run's processes used, as its meters say.",
         ("service",),
-        {(service,): share.kwh * _JOULES_PER_KWH for service, share in shares.items()},
+        joules,
     )
     yield labelled_counter(
-        "actorq_learner_co2_grams",
-        "Emissions of that energy in CO2 equivalents.",
-        ("service",),
-        {(service,): share.co2_kg * _GRAMS_PER_KG for service, share in shares.items()},
+        "actorq_learner_co2_grams", "Emissions of that energy in CO2 equivalents.", ("service",), grams
     )
