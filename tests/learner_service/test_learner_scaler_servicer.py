@@ -5,13 +5,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from learner_parts import SPEC
+from learner_parts import SPEC, on_a_loop
 from learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
 
-from actorq.client import LearnerClient
+from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
+from actorq.errors import UnavailableError
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
+from actorq.status import RunState
+from learner_service.run import Run
+from learner_service.scaler_servicer import ScalerServicer
 
 SMALL = RunConfig.model_validate(
     {"environments_per_actor": 2, "dqn": {"hidden_sizes": (8,)}, "replay": {"capacity": 2_000, "min_size": 64}}
@@ -82,3 +86,18 @@ def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measure
                 scaler.GetMetrics(request, timeout=DEADLINE_S)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
+
+
+@on_a_loop
+async def test_a_learner_that_saves_its_run_does_not_send_the_actors_away(tmp_path: Path) -> None:
+    # At SIGTERM the same happens as at the end of a run, and its successor wants them.
+    with QuantizerClient("127.0.0.1:1") as quantizer:
+        run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
+        servicer = ScalerServicer(run)
+        run.finish(RunState.STOPPED, interrupted=True)
+        with pytest.raises(UnavailableError):
+            await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
+        await run.over.wait()
+        answer = await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
+        assert answer.metricValues[0].metricValue == 0
+        await run.close()
