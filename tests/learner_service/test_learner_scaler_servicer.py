@@ -90,11 +90,11 @@ def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measure
 
 @on_a_loop
 async def test_a_learner_that_saves_its_run_does_not_send_the_actors_away(tmp_path: Path) -> None:
-    # At SIGTERM the same happens as at the end of a run, and its successor wants them.
+    # It looks the same at SIGTERM, after which the successor wants them.
     with QuantizerClient("127.0.0.1:1") as quantizer:
         run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
         servicer = ScalerServicer(run)
-        run.finish(RunState.STOPPED, interrupted=True)
+        run.finish(RunState.STOPPED)
         with pytest.raises(UnavailableError):
             await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
         await run.over.wait()
