@@ -409,11 +409,15 @@ def test_a_policy_that_quantization_ruins_is_no_bad_input_and_climbs(tmp_path: P
         assert client.fidelity("int8") == descriptor
 
 
-def test_a_store_of_an_older_version_of_this_project_ends_the_start_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--read-only"]])
+def test_a_store_of_an_older_version_of_this_project_ends_the_start_in_one_line(
+    tmp_path: Path, more: list[str]
+) -> None:
     (tmp_path / "run.json").write_text('{"run_id": "run"}')
+    command = [sys.executable, "-m", "quantizer_service", "--store", str(tmp_path), *more]
 
-    with (
-        pytest.raises(Exception, match="was written by another version of ActorQ, in format 1"),
-        running_quantizer(tmp_path),
-    ):
-        pass
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"error: --store: {tmp_path} was written by another version of ActorQ, in format 1")
+    assert ended.stderr.count("\n") == 1
