@@ -85,7 +85,8 @@ class QuantizerProcess:
     def _open(self) -> PolicyReader:
         if self._read_only:
             return PolicyReader(self._directory)
-        return PolicyStore(self._directory, self._config.retain_newest, self._config.retain_best)
+        config = self._config
+        return PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
 
 
 def make_service(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
 from actorq.errors import UnavailableError
@@ -66,7 +67,8 @@ class Quantizer(Generic[T]):
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run CPU work off the event loop, after the work that is waiting already."""
-        call = asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+        # A partial and no lambda: its frame, in the traceback of an error, would hold on to the arguments.
+        call = asyncio.get_running_loop().run_in_executor(self._worker, partial(function, *args, **kwargs))
         # Shielded: work that has begun is finished, also when the caller hangs up.
         return await asyncio.shield(call)
 
