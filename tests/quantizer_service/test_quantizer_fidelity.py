@@ -132,7 +132,7 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rows", "weights", "taken"),
     [
-        (256, 3 * 2048**2 * 2 // 3, 256),
+        (256, 24 * 2048 + 2 * 2048**2 + 6 * 2048, 256),
         (10_000, 64**2, 10_000),
         (1_000, MAX_WEIGHT_ROWS // 500, 500),
         (256, MAX_WEIGHT_ROWS, MIN_ROWS),
