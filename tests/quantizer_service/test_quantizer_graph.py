@@ -18,7 +18,9 @@ from policy_graphs import (
 from actorq.errors import InvalidInputError
 from actorq.policy import PolicyGraph
 from quantizer_service.graph import MAX_CONSTANT_BYTES, Graph
+from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
+from quantizer_service.schemes import SCHEMES, Options, scheme_named
 
 
 def changed(change: Callable[[onnx.ModelProto], object]) -> PolicyGraph:
@@ -75,6 +77,19 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
             ),
             r"fixed sizes after its batch dimension, got \['size', 5\]",
         ),
+        (
+            policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", 2**23)),
+            "observations of at most 16777216 bytes are taken, got 33554432",
+        ),
+        (
+            policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 2**30]}),
+            "parameters of at most 2147483648 bytes are taken, got 21474836480",
+        ),
+        (
+            changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
+            "'observation' must be of booleans, integers, or floats of 16, 32 or 64 bits, got element type STRING",
+        ),
+        (PolicyGraph(mlp(8).model.replace(b"relu_0", b"relu_\xff"), ("observation",), True), "whose names are UTF-8"),
         (changed(local_function), "local functions .'helper' is one.; inline them"),
     ],
 )
@@ -196,7 +211,7 @@ def not_finite(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (truncated, "'layers.0.weight' says float32.8, 5., but its bytes do not hold that"),
+        (truncated, r"layers.0.weight\) raw_data size \(156 bytes\) is too small"),
         (not_finite, "'layers.0.weight': expected finite values, got 5 NaN"),
         (external_constant, "'secret' lies in another file"),
         (local_function, "inline them"),
@@ -249,3 +264,29 @@ def test_normalizing_weights_of_zero_is_no_reason_to_refuse_a_graph() -> None:
 
     outputs = reference.run(random_parameters(source, 1), random_observations())["q_values"]
     assert np.allclose(np.linalg.norm(outputs, axis=1), 1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "nature cnn", "dueling"])
+def test_damaged_bytes_are_refused_and_nothing_else_happens(name: str) -> None:
+    source = GRAPHS[name]
+    # Without the weights' bytes, most of which may be anything.
+    small = {key: np.zeros_like(array) for key, array in random_parameters(source, 1).items()}
+    whole = complete(source, small) if name == "mlp" else source.model
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for position in rng.integers(0, len(damaged), rng.integers(1, 4)):
+            damaged[position] = rng.integers(256)
+        end = rng.integers(len(damaged)) if rng.random() < 0.3 else len(damaged)
+        try:
+            if name == "mlp":
+                graph, _ = Graph.from_model(bytes(damaged[:end]))
+            else:
+                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.inputs, True))
+            for scheme in SCHEMES:
+                Plan(graph, scheme_named(scheme), Options(ends=True))
+        except InvalidInputError:
+            refused += 1
+
+    assert refused > 100
