@@ -13,15 +13,30 @@ from quantizer_service.inference import open_session, run_session
 from quantizer_service.schemes.base import Range
 
 Outputs = dict[str, NDArray[np.float64]]
+# More than one, so that what was traced for a batch of one shows.
+_TRIAL_ROWS = 2
 
 
 class Reference:
-    """Runs a graph with its parameters as inputs: one session serves all versions."""
+    """Runs a graph with its parameters as inputs: one session serves all versions.
+
+    Making one loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and the
+    reason, when that fails or an output is not batch first.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._session = open_session(graph.source.model, "graph")
         self._probes: dict[frozenset[str], Any] = {}
+        self._run_once()
+
+    def _run_once(self) -> None:
+        zeros: dict[str, NDArray[Any]] = {
+            name: np.zeros((_TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+        }
+        zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
+        # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
+        run_session(self._session, zeros, _TRIAL_ROWS, "graph", trial=True)
 
     def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
         """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.
@@ -36,7 +51,7 @@ class Reference:
         calibration: Mapping[str, NDArray[Any]],
         names: Iterable[str],
     ) -> dict[str, Range]:
-        """Lowest and highest value of each of these tensors of the graph over the batch."""
+        """Lowest and highest finite value of each of these tensors of the graph over the batch."""
         wanted = frozenset(names)
         if not wanted:
             return {}
@@ -52,7 +67,13 @@ class Reference:
             reason = " ".join(str(error).split())[:300]
             raise InvalidInputError(f"FP32 policy: it does not run on the calibration batch: {reason}") from None
         values |= {name: feeds[name] for name in wanted & feeds.keys()}
-        return {name: (float(array.min()), float(array.max())) for name, array in values.items()}
+        return {name: _range(array) for name, array in values.items()}
+
+
+def _range(array: NDArray[Any]) -> Range:
+    # A hidden value may overflow where the outputs do not, before a tanh.
+    finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
 def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:
