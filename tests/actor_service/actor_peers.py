@@ -131,6 +131,8 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     def __init__(self) -> None:
         super().__init__()
         self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
+        # Released when a watcher has gone.
+        self.left = threading.Semaphore(0)
         self._kept: Policy | None = None
 
     def keep(self, policy: Policy) -> None:
@@ -151,6 +153,7 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
         """Send what the test says."""
         self._new_stream()
+        context.add_done_callback(lambda _: self.left.release())
         self.watches.put(request)
         async for response in self._script():
             yield response
