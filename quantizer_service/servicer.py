@@ -58,6 +58,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
                 yield quantizer_pb2.PublishCheckpointsResponse(receipt=wire.receipt_to_proto(receipt))
             elif submission is not None:
                 await self._quantizer.record_evaluation(submission)
+        publication.end()
 
     async def WatchPolicies(
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext
