@@ -28,9 +28,6 @@ class Reporter:
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
         stored = training.intake.statistics() if training else NOTHING_STORED
-        emitted = (
-            [policy for policy in run.receipt.policies if policy.scheme == run.config.scheme] if run.receipt else []
-        )
         return RunStatus(
             run_id=run.identity.run_id,
             state=run.state,
@@ -50,7 +47,7 @@ class Reporter:
             policy_version=training.publisher.version if training else 0,
             staleness_p50=stored.staleness_p50,
             staleness_p99=stored.staleness_p99,
-            emitted=emitted[0] if emitted else None,
+            emitted=run.emitted,
             quantizer_connected=training.publisher.connected if training else False,
             actors=run.members.statuses(),
             processes=run.resources.usages(),
