@@ -70,7 +70,7 @@ class Publication:
         """The publisher has ended its stream; raises InvalidInputError when it did so amid a graph or checkpoint."""
         if self._finish is not None:
             raise InvalidInputError(
-                f"publication: expected the parts of {self._announced}, got the end of the stream; nothing of it is kept"
+                f"publication: expected the parts of {self._announced}, got the end of the stream; it is dropped"
             )
 
     def _announce_graph(self, header: quantizer_pb2.GraphHeader) -> None:

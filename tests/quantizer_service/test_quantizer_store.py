@@ -77,6 +77,17 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
 
 
+def test_scalars_come_back_as_scalars(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    parameters = {"log_alpha": np.array(0.5, np.float32), "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    store.add_version(checkpoint(SOURCE, 2, parameters=parameters), [])
+
+    loaded = read(tmp_path).checkpoint(2).parameters
+
+    assert {name: array.shape for name, array in loaded.items()} == {"log_alpha": (), "turned": (3, 2)}
+    assert all(np.array_equal(loaded[name], array) for name, array in parameters.items())
+
+
 def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     store.add_evaluation(1, 1.0)
@@ -145,7 +156,7 @@ def test_graphs_that_no_retained_version_has_are_dropped_but_for_the_newest(tmp_
     assert len(list((tmp_path / "graphs").iterdir())) == 2 * len(expected)
 
 
-def test_a_graph_goes_with_the_last_version_that_has_it(tmp_path: Path) -> None:
+def test_a_graph_stays_while_a_retained_version_has_it(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     for graph in [mlp(8, width) for width in range(20, 29)]:
         store.add_graph(graph)
@@ -155,6 +166,7 @@ def test_a_graph_goes_with_the_last_version_that_has_it(tmp_path: Path) -> None:
         store.add_version(checkpoint(dueling(), version), [])
 
     assert retained(store) == [4, 3, 2]
+    store.add_graph(mlp(8, 40))
     assert SOURCE.topology not in store.graphs
     assert dueling().topology in store.graphs
 
