@@ -62,7 +62,8 @@ def select(
     held_back = False
     for policy in policies:
         descriptor = policy.descriptor
-        held_back |= bool(descriptor.fidelity.refused) or not descriptor.fidelity.passed
+        fidelity = descriptor.fidelity
+        held_back |= bool(fidelity.refused or fidelity.gated_layers) or not fidelity.passed
         if reason := _unfit(descriptor):
             dropped[descriptor.scheme] = reason
             continue

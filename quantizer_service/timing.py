@@ -25,7 +25,7 @@ def time_models(
     times: Times = {name: {} for name in models}
     for batch in batches:
         rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
-        calls = {name: bound_call(open_session(model, name), rows, name) for name, model in models.items()}
+        calls = {name: bound_call(open_session(model, name, arena=True), rows, name) for name, model in models.items()}
         for name, seconds in time_calls(calls, budget_s).items():
             times[name][batch] = seconds
     return times
