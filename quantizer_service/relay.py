@@ -273,16 +273,16 @@ class _Feed:
                 # Not before: an upstream whose policies are refused is asked less and less often.
                 connected()
                 self._hand_over(delivery)
-        except NotFoundError:
+        except (NotFoundError, UnavailableError):
             raise
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
                 self._call(self._count_refusal)
             # Whatever it is, the upstream may be mended or replaced, and what is held is served meanwhile.
-            raise UnavailableError(f"{self._upstream.peer}, scheme {self.scheme}: {error}") from error
+            raise UnavailableError(f"{self._upstream.peer}: {error}; what came before stays served") from error
         finally:
             self.connected = False
-        raise UnavailableError(f"{self._upstream.peer} ended the stream of policies")
+        raise UnavailableError(f"{self._upstream.peer} ended the stream of {self.scheme} policies")
 
     def _count_refusal(self) -> None:
         self._relay.refused[self.scheme] += 1

@@ -239,6 +239,26 @@ def test_a_version_that_passes_is_emitted_and_run_once(monkeypatch: pytest.Monke
     assert calls == ["reference", "measure"]
 
 
+@pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
+def test_ranges_are_measured_at_most_once_a_version_however_far_it_climbs(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climber = Climber(scheme, strict())
+    climber.report("layers.1")
+    calls: list[int] = []
+    ranges = Reference.ranges
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(climber.version)
+        return ranges(*arguments)
+
+    monkeypatch.setattr(Reference, "ranges", counted)
+    for ruined in (ALL_LAYERS, (), ("layers.2",)):
+        climber.report(*ruined)
+
+    assert len(calls) == len(set(calls))
+
+
 def test_deep_policies_try_and_measure_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     depth = 3 * MAX_MEASURED
     source = strict(mlp(*[4] * depth))

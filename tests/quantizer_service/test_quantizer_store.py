@@ -1,6 +1,7 @@
 import hashlib
 import json
 import logging
+import math
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Polic
         (LayerReport("layers.0", "float32", "first layer"),),
         (OutputError("q_values", (0.1,), (0.2,)),),
         False,
-        (RefusedRung((), 0.5, 0.6, None),),
+        (RefusedRung((), math.inf, math.inf, None), RefusedRung(("layers.0",), 0.5, 0.6, 0.7)),
     )
     digest = hashlib.sha256(model).digest()
     return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
