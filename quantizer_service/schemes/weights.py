@@ -155,4 +155,4 @@ def _chunks(rows: NDArray[np.float32]) -> Iterator[slice]:
 
 
 def _step(rows: NDArray[np.float32]) -> int:
-    return max(1, _CHUNK // max(1, rows.shape[1]))
+    return int(max(1, _CHUNK // max(1, rows.shape[1])))

@@ -77,7 +77,7 @@ def activation(low: float, high: float) -> tuple[np.float32, np.float32]:
 def int8_sums(
     quantized: NDArray[np.float32],
     zero_point: np.float32,
-    scale: np.float32,
+    scale: np.float32 | NDArray[np.float32],
     parameters: Tensors,
     layer: str,
     error: float,

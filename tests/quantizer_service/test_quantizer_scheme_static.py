@@ -126,17 +126,17 @@ def test_a_layer_on_more_than_two_dimensions_stays_in_float_with_the_reason() ->
 
 def scale_and_zero_point(seen: Range, bounds: Range = (-np.inf, np.inf)) -> tuple[float, int]:
     scale, zero_point = activation_scale(seen, bounds)
-    return float(scale), int(zero_point)
+    return round(float(scale), 8), int(zero_point)
 
 
 def test_ranges_hold_zero_and_have_a_margin() -> None:
     for seen, zero_point in (((0.0, 1.7), 0), ((1.0, 1.7), 0), ((-1.7, -1.0), 255), ((-0.34, 1.36), 51)):
-        assert scale_and_zero_point(seen) == (pytest.approx(0.01), zero_point)
+        assert scale_and_zero_point(seen) == (0.01, zero_point)
 
 
 def test_a_range_has_no_margin_beyond_what_can_be() -> None:
-    assert scale_and_zero_point((-0.2, 0.9), (-1.0, 1.0)) == (pytest.approx(1.3 / 255), 59)
-    assert scale_and_zero_point((-0.9, 0.2), (-1.0, 1.0)) == (pytest.approx(1.3 / 255), 196)
+    assert scale_and_zero_point((-0.2, 0.9), (-1.0, 1.0)) == (round(1.3 / 255, 8), 59)
+    assert scale_and_zero_point((-0.9, 0.2), (-1.0, 1.0)) == (round(1.3 / 255, 8), 196)
 
 
 @pytest.mark.parametrize("seen", [(0.0, 0.0), (0.0, 1e-44), (-1e-42, 0.0)])
@@ -145,9 +145,9 @@ def test_a_range_of_nothing_has_a_scale(seen: Range) -> None:
 
 
 def test_a_range_of_everything_has_a_scale() -> None:
-    scale, zero_point = scale_and_zero_point((-1e38, 3e38))
+    scale, zero_point = activation_scale((-1e38, 3e38))
 
-    assert np.isfinite(np.float32(scale))
+    assert np.isfinite(scale)
     assert zero_point == 64
 
 

@@ -18,7 +18,8 @@ def test_weights_are_rounded_half_to_even_and_scaled_per_channel() -> None:
 
     assert np.array_equal(quantized.scale, np.array([1.0, 0.1], np.float32))
     assert quantized.values.tolist() == [[127, 0, 2, -127], [127, -2, 2, 0]]
-    assert (quantized.values.dtype, quantized.form) == (np.int8, INT8_PER_CHANNEL)
+    assert quantized.values.dtype == np.int8
+    assert quantized.form == INT8_PER_CHANNEL
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (200, 300), (8, 4, 3, 3), (1, 1), (64, 1)])
