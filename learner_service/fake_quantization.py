@@ -23,6 +23,7 @@ from learner_service.rounding_sites import Fixed, RangeOf, Site, Sites, rounding
 from learner_service.straight_through import (
     Convolution,
     Grid,
+    Layer,
     LinearProduct,
     Product,
     QuantizedProduct,
@@ -36,8 +37,6 @@ from learner_service.straight_through import (
 
 _log = logging.getLogger(__name__)
 
-_Layer = nn.Linear | nn.Conv1d | nn.Conv2d
-_Forward = Callable[[Tensor], Tensor]
 # Of quantizer_service.schemes.int4: a layer has the largest of these blocks that it fills.
 _BLOCKS = (128, 64, 32, 16)
 # Of quantizer_service.schemes.int8_static: how much further than on the calibration batch activations may go before
@@ -78,7 +77,7 @@ class FakeQuantization:
         self._layers = {}
         for layer in quantized:
             module, make = modules.get(layer.name), _FORMS.get((scheme, layer.weights))
-            if make is not None and isinstance(module, _Layer):
+            if make is not None and isinstance(module, Layer):
                 self._layers[layer.name] = make(module)
             else:
                 _log.warning(
@@ -136,9 +135,9 @@ class FakeQuantization:
 class _FakeLayer:
     """A layer of the policy, and what to compute in its place."""
 
-    def __init__(self, module: _Layer, round_weight: Callable[[Tensor], Weights]) -> None:
+    def __init__(self, module: Layer, round_weight: Callable[[Tensor], Weights]) -> None:
         self.module = module
-        self.source = RoundedWeight(module.weight, round_weight)
+        self.source = RoundedWeight(module, round_weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """In place of the module's method."""
@@ -152,13 +151,14 @@ class _WeightsOnly(_FakeLayer):
         weight: Tensor = RoundedParameter.apply(self.module.weight, self.source)  # type: ignore[no-untyped-call]
         if isinstance(self.module, nn.Linear):
             return functional.linear(x, weight, self.module.bias)
-        return self.module._conv_forward(x, weight, self.module.bias)
+        y: Tensor = self.module._conv_forward(x, weight, self.module.bias)
+        return y
 
 
 class _Blocks(_WeightsOnly):
     """Blocks of 4-bit weights and of int8 inputs, multiplied in float32: their scales differ from block to block."""
 
-    def __init__(self, module: _Layer) -> None:
+    def __init__(self, module: Layer) -> None:
         self._block = next(block for block in _BLOCKS if block <= module.weight.shape[1])
         super().__init__(module, lambda weight: int4_weight(weight, self._block))
 
@@ -170,7 +170,7 @@ class _Blocks(_WeightsOnly):
 class _Dynamic(_FakeLayer):
     """A product of integers; the inputs' range is their own."""
 
-    def __init__(self, module: _Layer, per_channel: bool) -> None:
+    def __init__(self, module: Layer, per_channel: bool) -> None:
         super().__init__(module, lambda weight: Weights.of(weight, per_channel, self._least()))
         self.grid: Grid | None = None
         self.outputs: Grid | None = None
@@ -208,7 +208,7 @@ class _Static(_Dynamic):
         return least.view(-1, *(1,) * (self.module.weight.ndim - 1))
 
 
-_FORMS: dict[tuple[str, str], Callable[[_Layer], _FakeLayer]] = {
+_FORMS: dict[tuple[str, str], Callable[[Layer], _FakeLayer]] = {
     ("int8", INT8_PER_TENSOR): lambda module: _Dynamic(module, per_channel=False),
     ("int8", INT8_PER_CHANNEL): lambda module: _Dynamic(module, per_channel=True),
     ("int8-static", INT8_PER_TENSOR): lambda module: _Static(module, per_channel=False),

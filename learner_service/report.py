@@ -55,6 +55,7 @@ class Reporter:
             starved_s=training.replay.limiter.starved_seconds if training else 0.0,
             loss=training.trainer.loss if training else 0.0,
             activation_s=run.activation.median,
+            quantization_aware_since=training.quantization_aware.since if training else None,
         )
 
     def write_events(self) -> None:
@@ -89,6 +90,7 @@ class Reporter:
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
+            "quantization_aware_since": status.quantization_aware_since,
             "updates_per_s": round(status.updates / elapsed, 1),
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,

@@ -377,6 +377,8 @@ class Run:
 
     def _take_receipt(self, receipt: Receipt) -> None:
         self.receipt = receipt
+        if self.training is not None and (emitted := self.emitted) is not None:
+            self.training.quantization_aware.follow(emitted)
         self.emission.add((receipt.emit_seconds,))
         self.resources.note(receipt.process)
 

@@ -16,9 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 
 _WEIGHT_LEVELS = 127.0
 _ACTIVATION_LEVELS = 255.0
@@ -132,10 +134,10 @@ def _out_of_blocks(blocks: Tensor, like: Tensor) -> Tensor:
 
 
 class RoundedWeight:
-    """A weight and what it is rounded to, rounded once between two backward passes: nothing else changes weights."""
+    """What a layer's weight is rounded to, rounded once between two backward passes: nothing else changes weights."""
 
-    def __init__(self, weight: Tensor, round_weight: Callable[[Tensor], Weights]) -> None:
-        self._weight = weight
+    def __init__(self, layer: Layer, round_weight: Callable[[Tensor], Weights]) -> None:
+        self._layer = layer
         self._round = round_weight
         self._rounded: Weights | None = None
 
@@ -143,7 +145,7 @@ class RoundedWeight:
     def rounded(self) -> Weights:
         """The weight as it is now, rounded."""
         if self._rounded is None:
-            self._rounded = self._round(self._weight.detach())
+            self._rounded = self._round(self._layer.weight.detach())
         return self._rounded
 
     def forget(self) -> None:
