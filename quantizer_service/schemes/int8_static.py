@@ -99,7 +99,9 @@ class _Int8StaticPlan:
     def observed(self) -> tuple[str, ...]:
         return tuple(site.name for site in self._rewriting.sites.values() if site.scale is None)
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
             scale, zero_point = (
@@ -111,7 +113,7 @@ class _Int8StaticPlan:
         for layer in self._selection.layers:
             input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
             forms[layer.name] = self._quantize(layer, parameters, input_scale, values)
-        return Emission(self._skeleton.fill(values), self._selection.report(forms))
+        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
 
     def _quantize(
         self,

@@ -134,7 +134,15 @@ def test_a_complete_model_of_torchscript_is_quantized(
     names = ["observation", "goal"][: len(examples)]
     file = io.BytesIO()
     axes = {name: {0: "batch"} for name in names} if batch == "free" else None
-    torch.onnx.export(module, examples, file, input_names=names, dynamic_axes=axes, opset_version=opset, dynamo=False)
+    torch.onnx.export(
+        module,
+        examples,
+        file,  # type: ignore[arg-type]
+        input_names=names,
+        dynamic_axes=axes,
+        opset_version=opset,
+        dynamo=False,
+    )
 
     graph, parameters = Graph.from_model(file.getvalue(), discrete_actions=policy is NatureCnn)
 
