@@ -81,8 +81,7 @@ class Skeleton:
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
     """A tensor as a graph's initializer: what comes before its values, and them."""
-    # Of no dimensions stays of no dimensions, which np.ascontiguousarray would change.
-    array = np.require(value, requirements="C")
+    array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
     data = array.reshape(-1).view(np.uint8).data
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
     head = tensor.SerializeToString(deterministic=True) + bytes([_RAW_DATA]) + _varint(data.nbytes)
