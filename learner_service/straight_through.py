@@ -234,7 +234,7 @@ class QuantizedProduct(torch.autograd.Function):
     source: of `weight`.
     grid: of x. None for the one over x's own range, which is int8 of quantizer_service.schemes. With a given one the
         bias is rounded to a multiple of scale(x) scale(W), which is int8-static.
-    outputs: the grid that y is rounded to; None when y is float.
+    outputs: the grid that y is rounded to, given `grid`; None when y is float.
     """
 
     @staticmethod
@@ -254,22 +254,29 @@ class QuantizedProduct(torch.autograd.Function):
         # Channels come last in a linear layer, and before the dimensions of space in a convolution.
         channels = weights.scale.squeeze(1)
         scale = channels * used.scale
+        offset = None if bias is None else bias.view(-1, *channels.shape[1:])
         y = product.forward(levels, weights.levels)
-        if grid is not None and bias is not None:
-            y.add_(bias.view(-1, *channels.shape[1:]).div(scale).round_())
         inside = None
-        if outputs is not None:
-            y.mul_(scale.div_(outputs.scale)).round_()
-            inside = outputs.covers(y)
-            y.clamp_(outputs.lowest, outputs.highest).mul_(outputs.scale)
-        else:
+        if grid is None:
             y.mul_(scale)
+            if offset is not None:
+                y.add_(offset)
+        else:
+            if offset is not None:
+                y.add_(offset.div(scale).round_())
+            if outputs is None:
+                y.mul_(scale)
+            else:
+                y.mul_(scale.div_(outputs.scale)).round_()
+                inside = outputs.covers(y)
+                y.clamp_(outputs.lowest, outputs.highest).mul_(outputs.scale)
         if any(ctx.needs_input_grad):
             # A range of x's own covers all of it.
-            ctx.save_for_backward(levels, grid.covers(x.div(grid.scale).round_()) if grid else None, inside)
+            covered = None if grid is None else grid.covers(x.div(grid.scale).round_())
+            ctx.save_for_backward(levels, covered, inside)
             ctx.source, ctx.product = source, product
             ctx.weights, ctx.channels, ctx.scale = weights.levels, channels, used.scale
-        return y if bias is None or grid is not None else y.add_(bias.view(-1, *channels.shape[1:]))
+        return y
 
     @staticmethod
     @once_differentiable
