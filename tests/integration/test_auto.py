@@ -26,9 +26,10 @@ def choices(run: TrainingRun, name: str) -> list[str]:
     return _CHOICE.findall((run.directory / "logs" / f"{name}.log").read_text())
 
 
-def test_each_actor_measures_all_schemes_and_chooses_once(solved: TrainingRun) -> None:
+def test_each_actor_measures_all_schemes_and_chooses(solved: TrainingRun) -> None:
     for name in ("actor-0", "actor-1", "evaluator"):
-        assert len(choices(solved, name)) == 1
+        # Again only where the gate has held a scheme back.
+        assert choices(solved, name)
         log = (solved.directory / "logs" / f"{name}.log").read_text()
         assert all(f"{scheme} " in log for scheme in SCHEMES)
 
@@ -46,11 +47,11 @@ def test_transitions_come_from_the_schemes_that_the_actors_chose(solved: Trainin
 def test_the_evaluation_that_reached_the_target_ran_what_the_evaluator_chose(solved: TrainingRun) -> None:
     evaluation = solved.summary()["evaluation"]
     assert evaluation["mean_return"] >= 475
-    assert [evaluation["scheme"]] == choices(solved, "evaluator")
+    assert evaluation["scheme"] in choices(solved, "evaluator")
 
 
 def test_the_quantizer_emits_what_was_chosen_and_nothing_else(solved: TrainingRun) -> None:
-    chosen = {scheme for name in ("actor-0", "actor-1", "evaluator") for scheme in choices(solved, name)}
+    chosen = {choices(solved, name)[-1] for name in ("actor-0", "actor-1", "evaluator")}
     policies = sorted((solved.directory / "policies").glob("*/policy-*.onnx"))
     # The second half was published after all had chosen.
     emitted = {path.stem.removeprefix("policy-") for path in policies[len(policies) // 2 :]}
