@@ -88,7 +88,10 @@ class FakeQuantization:
         self._sites = rounding_sites(self._graph, {layer.name for layer in quantized}) if static else {}
 
     def calibrate(self, observations: Tensor) -> None:
-        """Take the ranges of activations that are calibrated from the float policy on a batch of observations."""
+        """Take the ranges of activations that are calibrated from the float policy on a batch of observations.
+
+        Not inside of `applied`. Nothing happens where no range is calibrated.
+        """
         wanted = {site for sites in self._sites.values() for site in (sites.input, sites.output) if site is not None}
         if not wanted:
             return

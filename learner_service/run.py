@@ -236,6 +236,14 @@ class Run:
             member = stream.member
             self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
 
+    def take_receipt(self, receipt: Receipt) -> None:
+        """Note what the quantizer made of a version, and train as its actors will run it."""
+        self.receipt = receipt
+        if self.training is not None and (emitted := self.emitted) is not None:
+            self.training.quantization_aware.follow(emitted)
+        self.emission.add((receipt.emit_seconds,))
+        self.resources.note(receipt.process)
+
     def pause(self) -> int:
         """Stop updating; returns the updates so far."""
         training = self._require_training()
@@ -347,7 +355,7 @@ class Run:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._take_receipt, receipt)
+            loop.call_soon_threadsafe(self.take_receipt, receipt)
 
         try:
             training, graph = await asyncio.to_thread(
@@ -374,13 +382,6 @@ class Run:
         if self.wants_actors:
             training.start(graph)
         return training
-
-    def _take_receipt(self, receipt: Receipt) -> None:
-        self.receipt = receipt
-        if self.training is not None and (emitted := self.emitted) is not None:
-            self.training.quantization_aware.follow(emitted)
-        self.emission.add((receipt.emit_seconds,))
-        self.resources.note(receipt.process)
 
     def _write_checkpoint(self, updates: int) -> Path:
         """Called on the trainer's thread, or on another when that has ended."""

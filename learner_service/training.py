@@ -122,13 +122,16 @@ def _assemble(
     values = state.values if state else {}
     publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=values.get("version", 0) + 1)
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
+    if state is not None:
+        _restore(state, algorithm, replay, intake, rng)
+    intake.account_for(replay.total_transitions)
     graph = export_policy_graph(algorithm.policy, spec)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
-    if state is not None:
-        _restore(state, algorithm, replay, intake, aware, rng)
-    intake.account_for(replay.total_transitions)
+    # Checkpoints of before there was such a thing do not have it.
+    if state is not None and "quantization_aware" in state.values:
+        aware.load_state(state.values["quantization_aware"])
     trainer = Trainer(config, algorithm, replay, publisher, aware, save, updates=state.updates if state else 0)
     return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
@@ -150,12 +153,7 @@ def _open_replay(
 
 
 def _restore(
-    state: LearnerState,
-    algorithm: Algorithm,
-    replay: ReplayBuffer,
-    intake: Intake,
-    quantization_aware: QuantizationAware,
-    rng: np.random.Generator,
+    state: LearnerState, algorithm: Algorithm, replay: ReplayBuffer, intake: Intake, rng: np.random.Generator
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
@@ -167,9 +165,6 @@ def _restore(
     replay.load_state_dict(state.values["limiter"])
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])
-    # Checkpoints of before there was such a thing do not have it.
-    if "quantization_aware" in state.values:
-        quantization_aware.load_state(state.values["quantization_aware"])
 
 
 def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:
