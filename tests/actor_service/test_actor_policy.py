@@ -65,13 +65,26 @@ def two_inputs() -> Policy:
         as_policy(constant_policy([0.0, 1.0]).model[:-40], version=7),
         constant_policy([0.0, 1.0], observation_size=5, version=7),
         linear_policy(np.zeros((4, 2), np.float32), np.zeros(2, np.float32), 7, element_type=TensorProto.DOUBLE),
-        two_inputs(),
     ],
-    ids=["nothing", "garbage", "a cut model", "another size", "another dtype", "two inputs"],
+    ids=["nothing", "garbage", "a cut model", "another size", "another dtype"],
 )
 def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
     with pytest.raises(InvalidInputError, match=r"policy version 7: ONNX Runtime cannot run .* float32\[2, 4\]"):
         OnnxPolicy(policy, VECTOR, 2)
+
+
+def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
+    with pytest.raises(InvalidInputError, match=r"version 7: .* expected one input, the observations, got 2 \(a, b\)"):
+        OnnxPolicy(two_inputs(), VECTOR, 2)
+
+
+def test_of_several_outputs_the_first_acts() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "twice", "zero")]
+    nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Sub", ["x", "x"], ["zero"])]
+    graph = helper.make_graph(nodes, "policy", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    outputs = OnnxPolicy(as_policy(model.SerializeToString()), VECTOR, 2)(np.ones((2, 4), np.float32))
+    np.testing.assert_array_equal(outputs, np.full((2, 4), 2.0))
 
 
 @pytest.mark.parametrize("actions", [2, 4])
