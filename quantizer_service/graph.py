@@ -12,6 +12,7 @@ from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.policy import PolicyGraph
+from quantizer_service.lifting import lift_parameters
 
 # Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
 OLDEST_OPSET = 13
@@ -21,10 +22,10 @@ MAX_CONSTANT_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A data input: element type and shape without the batch dimension; None for a free dimension."""
+    """A data input: element type and shape without the batch dimension."""
 
     dtype: np.dtype[Any]
-    shape: tuple[int | None, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Graph:
     model: the parsed ONNX model; not to be changed, plans copy it.
     inputs: the data inputs by name.
     parameters: shape of each float32 parameter by name.
+
+    Operators and inner shapes are checked by running it: see Reference.
     """
 
     source: PolicyGraph
@@ -45,13 +48,7 @@ class Graph:
     @classmethod
     def parse(cls, source: PolicyGraph) -> "Graph":
         """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
-        try:
-            model = onnx.ModelProto.FromString(source.model)
-        except DecodeError:
-            raise InvalidInputError(
-                f"graph: expected an ONNX model, got {len(source.model)} bytes that do not parse; export it with "
-                "torch.onnx.export"
-            ) from None
+        model = _parsed(source.model)
         _check_constants(model)
         try:
             onnx.checker.check_model(model)
@@ -73,6 +70,26 @@ class Graph:
                 "initializers into inputs"
             )
         return cls(source, source.topology, model, inputs, parameters)
+
+    @classmethod
+    def from_model(
+        cls, model: bytes, discrete_actions: bool = False, action_spans: tuple[float, ...] = ()
+    ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
+        """The graph of a complete model, of any library, and the parameters that were inside.
+
+        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
+        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+
+        Raises InvalidInputError that says what is wrong and how to export it right.
+        """
+        parsed = _parsed(model)
+        _check_external(parsed)
+        parameters = lift_parameters(parsed)
+        inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        graph = cls.parse(source)
+        graph.check_parameters(parameters)
+        return graph, parameters
 
     def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""
@@ -98,13 +115,10 @@ class Graph:
             raise InvalidInputError(f"calibration: expected the same number of rows, at least 1, got {sorted(rows)}")
         for name, spec in self.inputs.items():
             array = calibration[name]
-            fits = len(array.shape) == len(spec.shape) + 1 and all(
-                size in (None, got) for size, got in zip(spec.shape, array.shape[1:], strict=True)
-            )
-            if array.dtype != spec.dtype or not fits:
-                expected = ["B", *("?" if size is None else size for size in spec.shape)]
+            if array.dtype != spec.dtype or array.shape[1:] != spec.shape:
                 raise InvalidInputError(
-                    f"calibration {name!r}: expected {spec.dtype}{expected}, got {array.dtype}{list(array.shape)}"
+                    f"calibration {name!r}: expected {spec.dtype}{['B', *spec.shape]}, got "
+                    f"{array.dtype}{list(array.shape)}"
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise InvalidInputError(f"calibration {name!r}: expected finite values, got NaN or infinity")
@@ -124,14 +138,35 @@ def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
                 yield from tensors_of(subgraph)
 
 
-def _check_constants(model: onnx.ModelProto) -> None:
-    inputs = {value.name for value in model.graph.input}
+def _parsed(model: bytes) -> onnx.ModelProto:
+    try:
+        parsed = onnx.ModelProto.FromString(model)
+    except DecodeError:
+        raise InvalidInputError(
+            f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
+        ) from None
+    if parsed.functions:
+        # Their bodies would have to be searched for constants and layers; exporters inline them anyway.
+        raise InvalidInputError(
+            f"graph: it has local functions ({parsed.functions[0].name!r} is one); inline them with "
+            "onnx.inliner.inline_local_functions"
+        )
+    return parsed
+
+
+def _check_external(model: onnx.ModelProto) -> None:
     for tensor in tensors_of(model.graph):
-        # External data would be read from files of this machine that the sender chooses.
+        # It would be read from files of this machine that the sender chooses.
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InvalidInputError(
                 f"graph: constant {tensor.name!r} lies in another file; export the model without external data"
             )
+
+
+def _check_constants(model: onnx.ModelProto) -> None:
+    _check_external(model)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in tensors_of(model.graph):
         if tensor.name in inputs:
             raise InvalidInputError(
                 f"graph: {tensor.name!r} is both an input and an initializer; parameters must be inputs only"
@@ -157,8 +192,17 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
             f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
             "with dynamic_shapes"
         )
-    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim[1:])
-    return InputSpec(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), sizes)
+    if not all(dim.dim_value > 0 for dim in tensor.shape.dim[1:]):
+        sizes = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim[1:]]
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have fixed sizes after its batch dimension, got {sizes}; export it "
+            "with the batch as its only dynamic dimension"
+        )
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    except KeyError:
+        raise InvalidInputError(f"graph: data input {value.name!r} must be a tensor of numbers") from None
+    return InputSpec(dtype, tuple(dim.dim_value for dim in tensor.shape.dim[1:]))
 
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

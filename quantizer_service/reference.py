@@ -13,15 +13,30 @@ from quantizer_service.inference import open_session, run_session
 from quantizer_service.schemes.base import Range
 
 Outputs = dict[str, NDArray[np.float64]]
+# More than one, so that what was traced for a batch of one shows.
+_TRIAL_ROWS = 2
 
 
 class Reference:
-    """Runs a graph with its parameters as inputs: one session serves all versions."""
+    """Runs a graph with its parameters as inputs: one session serves all versions.
+
+    Making one loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and the
+    reason, when that fails or an output is not batch first.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._session = open_session(graph.source.model, "graph")
         self._probes: dict[frozenset[str], Any] = {}
+        self._run_once()
+
+    def _run_once(self) -> None:
+        zeros: dict[str, NDArray[Any]] = {
+            name: np.zeros((_TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+        }
+        zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
+        # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
+        run_session(self._session, zeros, _TRIAL_ROWS, "graph", trial=True)
 
     def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
         """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.

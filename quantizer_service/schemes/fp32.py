@@ -5,10 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from actorq.policy import FLOAT32, LayerReport
 from quantizer_service.graph import Graph
-from quantizer_service.layers import layer_name
 from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.selection import select
 from quantizer_service.schemes.skeleton import Skeleton
 
 
@@ -26,12 +25,9 @@ class _Fp32Plan:
     observed = ()
 
     def __init__(self, graph: Graph) -> None:
-        self._skeleton = Skeleton(graph, list(graph.model.graph.node))
-        self._layers = tuple(
-            LayerReport(layer_name(name), FLOAT32, "scheme fp32")
-            for name, shape in graph.parameters.items()
-            if len(shape) > 1
-        )
+        self._skeleton = Skeleton(graph, graph.model.graph.node)
+        selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
+        self._layers = selection.report({})
 
     def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
         return Emission(self._skeleton.fill(parameters), self._layers)

@@ -61,7 +61,7 @@ def exported(policy: nn.Module) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "in_float"), [(Dueling, ("torso.0", "value", "advantage")), (D4PGPolicy, ("0", "7"))]
+    ("policy", "in_float"), [(Dueling, ("torso.0", "advantage", "value")), (D4PGPolicy, ("0", "7"))]
 )
 def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
     policy: type[nn.Module], in_float: tuple[str, ...]
