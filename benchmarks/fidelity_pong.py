@@ -15,10 +15,11 @@ _BALL_X, _BALL_Y, _PADDLE_Y = 49, 54, 51
 # No operation, up, down, among the game's six actions.
 _ACTIONS = (0, 2, 3)
 _STAY, _UP, _DOWN = range(3)
-# What the paddle's y must exceed the ball's by to meet it, found by trying.
-_OFFSET, _DEAD_ZONE = 15, 2
+# How far the ball's y is above the paddle's when it meets the middle, and how far off is near enough; found by trying.
+_OFFSET, _DEAD_ZONE = 8, 9
 _SKIP = 4
-_SIZE = 84
+# The rows between the walls, 160, and the grey of what is empty there.
+_FIELD, _BACKGROUND = slice(34, 194), 87
 Frames = NDArray[np.uint8]
 
 
@@ -34,8 +35,6 @@ class Pong:
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.loadROM(ale_py.roms.get_rom_path("pong"))
         self._actions = [self._ale.getMinimalActionSet()[index] for index in _ACTIONS]
-        rows, columns = self._ale.getScreenDims()
-        self._rows, self._columns = averaging(rows, _SIZE), averaging(columns, _SIZE).T
         self._ball_y = 0
         # Games that begin alike go on alike.
         for _ in range(np.random.default_rng(seed).integers(1, 31)):
@@ -65,17 +64,17 @@ class Pong:
         return _DOWN if distance > 0 else _UP
 
     def _frame(self) -> Frames:
-        screen = self._ale.getScreenGrayscale().astype(np.float32)
-        return np.rint(self._rows @ screen @ self._columns).astype(np.uint8)
+        return shrink(self._ale.getScreenGrayscale()[_FIELD])
 
 
-def averaging(size: int, smaller: int) -> NDArray[np.float32]:
-    """float32[smaller, size]: each row averages the part of `size` pixels that falls into one of `smaller`."""
-    edges = np.arange(smaller + 1) * size / smaller
-    pixels = np.arange(size)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    weights = np.clip(overlap, 0, None)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+def shrink(field: Frames) -> Frames:
+    """What stands out of the background, at half the size: uint8[160, 160] -> uint8[84, 84], with an empty margin of 2.
+
+    Against the grey as it is, a network of this size needs far more data before it finds the ball.
+    """
+    wide = field.astype(np.int16)
+    means = (wide[::2, ::2] + wide[1::2, ::2] + wide[::2, 1::2] + wide[1::2, 1::2]) // 4
+    return np.pad(np.clip(4 * (means - _BACKGROUND), 0, 255).astype(np.uint8), 2)
 
 
 class PongCNN:
@@ -130,7 +129,7 @@ class PongCNN:
 
 
 def _demonstrations(steps: int, rng: np.random.Generator) -> tuple[Frames, NDArray[np.int64]]:
-    """Frames uint8[steps, 4, 84, 84] and what the controller does there; a tenth of the time another action is taken."""
+    """Frames uint8[steps, 4, 84, 84] and what the controller does there; a tenth of the actions are random."""
     frames = np.empty((steps, *FRAMES), np.uint8)
     actions = np.empty(steps, np.int64)
     game = Pong(int(rng.integers(1, 2**31)))

@@ -49,9 +49,7 @@ class TrainedPolicy:
                 for prefix in (_PARAMETER, _CALIBRATION)
             )
             spans = tuple(float(span) for span in arrays["action_spans"])
-            graph = PolicyGraph(
-                arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans
-            )
+            graph = PolicyGraph(arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans)
             return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
 
 

@@ -5,6 +5,10 @@ not depend on the weights. ONNX Runtime runs in the actor's own session: one thr
 one thread in inference mode, from and to numpy arrays. In each cell all take turns; figures are medians of the
 repeats, ratios are over ONNX Runtime fp32. The cold table times single calls after a pass over memory that empties the
 processor's own caches, as an environment's step does.
+
+auto is what an actor takes (`actor_service.selection.select`, on its own short timing); its regret is how much slower
+that is than the fastest candidate by the timing here. Where they differ, the two alone are timed once more for it: the
+lowest of many medians is lower than it would be again.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from actor_service.policy import OnnxPolicy
+from actor_service.selection import select
 from actorq.policy import FP32, Policy
 from actorq.policy import SCHEMES as SCHEME_NAMES
 from benchmarks.harness import Target, run_benchmark
@@ -42,12 +47,16 @@ class Cell:
     """One network at one batch size.
 
     timings: by scheme, and of TORCH.
-    cold: the same with cold caches; empty where it was not measured.
+    auto: the scheme that an actor takes.
+    regret: share by which `auto` is slower than the fastest scheme in which a layer is quantized, or fp32.
+    cold: timings with cold caches; empty where they were not measured.
     """
 
     network: str
     batch: int
     timings: dict[str, Timing]
+    auto: str = ""
+    regret: float = 0.0
     cold: dict[str, Timing] = field(default_factory=dict)
 
     def speedup(self, name: str, over: str = FP32) -> float:
@@ -96,7 +105,7 @@ def emitted(network: PolicyNetwork) -> dict[str, Policy]:
 
 
 def targets(cells: list[Cell]) -> list[Target]:
-    """The stated targets of the cells that were measured."""
+    """The stated targets of the cells that were measured, in each of which auto must be near the best."""
     bounds = (
         ("mlp 2048", 1, "int8", FP32, 6.0),
         ("mlp 256", 32, "int8", FP32, 1.8),
@@ -109,6 +118,9 @@ def targets(cells: list[Cell]) -> list[Target]:
             if (cell.network, cell.batch) == (network, batch) and scheme in cell.timings:
                 name = f"{network}, batch {batch}: times that {scheme} is faster than {over}"
                 found.append(Target(name, cell.speedup(scheme, over), bound, at_most=False))
+    worst = max(cells, key=lambda cell: cell.regret)
+    where = f"worst at {worst.network}, batch {worst.batch}, where it takes {worst.auto}"
+    found.append(Target(f"auto's regret in percent ({where})", 100 * worst.regret, 5.0))
     return found
 
 
@@ -126,10 +138,17 @@ def _cell(network: PolicyNetwork, policies: Mapping[str, Policy], batch: int, re
     for name, policy in policies.items():
         calls[name] = _call(OnnxPolicy(policy, network.spec.observations, batch), observations)
     timings = tight(calls, repeats, SLICE_S)
+    auto = select(policies.values(), network.spec.observations, batch).scheme
+    candidates = [name for name, policy in policies.items() if policy.descriptor.effective_scheme == name]
+    fastest = min(candidates, key=lambda name: timings[name].median)
+    regret = 0.0
+    if auto != fastest:
+        again = tight({name: calls[name] for name in (auto, fastest)}, 2 * repeats, SLICE_S)
+        regret = max(0.0, again[auto].median / again[fastest].median - 1)
     kind, _, width = network.name.partition(" ")
-    if kind == "cnn" or int(width) not in COLD_WIDTHS or batch not in COLD_BATCHES:
-        return Cell(network.name, batch, timings)
-    return Cell(network.name, batch, timings, cold(calls, 10 * repeats, EVICT_BYTES))
+    measures_cold = kind != "cnn" and int(width) in COLD_WIDTHS and batch in COLD_BATCHES
+    from_cold = cold(calls, 10 * repeats, EVICT_BYTES) if measures_cold else {}
+    return Cell(network.name, batch, timings, auto, regret, from_cold)
 
 
 def _call(policy: Callable[[NDArray[Any]], object], observations: NDArray[Any]) -> Call:
@@ -148,12 +167,13 @@ def _torch_call(network: PolicyNetwork, observations: NDArray[Any]) -> Call:
 
 def _header() -> str:
     names = [TORCH, *(name for name in SCHEME_NAMES if name in SCHEMES)]
-    return f"{'microseconds (times fp32)':26}" + "".join(f"{name:>18}" for name in names)
+    return f"{'microseconds (times fp32)':26}" + "".join(f"{name:>18}" for name in names) + "   auto"
 
 
 def _row(cell: Cell) -> str:
     cells = "".join(f"{timing.median:10.1f} ({cell.speedup(name):4.2f}x)" for name, timing in cell.timings.items())
-    return f"{cell.network:>12} batch {cell.batch:2}     {cells}"
+    auto = f"   {cell.auto} ({100 * cell.regret:.1f}% regret)" if cell.auto else ""
+    return f"{cell.network:>12} batch {cell.batch:2}     {cells}{auto}"
 
 
 if __name__ == "__main__":

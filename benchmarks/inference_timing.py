@@ -29,7 +29,9 @@ class Timing:
         return cls(statistics.median(microseconds), min(microseconds), max(microseconds))
 
 
-def tight(calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time) -> dict[str, Timing]:
+def tight(
+    calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time
+) -> dict[str, Timing]:
     """Time each in a loop of about `slice_s` seconds, in turn, `repeats` times."""
     numbers = {name: _number(call, slice_s, clock) for name, call in calls.items()}
     figures: dict[str, list[float]] = {name: [] for name in calls}
@@ -43,7 +45,9 @@ def tight(calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callab
     return {name: Timing.of(values) for name, values in figures.items()}
 
 
-def cold(calls: Mapping[str, Call], repeats: int, evict_bytes: int, clock: Callable[[], float] = time.thread_time) -> dict[str, Timing]:
+def cold(
+    calls: Mapping[str, Call], repeats: int, evict_bytes: int, clock: Callable[[], float] = time.thread_time
+) -> dict[str, Timing]:
     """Time single calls, in turn, each after a pass of writes over `evict_bytes`, which puts other data in the caches.
 
     An environment's step does the same to the policy that acts after it.
