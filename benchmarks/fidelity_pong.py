@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.fidelity_task import Act, Progress, TrainedPolicy
+from benchmarks.fidelity_task import Act, Progress, TrainedPolicy, optional_module
 from benchmarks.policies import FRAMES, NatureCNN, PolicyNetwork, checkpoint_of, environment_spec
 
 # Where Pong keeps them (Anand et al., arXiv 1906.08226, table 1): ball x and y, the right paddle's y.
@@ -27,8 +27,7 @@ class Pong:
     """One game, with frame skip 4, seen as four grey frames of 84 by 84."""
 
     def __init__(self, seed: int) -> None:
-        import ale_py
-
+        ale_py = optional_module("ale_py")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
         self._ale.setInt("random_seed", seed)

@@ -1,5 +1,7 @@
 """What a trained policy of benchmarks.fidelity is: its weights, observations it was calibrated and is tested with."""
 
+import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,16 @@ class TrainedPolicy:
             spans = tuple(float(span) for span in arrays["action_spans"])
             graph = PolicyGraph(arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans)
             return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
+
+
+def optional_module(name: str) -> Any:
+    """A module of a package that only this benchmark needs; raises SystemExit that says how to install it."""
+    try:
+        # dm_control warns where there is no screen, which nothing here needs.
+        with warnings.catch_warnings(action="ignore"):
+            return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise SystemExit(f"{name} is missing: pip install dm_control 'mujoco<4' ale-py; or give --quick") from None
 
 
 class Task(Protocol):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.fidelity_task import Act, Progress, TrainedPolicy
+from benchmarks.fidelity_task import Act, Progress, TrainedPolicy, optional_module
 from benchmarks.policies import PolicyNetwork, checkpoint_of, d4pg_policy, environment_spec
 
 TASK = ("walker", "stand")
@@ -58,8 +58,7 @@ class Walkers:
     """Several walkers that act as one batch."""
 
     def __init__(self, seeds: list[int]) -> None:
-        from dm_control import suite
-
+        suite = optional_module("dm_control.suite")
         self._environments = [suite.load(*TASK, task_kwargs={"random": seed}) for seed in seeds]
 
     def seed(self, seed: int) -> None:

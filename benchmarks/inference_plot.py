@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.inference import FP32, Cell
+from actorq.policy import FP32
+from benchmarks.inference import Cell
 
 
 def plot(cells: Sequence[Cell], file: Path) -> None:

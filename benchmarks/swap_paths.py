@@ -10,7 +10,7 @@ import logging
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnxruntime.quantization import quantize_dynamic
 from torch import nn
@@ -42,15 +43,16 @@ STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "creat
 class Stopwatch:
     """Seconds of CPU time that each stage took."""
 
+    clock: Callable[[], float] = time.process_time
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Count the time inside towards a stage, but not what inner stages take of it."""
         inner = sum(self.seconds.values())
-        started = time.process_time()
+        started = self.clock()
         yield
-        elapsed = time.process_time() - started - (sum(self.seconds.values()) - inner)
+        elapsed = self.clock() - started - (sum(self.seconds.values()) - inner)
         self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
 
     @contextlib.contextmanager
@@ -127,7 +129,9 @@ class ReferencePath:
         self._network = network
         self._exporter = exporter
         self._exported = self._export("dynamo") if exporter == "patched" else onnx.ModelProto()
+        # Of the last swap: of what operators its model is, and what it said of the first observation.
         self.operators: tuple[str, ...] = ()
+        self.outputs: NDArray[np.float32] = np.zeros((0, 0), np.float32)
 
     def swap(self) -> dict[str, float]:
         """Seconds of each stage for the module's weights as they are now."""
@@ -146,7 +150,7 @@ class ReferencePath:
                 options.log_severity_level = 3
                 session = onnxruntime.InferenceSession(target, options, providers=["CPUExecutionProvider"])
             with watch.stage("run once"):
-                session.run(None, {session.get_inputs()[0].name: self._network.calibration[:1]})
+                (self.outputs,) = session.run(None, {session.get_inputs()[0].name: self._network.calibration[:1]})
             self.operators = tuple(node.op_type for node in onnx.load(target).graph.node)
         return watch.seconds
 
@@ -164,7 +168,8 @@ class ReferencePath:
             else:
                 file = io.BytesIO()
                 names: dict[str, Any] = {"input_names": ["observations"], "dynamic_axes": {"observations": [0]}}
-                torch.onnx.export(module, (example,), file, dynamo=False, **names)
+                # A file in memory, which this exporter takes though its types do not say so.
+                torch.onnx.export(module, (example,), file, dynamo=False, **names)  # type: ignore[arg-type]
                 model = onnx.load_from_string(file.getvalue())
         del model.graph.value_info[:]
         return model
