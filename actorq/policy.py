@@ -18,6 +18,9 @@ INT8_PER_TENSOR = "int8 per tensor"
 INT8_PER_CHANNEL = "int8 per channel"
 INT4_PER_BLOCK = "int4 per block"
 
+# Why a layer is in float that its scheme would have quantized.
+FIDELITY_GATE = "fidelity gate"
+
 # A calibration batch travels with the parameters, under the name of the graph input that it feeds.
 CALIBRATION_PREFIX = "calibration:"
 
@@ -124,6 +127,11 @@ class FidelityReport:
     def float_layers(self) -> tuple[str, ...]:
         """Names of the layers whose weights are in float."""
         return tuple(layer.name for layer in self.layers if layer.in_float)
+
+    @property
+    def gated_layers(self) -> tuple[str, ...]:
+        """Names of the layers that the fidelity gate has put in float."""
+        return tuple(layer.name for layer in self.layers if layer.reason == FIDELITY_GATE)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class EventLog:
             scalars["policy/bytes"] = status.emitted.size_bytes
             scalars["fidelity/relative_mean_error"] = fidelity.relative_mean_error
             scalars["fidelity/relative_max_error"] = fidelity.relative_max_error
+            scalars["fidelity/float_layers"] = len(fidelity.float_layers)
+            scalars["fidelity/refused_rungs"] = len(fidelity.refused)
             if fidelity.argmax_agreement is not None:
                 scalars["fidelity/argmax_agreement"] = fidelity.argmax_agreement
         for service, kwh in status.energy.kwh_per_service.items():

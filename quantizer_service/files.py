@@ -33,8 +33,9 @@ Tensors = dict[str, NDArray[Any]]
 def encode_tensors(checkpoint: Checkpoint) -> bytes:
     """Parameters and calibration batches as safetensors."""
     calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
+    # Not ascontiguousarray, which makes a vector of a scalar.
     return bytes(
-        save({name: np.ascontiguousarray(array) for name, array in {**checkpoint.parameters, **calibration}.items()})
+        save({name: np.asarray(array, order="C") for name, array in {**checkpoint.parameters, **calibration}.items()})
     )
 
 

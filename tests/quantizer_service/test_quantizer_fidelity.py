@@ -18,7 +18,7 @@ from policy_graphs import (
 
 from actorq.errors import InvalidInputError
 from actorq.policy import FidelityReport, PolicyGraph
-from quantizer_service.fidelity import measure
+from quantizer_service.fidelity import MAX_WEIGHT_ROWS, MIN_ROWS, measure, measured_batch, unfit
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.reference import Outputs, Reference
@@ -103,16 +103,20 @@ def test_outputs_must_be_batch_first() -> None:
     ]
     source = policy_graph(nodes, {"weight": [5, 3]})
 
-    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 64 rows.*got shape \[3, 64\]"):
+    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
         fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
 
 
-def test_a_graph_that_cannot_run_is_refused() -> None:
-    nodes = [helper.make_node("MatMul", ["observation", "weight"], ["q_values"])]
-    source = policy_graph(nodes, {"weight": [4, 3]}, ("batch", "size"))
+def test_a_policy_that_does_not_run_on_these_observations_is_refused() -> None:
+    nodes = [
+        helper.make_node("Cast", ["observation"], ["row"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["weight", "row"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [4, 3]})
+    reference = Reference(Graph.parse(source))
 
     with pytest.raises(InvalidInputError, match="FP32 policy: it does not run on the calibration batch"):
-        fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
+        reference.run(random_parameters(source, 1), {"observation": np.full((2, 5), 9, np.float32)})
 
 
 def test_a_graph_that_does_not_load_is_refused() -> None:
@@ -123,3 +127,33 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
 
     with pytest.raises(InvalidInputError, match=r"graph: ONNX Runtime .* cannot load it"):
         Reference(graph)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "taken"),
+    [
+        (256, 24 * 2048 + 2 * 2048**2 + 6 * 2048, 256),
+        (10_000, 64**2, 10_000),
+        (1_000, MAX_WEIGHT_ROWS // 500, 500),
+        (256, MAX_WEIGHT_ROWS, MIN_ROWS),
+        (20, MAX_WEIGHT_ROWS, 20),
+        (1, 0, 1),
+    ],
+)
+def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: int, weights: int, taken: int) -> None:
+    numbers = np.arange(rows)
+    batch = measured_batch({"observation": numbers[:, None], "other": -numbers[:, None]}, weights)
+
+    chosen = batch["observation"][:, 0]
+    assert len(chosen) == taken
+    assert np.array_equal(batch["other"][:, 0], -chosen)
+    assert (chosen[0], chosen[-1]) == (0, rows - 1)
+    assert len(set(np.diff(chosen))) <= 2
+    assert (np.diff(chosen) > 0).all()
+
+
+def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
+    for source, agreement in ((SOURCE, 0.0), (replace(SOURCE, discrete_actions=False), None)):
+        report = unfit((), OBSERVATIONS, source)
+        assert (report.relative_mean_error, report.relative_max_error) == (np.inf, np.inf)
+        assert (report.argmax_agreement, report.passed, report.observations) == (agreement, False, 64)
