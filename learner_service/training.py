@@ -18,9 +18,11 @@ from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.checkpoint import LearnerState
+from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
+from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
     PrioritizedSampler,
     RateLimiter,
@@ -43,6 +45,7 @@ class Training:
     intake: Intake
     publisher: Publisher
     trainer: Trainer
+    quantization_aware: QuantizationAware
     rng: np.random.Generator
 
     def start(self, graph: PolicyGraph) -> None:
@@ -63,6 +66,7 @@ class Training:
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
+                "quantization_aware": self.quantization_aware.state(),
             },
         )
 
@@ -118,12 +122,15 @@ def _assemble(
     values = state.values if state else {}
     publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=values.get("version", 0) + 1)
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
-    if state is not None:
-        _restore(state, algorithm, replay, intake, rng)
-    intake.account_for(replay.total_transitions)
     graph = export_policy_graph(algorithm.policy, spec)
-    trainer = Trainer(config, algorithm, replay, publisher, save, updates=state.updates if state else 0)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, rng), graph
+    after = config.learner.quantization_aware_after
+    starts_at = None if after is None else after * config.max_environment_steps
+    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+    if state is not None:
+        _restore(state, algorithm, replay, intake, aware, rng)
+    intake.account_for(replay.total_transitions)
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, updates=state.updates if state else 0)
+    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
 
 def _open_replay(
@@ -143,7 +150,12 @@ def _open_replay(
 
 
 def _restore(
-    state: LearnerState, algorithm: Algorithm, replay: ReplayBuffer, intake: Intake, rng: np.random.Generator
+    state: LearnerState,
+    algorithm: Algorithm,
+    replay: ReplayBuffer,
+    intake: Intake,
+    quantization_aware: QuantizationAware,
+    rng: np.random.Generator,
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
@@ -155,6 +167,9 @@ def _restore(
     replay.load_state_dict(state.values["limiter"])
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])
+    # Checkpoints of before there was such a thing do not have it.
+    if "quantization_aware" in state.values:
+        quantization_aware.load_state(state.values["quantization_aware"])
 
 
 def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -1,12 +1,14 @@
 """A loaded policy computes what ONNX Runtime computes; the slot hands it over."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from actor_policies import as_policy, constant_policy, linear_policy, random_policy
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.errors import InvalidInputError
@@ -48,6 +50,29 @@ def test_its_buffers_are_bound_once() -> None:
 def test_it_keeps_its_description() -> None:
     policy = constant_policy([0.0, 1.0], version=9)
     assert OnnxPolicy(policy, VECTOR, 1).descriptor is policy.descriptor
+
+
+def test_weights_that_are_stored_in_int8_are_float_once_it_is_loaded(tmp_path: Path) -> None:
+    weights = np.array([[10, -20], [30, 40], [50, 60], [70, 127]], np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["floats"]),
+        helper.make_node("MatMul", ["observations", "floats"], ["q_values"]),
+    ]
+    arrays = {"weights": weights, "scale": np.float32(0.5)}
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [helper.make_tensor_value_info("observations", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("q_values", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    loaded = OnnxPolicy(as_policy(model.SerializeToString(), scheme="int8-weights"), VECTOR, 1)
+    np.testing.assert_allclose(loaded(np.ones((1, 4), np.float32)), weights.sum(axis=0, keepdims=True) * 0.5)
+    options = loaded._session.get_session_options()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert [node.op_type for node in onnx.load(tmp_path / "loaded.onnx").graph.node] == ["MatMul"]
 
 
 def two_inputs() -> Policy:

@@ -25,7 +25,7 @@ def policy(
     """A policy that acts, with a report of its own."""
     plain = as_policy(constant_policy([0.0, 1.0]).model, scheme=scheme)
     if scheme == "fp32":
-        layers = tuple(replace(layer, weights=FLOAT32) for layer in layers)
+        layers = tuple(replace(layer, weights=FLOAT32, reason="scheme fp32") for layer in layers)
     report = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, layers, (), passed, REFUSED if refused else ())
     return replace(plain, descriptor=replace(plain.descriptor, fidelity=report))
 
@@ -74,6 +74,11 @@ def test_what_the_gate_refused_or_made_fp32_is_no_candidate() -> None:
     assert selection.dropped["int8"] == "it is fp32: no layer is quantized"
     assert selection.dropped["int4"] == "the fidelity gate refused it"
     assert selection.held_back
+
+
+def test_layers_that_the_gate_put_in_float_for_an_earlier_version_may_come_back() -> None:
+    selection = select([policy("fp32"), policy("int8", FLOAT)], VECTOR, 1, timer=Stopwatch())
+    assert (selection.scheme, selection.held_back) == ("fp32", True)
 
 
 def test_a_scheme_with_more_layers_in_float_is_a_candidate_whose_choice_may_change() -> None:

@@ -7,6 +7,9 @@ import pytest
 
 from actorq.timing import NOISE, Clocks, fastest, time_calls
 
+# Calls longer than a turn: two to warm up, and two turns of two to see how long they are.
+BEFORE = 2 + 2 * 2
+
 
 class Machine:
     """A processor whose clock moves only when a call computes; real time goes twice as fast."""
@@ -58,7 +61,7 @@ def test_time_is_bounded_and_calls_take_turns_to_begin(machine: Machine) -> None
     time_calls(calls, budget_s=1.0, clocks=machine.clocks)
     a_round = 2 * 3 * 2e-3
     assert 0.5 <= machine.now <= 0.5 + a_round
-    turns = machine.calls[3 * 23 :]  # after warm-up and calibration; a turn is two calls
+    turns = machine.calls[3 * BEFORE :]
     rounds = ["".join(turns[i : i + 6 : 2]) for i in range(0, 18, 6)]
     assert rounds == ["abc", "bca", "cab"]
 
@@ -66,7 +69,22 @@ def test_time_is_bounded_and_calls_take_turns_to_begin(machine: Machine) -> None
 def test_very_slow_calls_are_measured_three_times(machine: Machine) -> None:
     calls = {"a": machine.call("a", lambda _: 1.0), "b": machine.call("b", lambda _: 2.0)}
     assert time_calls(calls, budget_s=0.2, clocks=machine.clocks) == pytest.approx({"a": 1.0, "b": 2.0})
-    assert machine.calls.count("a") == 23 + 2 * 3
+    assert machine.calls.count("a") == BEFORE + 2 * 3
+
+
+def test_what_cannot_be_the_fastest_is_left_out_after_six_rounds(machine: Machine) -> None:
+    times = {"slow": 3e-3, "a": 1e-3, "b": 1.1e-3}
+    calls = {name: machine.call(name, lambda _, seconds=seconds: seconds) for name, seconds in times.items()}  # type: ignore[misc]
+    assert time_calls(calls, budget_s=1.0, clocks=machine.clocks, hopeless=2.0) == pytest.approx(times)
+    assert machine.calls.count("slow") == BEFORE + 2 * 6
+    assert machine.calls.count("a") > BEFORE + 2 * 10
+    assert abs(machine.calls.count("a") - machine.calls.count("b")) <= 2
+
+
+def test_it_ends_early_when_one_is_left(machine: Machine) -> None:
+    calls = {"a": machine.call("a", lambda _: 1e-3), "b": machine.call("b", lambda _: 3e-3)}
+    assert time_calls(calls, budget_s=60.0, clocks=machine.clocks, hopeless=2.0)["a"] == pytest.approx(1e-3)
+    assert machine.calls.count("a") == machine.calls.count("b") == BEFORE + 2 * 6
 
 
 def test_a_clock_that_stands_still_makes_no_trouble() -> None:

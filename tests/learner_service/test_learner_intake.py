@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
     "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be finite"),
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
-    "another scheme": ({"spans": (PolicySpan(0, 1, "fp32"),)}, "must come from int8 policies, got 'fp32'"),
+    "another scheme": ({"spans": (PolicySpan(0, 1, "int4"),)}, "must come from int8 or fp32 policies, got 'int4'"),
     "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions must be at least 1, got 0"),
     "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
     "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner_parts import SPEC, ManualClock, open_replay, segment
+from learner_parts import SPEC, ManualClock, never_quantization_aware, open_replay, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
@@ -65,7 +65,8 @@ def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTra
     def make(save: Callable[[int], Path] | None = None, **options: Any) -> Trainer:
         algorithm = options.pop("algorithm", None) or make_algorithm(CONFIG, SPEC)
         options = {"clock": ManualClock(), **options}
-        made.append(Trainer(CONFIG, algorithm, replay, publisher, save or Saved(), **options))
+        aware = options.pop("aware", None) or never_quantization_aware()
+        made.append(Trainer(CONFIG, algorithm, replay, publisher, aware, save or Saved(), **options))
         return made[-1]
 
     yield make
