@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # Topologies whose plans are kept. A run has one; with growing and shrinking layers old ones are not needed again soon.
 _MAX_TOPOLOGIES = 4
+# Policies that a reader of another's store keeps in memory besides the newest version's.
+_MAX_SERVED = 16
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
@@ -48,8 +50,8 @@ class Emitter:
     """Emits and retains the policies of one run.
 
     config: how to quantize.
-    store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what is emitted
-    on demand is kept in memory.
+    store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what was served
+    last is kept in memory.
     """
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
@@ -128,6 +130,8 @@ class Emitter:
         if self._writable is None:
             # Kept, since the store's writer may remove the version at any time.
             self._served[version, scheme] = policy
+            while len(self._served) > _MAX_SERVED:
+                del self._served[next(iter(self._served))]
         return policy
 
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:

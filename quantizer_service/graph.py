@@ -1,5 +1,6 @@
 """A learner's policy graph, validated: what it must be, and what a checkpoint of it must hold."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,20 @@ from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.policy import PolicyGraph
+from actorq.transport.options import MAX_BLOB_BYTES
 from quantizer_service.lifting import lift_parameters
 
 # Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
 OLDEST_OPSET = 13
 # A tensor beyond it is taken for a weight, which would never be updated: observation statistics are far smaller.
 MAX_CONSTANT_BYTES = 64 * 1024
+# Of one row of all data inputs: 16 frames of 1024 x 1024 bytes. What a graph claims is allocated when it is tried.
+MAX_ROW_BYTES = 16 * 1024**2
+_ELEMENT_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    + ("float16", "float32", "float64")
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +59,7 @@ class Graph:
         """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
         model = _parsed(source.model)
         _check_constants(model)
-        try:
-            onnx.checker.check_model(model)
-        except onnx.checker.ValidationError as error:
-            raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+        _check_valid(model)
         _check_opset(model)
         values = {value.name: value for value in model.graph.input}
         count = len(source.inputs)
@@ -64,6 +70,7 @@ class Graph:
             )
         inputs = {name: _input_spec(values[name]) for name in source.inputs}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
+        _check_sizes(inputs, parameters)
         if not parameters:
             raise InvalidInputError(
                 "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
@@ -84,6 +91,7 @@ class Graph:
         """
         parsed = _parsed(model)
         _check_external(parsed)
+        _check_valid(parsed)
         parameters = lift_parameters(parsed)
         inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
         source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
@@ -145,6 +153,9 @@ def _parsed(model: bytes) -> onnx.ModelProto:
         raise InvalidInputError(
             f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
         ) from None
+    # Protobuf gives text that is none as bytes.
+    if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
+        raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
     if parsed.functions:
         # Their bodies would have to be searched for constants and layers; exporters inline them anyway.
         raise InvalidInputError(
@@ -152,6 +163,25 @@ def _parsed(model: bytes) -> onnx.ModelProto:
             "onnx.inliner.inline_local_functions"
         )
     return parsed
+
+
+def _check_valid(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:  # Of damaged models it raises more than its own ValidationError.
+        raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+
+
+def _names(graph: onnx.GraphProto) -> Iterable[object]:
+    """Every name that something here reads later."""
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (*node.input, *node.output, node.op_type, node.domain, node.name)
+        for attribute in node.attribute:
+            yield attribute.name
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _names(subgraph)
 
 
 def _check_external(model: onnx.ModelProto) -> None:
@@ -185,6 +215,15 @@ def _check_opset(model: onnx.ModelProto) -> None:
         raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
 
 
+def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
+    row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
+    if row > MAX_ROW_BYTES:
+        raise InvalidInputError(f"graph: observations of at most {MAX_ROW_BYTES} bytes are taken, got {row}")
+    weights = 4 * sum(math.prod(shape) for shape in parameters.values())
+    if weights > MAX_BLOB_BYTES:
+        raise InvalidInputError(f"graph: parameters of at most {MAX_BLOB_BYTES} bytes are taken, got {weights}")
+
+
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
@@ -198,11 +237,15 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
             f"graph: data input {value.name!r} must have fixed sizes after its batch dimension, got {sizes}; export it "
             "with the batch as its only dynamic dimension"
         )
-    try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    except KeyError:
-        raise InvalidInputError(f"graph: data input {value.name!r} must be a tensor of numbers") from None
-    return InputSpec(dtype, tuple(dim.dim_value for dim in tensor.shape.dim[1:]))
+    if tensor.elem_type not in _ELEMENT_TYPES:
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must be of booleans, integers, or floats of 16, 32 or 64 bits, got "
+            f"element type {_type_name(tensor.elem_type)}"
+        )
+    return InputSpec(
+        np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        tuple(dim.dim_value for dim in tensor.shape.dim[1:]),
+    )
 
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
@@ -211,10 +254,15 @@ def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
         raise InvalidInputError(
             f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
-            f"{onnx.TensorProto.DataType.Name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            f"{_type_name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
             "data input that was not named?"
         )
     return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _type_name(element_type: int) -> str:
+    known = element_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(element_type) if known else str(element_type)
 
 
 def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:

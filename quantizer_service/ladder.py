@@ -27,7 +27,7 @@ from quantizer_service.gate import judge, severity
 from quantizer_service.graph import Graph
 from quantizer_service.origin import Origin
 from quantizer_service.plan import Plan
-from quantizer_service.schemes.base import Emission, Options, Scheme
+from quantizer_service.schemes.base import Emission, Options, Range, Scheme
 from quantizer_service.schemes.fp32 import Fp32
 
 _log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Ladder:
         self._plans: dict[Rung, Plan] = {}
         # Those that the scheme itself leaves in float, with its reasons.
         self._unquantized: Mapping[str, str] = {}
+        self._observed: set[str] = set()
         # The rungs from the lowest to the one that passed last.
         self._path: list[Rung] = [_LOWEST]
         self._wait = FIRST_WAIT
@@ -163,7 +164,8 @@ class Ladder:
         checkpoint = origin.checkpoint
         layers: tuple[LayerReport, ...] = ()
         try:
-            emission = plan.emit(checkpoint.parameters, origin.ranges(plan.observed), origin.run_id, checkpoint.version)
+            ranges = self._ranges(origin, plan)
+            emission = plan.emit(checkpoint.parameters, ranges, origin.run_id, checkpoint.version)
             emission = replace(emission, layers=self._explained(rung, emission.layers))
             layers = emission.layers
             report = measure(emission, origin.outputs, origin.batch, self._graph.source)
@@ -175,6 +177,12 @@ class Ladder:
             return _Attempt(rung, Emission(b"", layers), report, False, str(error))
         verdict = judge(report, self._thresholds)
         return _Attempt(rung, emission, report, verdict.passed, verdict.reason)
+
+    def _ranges(self, origin: Origin, plan: Plan) -> dict[str, Range]:
+        """What the plan needs; asked for with what the plans before it needed, so that it is measured in one run."""
+        self._observed |= set(plan.observed)
+        known = origin.ranges(self._observed) if plan.observed else {}
+        return {name: known[name] for name in plan.observed}
 
     def _explained(self, rung: Rung, layers: tuple[LayerReport, ...]) -> tuple[LayerReport, ...]:
         """The layers with the gate named as the reason where it is; remembers the scheme's own reasons."""

@@ -71,15 +71,18 @@ def find_layers(graph: Graph) -> list[Layer]:
     """The layers in the order of the graph; a weight that several nodes use makes several layers of one name."""
     nodes = graph.model.graph.node
     origins = _origins(graph)
-    found = {index: origin for index, node in enumerate(nodes) if (origin := _weight_of(node, origins)) is not None}
+    matrices = {name for name, origin in origins.items() if len(graph.parameters[origin.parameter]) > 1}
+    found = {
+        index: position for index, node in enumerate(nodes) if (position := _weight_of(node, matrices)) is not None
+    }
     after, before = _after(nodes, set(found)), _before(nodes, set(found))
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in graph.model.graph.output)
     ranks = _ranks(graph)
     layers = []
-    for index, origin in found.items():
+    for index, position in found.items():
         node = nodes[index]
-        layer = _Reading(graph, index, origin, origins, uses).layer()
+        layer = _Reading(graph, index, position, origins, uses).layer()
         layers.append(
             replace(
                 layer,
@@ -115,11 +118,11 @@ def _origins(graph: Graph) -> dict[str, _Origin]:
     return origins
 
 
-def _weight_of(node: onnx.NodeProto, origins: dict[str, _Origin]) -> int | None:
+def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
     """Which input of a node is its weight; None when it has none."""
     if node.domain not in STANDARD or node.op_type not in _LAYERS:
         return None
-    return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in origins), None)
+    return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in matrices), None)
 
 
 @dataclass

@@ -3,6 +3,8 @@
 The result has the form in which learners publish: data inputs first, then every parameter by name.
 """
 
+import math
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -11,14 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
 # Their float constants say how, not what, to compute, and operators want to know them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
-    """Turn every float32 constant of more than one element into a graph input, in place, and return their values.
+    """Turn every float32 constant that may be trained into a graph input, in place, and return their values.
 
-    Constants are initializers and Constant nodes of the main graph. A batch dimension that was exported as 1 becomes
+    These are initializers and Constant nodes of the main graph of more than one element, and of one element what layers
+    and normalizations read, such as the bias of a single output. A batch dimension that was exported as 1 becomes
     free. Raises InvalidInputError for weights of another precision, and for constants that do not hold what they say.
     """
     graph = model.graph
@@ -26,9 +30,10 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     fixed = {
         name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
     }
+    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in list(node.input)[1:] if name}
     parameters, constants = {}, []
     for tensor in graph.initializer:
-        several = int(np.prod(tensor.dims, dtype=np.int64)) > 1
+        several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)
         if several and tensor.data_type in _OTHER_FLOATS:
             raise InvalidInputError(
                 f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; export the policy "

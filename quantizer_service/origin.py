@@ -1,7 +1,7 @@
 """The FP32 policy of one version: what emitted policies are made of, and what they are compared with."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field
 
 from actorq.policy import Checkpoint
 from quantizer_service.fidelity import Batch, measured_batch
@@ -22,6 +22,7 @@ class Origin:
     reference: Reference
     batch: Batch
     outputs: Outputs
+    _ranges: dict[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run_id: str, checkpoint: Checkpoint, reference: Reference) -> "Origin":
@@ -30,6 +31,9 @@ class Origin:
         batch = measured_batch(checkpoint.calibration, weights)
         return cls(run_id, checkpoint, reference, batch, reference.run(checkpoint.parameters, batch))
 
-    def ranges(self, names: Iterable[str]) -> dict[str, Range]:
-        """Lowest and highest value of each of these tensors over the whole calibration batch."""
-        return self.reference.ranges(self.checkpoint.parameters, self.checkpoint.calibration, names)
+    def ranges(self, names: Set[str]) -> dict[str, Range]:
+        """Lowest and highest value of each of these tensors over the whole calibration batch; measured once."""
+        if not names <= self._ranges.keys():
+            checkpoint = self.checkpoint
+            self._ranges.update(self.reference.ranges(checkpoint.parameters, checkpoint.calibration, names))
+        return {name: self._ranges[name] for name in names}

@@ -1,10 +1,8 @@
 """The plan of a scheme for a topology: everything about emitting a policy that does not depend on the weights."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import onnx
 from numpy.typing import NDArray
 
 from quantizer_service.graph import Graph
@@ -33,12 +31,5 @@ class Plan:
         parameters.
         """
         self.graph.check_parameters(parameters)
-        emission = self._plan.emit(parameters, ranges)
-        metadata = _metadata(run_id=run_id, version=str(version), scheme=self.scheme)
-        return replace(emission, model=emission.model + metadata)
-
-
-def _metadata(**properties: str) -> bytes:
-    # Parsing two concatenated messages merges them, so the metadata need not be set in a model that is kept.
-    entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in properties.items()]
-    return onnx.ModelProto(metadata_props=entries).SerializeToString()
+        metadata = {"run_id": run_id, "version": str(version), "scheme": self.scheme}
+        return self._plan.emit(parameters, ranges, metadata)

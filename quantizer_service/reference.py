@@ -51,7 +51,7 @@ class Reference:
         calibration: Mapping[str, NDArray[Any]],
         names: Iterable[str],
     ) -> dict[str, Range]:
-        """Lowest and highest value of each of these tensors of the graph over the batch."""
+        """Lowest and highest finite value of each of these tensors of the graph over the batch."""
         wanted = frozenset(names)
         if not wanted:
             return {}
@@ -67,7 +67,13 @@ class Reference:
             reason = " ".join(str(error).split())[:300]
             raise InvalidInputError(f"FP32 policy: it does not run on the calibration batch: {reason}") from None
         values |= {name: feeds[name] for name in wanted & feeds.keys()}
-        return {name: (float(array.min()), float(array.max())) for name, array in values.items()}
+        return {name: _range(array) for name, array in values.items()}
+
+
+def _range(array: NDArray[Any]) -> Range:
+    # A hidden value may overflow where the outputs do not, before a tanh.
+    finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
 def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:

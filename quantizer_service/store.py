@@ -34,9 +34,9 @@ class PolicyStore(PolicyReader):
     """The versions of one run in a directory that this object alone writes, until `close`.
 
     The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
-    evaluation, and for good each whose number is a multiple of `retain_every`, none when that is 0. Only the last kind
-    grows with the run: by one version, which is its FP32 tensors and what was emitted of them, in every so many. What
-    is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
+    evaluation, and for good the first at or above each multiple of `retain_every`, none when that is 0. Only the last
+    kind grows with the run: by one version, its FP32 tensors and what was emitted of them, in every so many. What is
+    damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
     """
 
     def __init__(self, directory: Path, retain_newest: int, retain_best: int, retain_every: int = 0) -> None:
@@ -132,9 +132,7 @@ class PolicyStore(PolicyReader):
             (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
         ]
         best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        every = self._retain_every
-        regular = [version for version in self._entries if every and version % every == 0]
-        for version in self._entries.keys() - {*newest, *best, *regular}:
+        for version in self._entries.keys() - {*newest, *best, *self._regular()}:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             with _writing(folder):
@@ -143,6 +141,16 @@ class PolicyStore(PolicyReader):
                 shutil.rmtree(removed)
             del self._entries[version]
         self._drop_unused_graphs()
+
+    def _regular(self) -> Iterable[int]:
+        """The first version at or above each multiple of `retain_every`: numbers may be left out, as when the quantizer
+        was away."""
+        if not self._retain_every:
+            return ()
+        first: dict[int, int] = {}
+        for version in sorted(self._entries):
+            first.setdefault(version // self._retain_every, version)
+        return [version for multiple, version in first.items() if multiple]
 
     def _drop_unused_graphs(self) -> None:
         used = {entry.topology for entry in self._entries.values()}

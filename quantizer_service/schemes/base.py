@@ -18,8 +18,8 @@ class Options:
     """What is asked of a plan besides its scheme.
 
     ends: quantize the first and last layers too.
-    per_tensor_error: relative error of a layer's weights, as a Frobenius norm, up to which one scale for all of its
-        channels is good enough; 0 gives each channel its own.
+    per_tensor_error: relative error of a layer's weights, as a Frobenius norm for each channel, root mean square over
+        them, up to which one scale for all of its channels is good enough; 0 gives each channel its own.
     keep_float: names of layers that must stay in float.
     """
 
@@ -47,11 +47,14 @@ class SchemePlan(Protocol):
         """Names of the graph's tensors whose ranges `emit` needs; empty for schemes that find them at run time."""
         ...
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         """An ONNX model with the parameters inside and the data inputs as its only inputs.
 
         parameters: float32, checked against the graph by the caller.
         ranges: of the tensors in `observed`, over recent observations.
+        metadata: what the model says of itself, as its metadata_props.
         """
         ...
 

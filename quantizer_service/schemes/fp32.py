@@ -29,5 +29,7 @@ class _Fp32Plan:
         selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
         self._layers = selection.report({})
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
-        return Emission(self._skeleton.fill(parameters), self._layers)
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
+        return Emission(self._skeleton.fill(parameters, metadata), self._layers)

@@ -68,12 +68,14 @@ class _Int4Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int4", "scale")]
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         values = dict(parameters)
         for held, layer in self._forms.items():
             weight = units_first(layer, parameters)
             values[f"{held}:int4"], values[f"{held}:scale"] = quantize_int4(weight, _block(layer.inputs))
-        return Emission(self._skeleton.fill(values), self._layers)
+        return Emission(self._skeleton.fill(values, metadata), self._layers)
 
 
 def _block(inputs: int) -> int:

@@ -64,11 +64,13 @@ class _Int8Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int8", "scale")]
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         values, forms = dict(parameters), {}
         for held, layer in self._forms.items():
             weight = quantize_int8(units_first(layer, parameters), self._per_tensor_error)
             # The operator takes [K, N].
             values[f"{held}:int8"], values[f"{held}:scale"] = transposed(weight.values), weight.scale
             forms[layer.name] = weight.form
-        return Emission(self._skeleton.fill(values), self._selection.report(forms))
+        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))

@@ -6,14 +6,17 @@ clipping at the lowest integer. Observations that are uint8 themselves are taken
 that reads them needs not stay in float. Everything else is float, with a QuantizeLinear where a layer begins.
 
 What ONNX Runtime computes, bit for bit (a test compares): with [low, high] the range of a tensor over the calibration
-batch, widened to hold 0, all in float32 but for the sums,
+batch, in float64
 
-    high, low = MARGIN * high, MARGIN * low
-    s = (high - low) / 255, or 1 where that is below the smallest normal float32
-    z = rint(-low / s)                                         0 after a Relu
-    q(x) = clip(rint(x / s) + z, 0, 255)
+    low  = MARGIN * min(0, low), high = MARGIN * max(0, high)
+    s    = float32((high - low) / 255), or 1 where that is below the smallest normal float32
+    z    = rint(-low / s)                                      so 0 after a Relu
+    q(x) = clip(rint(x / s) + z, 0, 255)                       in float32
 
-for the input x of a layer, W int8 and s_W as schemes.weights.quantize_int8 gives them, and b its bias,
+where low and high do not go beyond what the operator before can give: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax,
+-alpha for Elu;
+and with x the input of a layer, W int8 and s_W as schemes.weights.quantize_int8 gives them, b its bias, in float32 but
+for the sums,
 
     c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
     acc = sum_k (q_x - z_x) W + c                              int32, exact
@@ -27,6 +30,7 @@ to 2.4, with its ranges from calibration instead of training; ranges as minimum 
 Values beyond the calibrated range are clipped, which the margin makes rarer. See docs/schemes.md for what it is worth.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +50,7 @@ from quantizer_service.schemes.uint8 import MOVING, Site, Uint8Tensors, frames
 from quantizer_service.schemes.weights import quantize_int8
 
 # How much further than the calibration batch activations may go before they are clipped.
-MARGIN = 1.25
+MARGIN = 1.5
 _DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
 _TINY = np.finfo(np.float32).tiny
@@ -62,15 +66,13 @@ class Int8Static:
         return _Int8StaticPlan(graph, options)
 
 
-def activation_scale(value_range: Range) -> tuple[np.float32, np.uint8]:
-    """Scale and zero point of a tensor with values in this range; the module says how."""
-    low, high = (
-        np.float32(MARGIN) * np.float32(bound) for bound in (min(0.0, value_range[0]), max(0.0, value_range[1]))
-    )
-    scale = (high - low) / np.float32(255)
-    if not _TINY <= scale < np.inf:
+def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
+    """Scale and zero point of a tensor whose values were seen in one range and cannot leave another; see the module."""
+    low, high = max(MARGIN * min(0.0, seen[0]), bounds[0]), min(MARGIN * max(0.0, seen[1]), bounds[1])
+    scale = np.float32(min((high - low) / 255, float(np.finfo(np.float32).max)))
+    if scale < _TINY:
         return np.float32(1), np.uint8(0)
-    return scale, np.uint8(np.clip(np.rint(-low / scale), 0, 255))
+    return scale, np.uint8(np.clip(np.rint(-low / float(scale)), 0, 255))
 
 
 class _Int8StaticPlan:
@@ -97,17 +99,21 @@ class _Int8StaticPlan:
     def observed(self) -> tuple[str, ...]:
         return tuple(site.name for site in self._rewriting.sites.values() if site.scale is None)
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
             scale, zero_point = (
-                activation_scale(ranges[site.name]) if site.scale is None else (np.float32(site.scale), np.uint8(0))
+                activation_scale(ranges[site.name], site.bounds)
+                if site.scale is None
+                else (np.float32(site.scale), np.uint8(0))
             )
             values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
         for layer in self._selection.layers:
             input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
             forms[layer.name] = self._quantize(layer, parameters, input_scale, values)
-        return Emission(self._skeleton.fill(values), self._selection.report(forms))
+        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
 
     def _quantize(
         self,
@@ -209,7 +215,7 @@ class _Rewriting:
         self._leave(target)
 
     def _quantized(self, tensor: str) -> _Held:
-        held = self._held[tensor] = _Held(f"{tensor}:uint8", tensor, Site(tensor))
+        held = self._held[tensor] = _Held(f"{tensor}:uint8", tensor, Site(tensor, bounds=self._uint8.bounds(tensor)))
         inputs = [tensor, *self._map(held)]
         self.nodes.append(helper.make_node("QuantizeLinear", inputs, [held.name], name=f"{tensor}:quantize"))
         return held

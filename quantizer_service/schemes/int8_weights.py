@@ -48,9 +48,11 @@ class _Int8WeightsPlan:
         tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
         self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range]) -> Emission:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
         for name, axis in self._channels.items():
             weight = quantize_int8(parameters[name].swapaxes(0, axis))
             values[f"{name}:int8"], values[f"{name}:scale"] = weight.values.swapaxes(0, axis), weight.scale
-        return Emission(self._skeleton.fill(values), self._layers)
+        return Emission(self._skeleton.fill(values, metadata), self._layers)

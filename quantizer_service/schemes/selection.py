@@ -46,10 +46,11 @@ def select(
     Raises InvalidInputError when `options.keep_float` names what is no layer.
     """
     layers = find_layers(graph)
+    weights = {layer.weight for layer in layers}
     reasons: dict[str, str] = {}
     for node in graph.model.graph.node:
         for name in reads(node):
-            if len(graph.parameters.get(name, ())) > 1:
+            if name in weights or _is_matrix(graph.parameters.get(name, ())):
                 reasons.setdefault(layer_name(name), NOT_A_LAYER)
     if unknown := sorted(options.keep_float - reasons.keys()):
         raise InvalidInputError(f"keep_float: expected names among {list(reasons)}, got {unknown}")
@@ -63,6 +64,11 @@ def select(
 def unfit_for_linear(layer: Layer) -> str:
     """Why a scheme that quantizes linear layers only cannot quantize this one."""
     return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    # A bias or a mean may well be [1, N].
+    return sum(size > 1 for size in shape) > 1
 
 
 def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: bool) -> str:

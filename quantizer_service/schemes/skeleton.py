@@ -65,8 +65,8 @@ class Skeleton:
         model.ClearField("graph")
         self._frame = model.SerializeToString(deterministic=True)
 
-    def fill(self, values: Mapping[str, NDArray[Any]]) -> bytes:
-        """The model with a value in every slot, of any dtype and shape that its nodes take."""
+    def fill(self, values: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+        """The model with a value in every slot, of any dtype and shape that its nodes take, and these properties."""
         # Written by hand, since setting and serializing messages copies each weight twice more.
         parts: list[bytes | memoryview] = []
         size = len(self._graph)
@@ -74,13 +74,14 @@ class Skeleton:
             head, data = _initializer(name, values[name])
             parts += (head, data)
             size += len(head) + data.nbytes
-        return b"".join((self._frame, bytes([_GRAPH]), _varint(size), self._graph, *parts))
+        entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+        properties = onnx.ModelProto(metadata_props=entries).SerializeToString()
+        return b"".join((self._frame, properties, bytes([_GRAPH]), _varint(size), self._graph, *parts))
 
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
     """A tensor as a graph's initializer: what comes before its values, and them."""
-    # Of no dimensions stays of no dimensions, which np.ascontiguousarray would change.
-    array = np.require(value, requirements="C")
+    array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
     data = array.reshape(-1).view(np.uint8).data
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
     head = tensor.SerializeToString(deterministic=True) + bytes([_RAW_DATA]) + _varint(data.nbytes)

@@ -1,5 +1,6 @@
 """Which tensors of a graph are in uint8 between quantized layers, and which inputs are so from the start."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from onnx import TensorProto, numpy_helper
 
 from quantizer_service.graph import Graph
 from quantizer_service.layers import CONVOLUTION, STANDARD, Layer, attributes_of, reads
+from quantizer_service.schemes.base import Range
 
 # They move or choose values, so they do to uint8 what they do to float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
 _RELU = "Relu"
+# Of activation functions: what saturates needs no margin.
+_BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,12 @@ class Site:
 
     name: of the tensor whose range gives it.
     scale: a fixed scale with the zero point 0, for inputs that are uint8 themselves; None when the range gives it.
+    bounds: beyond which the tensor has no values, whatever was seen.
     """
 
     name: str
     scale: float | None = None
+    bounds: Range = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Uint8Tensors:
                 self._readers[name].append(index)
         self._outputs = {value.name for value in graph.model.graph.output}
         self._products = {layer.nodes[0]: layer for layer in layers}
+        self._makers = {name: node for node in self._nodes for name in node.output}
         self.inputs = frames(graph)
         self.stretches: dict[str, Stretch] = {}
         for layer in layers:
@@ -63,6 +70,18 @@ class Uint8Tensors:
             # A linear layer can give float instead, without another rounding.
             if layer.kind == CONVOLUTION or not stretch.exits:
                 self.stretches[layer.output] = stretch
+
+    def bounds(self, tensor: str) -> Range:
+        """Beyond which a tensor has no values, as far as the operator that makes it tells."""
+        node = self._makers.get(tensor)
+        while node is not None and _moves(node):
+            node = self._makers.get(node.input[0])
+        if node is None or node.domain not in STANDARD:
+            return -math.inf, math.inf
+        if node.op_type == "Elu":
+            alpha = attributes_of(node).get("alpha", 1.0)
+            return (-abs(alpha) if isinstance(alpha, float) else -math.inf), math.inf
+        return _BOUNDS.get(node.op_type, (-math.inf, math.inf))
 
     def _stretch(self, layer: Layer) -> Stretch:
         tensor, tensors, relu = layer.output, {layer.output}, False

@@ -150,9 +150,10 @@ def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _chunks(rows: NDArray[np.float32]) -> Iterator[slice]:
-    for start in range(0, len(rows), _step(rows)):
-        yield slice(start, start + _step(rows))
+    step = _step(rows)
+    for start in range(0, len(rows), step):
+        yield slice(start, start + step)
 
 
 def _step(rows: NDArray[np.float32]) -> int:
-    return max(1, _CHUNK // max(1, rows.shape[1]))
+    return int(max(1, _CHUNK // max(1, rows.shape[1])))

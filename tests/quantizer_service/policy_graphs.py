@@ -1,5 +1,6 @@
 """Policy graphs as learners publish them, and checkpoints of them, for the tests of this room."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -33,8 +34,8 @@ def policy_graph(
     kind = TensorProto.UINT8 if pixels else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info("observation", kind, observation)]
     further = more_inputs or {}
-    for name, shape in (*further.items(), *parameters.items()):
-        inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in further.items()]
+    inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in parameters.items()]
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", f"units of {name}"])
         for name in (output, *more_outputs)
@@ -287,7 +288,7 @@ def random_parameters(source: PolicyGraph, seed: int) -> Tensors:
     rng = np.random.default_rng(seed)
     shapes = Graph.parse(source).parameters
     return {
-        name: (rng.standard_normal(shape) / np.sqrt(max(shape[0], np.prod(shape[1:])))).astype(np.float32)
+        name: (rng.standard_normal(shape) / np.sqrt(max(shape[0], math.prod(shape[1:])))).astype(np.float32)
         for name, shape in shapes.items()
     }
 

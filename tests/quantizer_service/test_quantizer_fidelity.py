@@ -103,16 +103,20 @@ def test_outputs_must_be_batch_first() -> None:
     ]
     source = policy_graph(nodes, {"weight": [5, 3]})
 
-    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 64 rows.*got shape \[3, 64\]"):
+    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
         fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
 
 
-def test_a_graph_that_cannot_run_is_refused() -> None:
-    nodes = [helper.make_node("MatMul", ["observation", "weight"], ["q_values"])]
-    source = policy_graph(nodes, {"weight": [4, 3]}, ("batch", "size"))
+def test_a_policy_that_does_not_run_on_these_observations_is_refused() -> None:
+    nodes = [
+        helper.make_node("Cast", ["observation"], ["row"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["weight", "row"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [4, 3]})
+    reference = Reference(Graph.parse(source))
 
     with pytest.raises(InvalidInputError, match="FP32 policy: it does not run on the calibration batch"):
-        fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
+        reference.run(random_parameters(source, 1), {"observation": np.full((2, 5), 9, np.float32)})
 
 
 def test_a_graph_that_does_not_load_is_refused() -> None:
@@ -128,7 +132,7 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rows", "weights", "taken"),
     [
-        (256, 3 * 2048**2 * 2 // 3, 256),
+        (256, 24 * 2048 + 2 * 2048**2 + 6 * 2048, 256),
         (10_000, 64**2, 10_000),
         (1_000, MAX_WEIGHT_ROWS // 500, 500),
         (256, MAX_WEIGHT_ROWS, MIN_ROWS),

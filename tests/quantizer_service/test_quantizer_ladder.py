@@ -2,11 +2,23 @@
 
 import logging
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
-from policy_graphs import Tensors, checkpoint, fp32_outputs, mlp, outputs_of, random_observations, random_parameters
+from policy_graphs import (
+    GRAPHS,
+    Tensors,
+    all_outputs_of,
+    checkpoint,
+    fp32_outputs,
+    mlp,
+    outputs_of,
+    random_inputs,
+    random_observations,
+    random_parameters,
+)
 from ruined_policies import DEEP, INNER, dead_observations, deep_parameters
 
 from actorq.config import GateConfig
@@ -182,6 +194,28 @@ def test_worse_policies_climb_on_from_where_they_are() -> None:
     assert [rung.float_layers for rung in report.refused] == [("layers.0", "layers.2", "layers.4")]
 
 
+@pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_any_policy_graph_climbs_rung_by_rung_and_at_last_is_what_the_learner_has(name: str, scheme: str) -> None:
+    source = strict(GRAPHS[name])
+    climber = Climber(scheme, source, GateConfig(max_mean_error=1e-12, max_error=1e-12))
+    parameters, inputs = random_parameters(source, 1), random_inputs(climber.graph)
+
+    emission, report = climber.emit(parameters, inputs)
+
+    heights = [len(rung.float_layers) for rung in report.refused]
+    assert heights == sorted(set(heights))
+    assert report.passed
+    in_float = len(report.float_layers) == len(report.layers)
+    # What only other outputs come from makes no difference to the action, which the gate looks at.
+    assert in_float or report.relative_max_error == 0
+    expected = climber.reference.run(parameters, inputs)
+    for output, values in islice(
+        zip(all_outputs_of(emission.model, inputs), expected.values(), strict=True), None if in_float else 1
+    ):
+        assert np.allclose(output.reshape(values.shape), values, rtol=1e-4, atol=1e-5)
+
+
 def test_discrete_actions_are_judged_by_agreement() -> None:
     climber = Climber(thresholds=GateConfig(min_agreement=0.95))
     report = climber.report("layers.1", "layers.3")
@@ -237,6 +271,26 @@ def test_a_version_that_passes_is_emitted_and_run_once(monkeypatch: pytest.Monke
     climber.report()
 
     assert calls == ["reference", "measure"]
+
+
+@pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
+def test_ranges_are_measured_at_most_once_a_version_however_far_it_climbs(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climber = Climber(scheme, strict())
+    climber.report("layers.1")
+    calls: list[int] = []
+    ranges = Reference.ranges
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(climber.version)
+        return ranges(*arguments)
+
+    monkeypatch.setattr(Reference, "ranges", counted)
+    for ruined in (ALL_LAYERS, (), ("layers.2",)):
+        climber.report(*ruined)
+
+    assert len(calls) == len(set(calls))
 
 
 def test_deep_policies_try_and_measure_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:

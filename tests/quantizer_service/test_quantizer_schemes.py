@@ -20,8 +20,8 @@ from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
 from quantizer_service.schemes import SCHEMES, Options, scheme_named
 
-# Largest |emitted - fp32| relative to the range of the FP32 outputs, for the graphs of policy_graphs: about half as much
-# again as the worst of them has. They have random weights, 32 units and observations that were not calibrated with.
+# Largest |emitted - fp32| relative to the range of the FP32 outputs, for the graphs of policy_graphs with random
+# weights, on observations that were not calibrated with: about half as much again as the worst of them has.
 RELATIVE_ERROR_BOUND = {"fp32": 1e-5, "int8-weights": 0.025, "int8": 0.04, "int8-static": 0.06, "int4": 0.25}
 FORMS = {
     "fp32": {FLOAT32},

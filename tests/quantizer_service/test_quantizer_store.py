@@ -1,6 +1,7 @@
 import hashlib
 import json
 import logging
+import math
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Polic
         (LayerReport("layers.0", "float32", "first layer"),),
         (OutputError("q_values", (0.1,), (0.2,)),),
         False,
-        (RefusedRung((), 0.5, 0.6, None),),
+        (RefusedRung((), math.inf, math.inf, None), RefusedRung(("layers.0",), 0.5, 0.6, 0.7)),
     )
     digest = hashlib.sha256(model).digest()
     return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
@@ -133,6 +134,14 @@ def test_every_nth_version_is_kept_for_good_besides(tmp_path: Path) -> None:
     assert retained(store) == retained(read(tmp_path)) == [15, 14, 13, 12, 8, 4, 2]
 
 
+def test_the_next_version_stands_for_an_nth_that_never_came(tmp_path: Path) -> None:
+    store = filled(tmp_path, 3, every=4)
+    for version in (5, 6, 7, 8, 9, 14, 15, 20, 21, 22, 23):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+
+    assert retained(store) == [23, 22, 21, 20, 14, 8, 5]
+
+
 def test_versions_that_were_kept_for_good_stay_until_the_next_retention_under_other_settings(tmp_path: Path) -> None:
     filled(tmp_path, 9, every=2).close()
     store = opened(tmp_path, every=3)
@@ -140,7 +149,7 @@ def test_versions_that_were_kept_for_good_stay_until_the_next_retention_under_ot
 
     store.add_version(checkpoint(SOURCE, 10), [policy(10)])
 
-    assert retained(store) == [10, 9, 8, 6]
+    assert retained(store) == [10, 9, 8, 6, 4]
 
 
 def test_graphs_that_no_retained_version_has_are_dropped_but_for_the_newest(tmp_path: Path) -> None:
