@@ -86,7 +86,7 @@ class Ladder:
     def emit(self, origin: Origin) -> tuple[Emission, FidelityReport]:
         """Emit a version at the first rung that passes, and report on it and on those that did not.
 
-        Raises InvalidInputError when the policy cannot be run even in float; then the ladder is as it was.
+        Raises InvalidInputError when the policy cannot be run even in float; then the ladder stays at its rung.
         """
         refused: list[RefusedRung] = []
         self._unchanged += 1
