@@ -26,13 +26,13 @@ from learner_service.straight_through import (
     Layer,
     LinearProduct,
     Product,
-    QuantizedProduct,
     RoundedActivations,
     RoundedParameter,
     RoundedWeight,
     Weights,
     int4_weight,
     int8_blocks,
+    quantized_product,
 )
 
 _log = logging.getLogger(__name__)
@@ -191,9 +191,7 @@ class _Dynamic(_FakeLayer):
     def forward(self, x: Tensor) -> Tensor:
         x = x if self._padding is None else functional.pad(x, *self._padding)
         parameters = self.module.weight, self.module.bias
-        how = self.source, self.grid, self.outputs, self._product
-        y: Tensor = QuantizedProduct.apply(x, *parameters, *how)  # type: ignore[no-untyped-call]
-        return y
+        return quantized_product(x, *parameters, self.source, self.grid, self.outputs, self._product)
 
     def _least(self) -> Tensor | None:
         return None

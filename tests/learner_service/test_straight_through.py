@@ -12,12 +12,12 @@ from learner_service.straight_through import (
     Layer,
     LinearProduct,
     Product,
-    QuantizedProduct,
     RoundedParameter,
     RoundedWeight,
     Weights,
     int4_weight,
     int8_blocks,
+    quantized_product,
 )
 
 
@@ -109,7 +109,7 @@ def test_a_product_and_its_gradients_are_those_of_the_rounded_layer(what: str, p
     x = torch.randn(shape, requires_grad=True)
     gradient = torch.randn(layer(x).shape)
 
-    y = QuantizedProduct.apply(x, layer.weight, layer.bias, source, inputs, rounded_outputs, product)  # type: ignore[no-untyped-call]
+    y = quantized_product(x, layer.weight, layer.bias, source, inputs, rounded_outputs, product)
     leaves = [leaf for leaf in (x, layer.weight, layer.bias) if leaf is not None]
     ours = torch.autograd.grad(y, leaves, gradient)
 
@@ -141,8 +141,8 @@ def test_only_the_gradients_that_are_wanted_are_computed() -> None:
     layer = nn.Linear(3, 2).requires_grad_(False)
     source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel=True))
     x = torch.randn(4, 3, requires_grad=True)
-    y = QuantizedProduct.apply(x, layer.weight, layer.bias, source, None, None, LinearProduct())  # type: ignore[no-untyped-call]
-    y.sum().backward()
+    y = quantized_product(x, layer.weight, layer.bias, source, None, None, LinearProduct())
+    torch.autograd.backward(y.sum())
     assert x.grad is not None
     assert layer.weight.grad is None
 
@@ -158,9 +158,9 @@ def test_a_weight_is_rounded_once_between_two_backward_passes() -> None:
     for updates in range(1, 4):
         for _ in range(2):
             with torch.no_grad():
-                QuantizedProduct.apply(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())  # type: ignore[no-untyped-call]
-        y = QuantizedProduct.apply(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())  # type: ignore[no-untyped-call]
-        y.sum().backward()
+                quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
+        y = quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
+        torch.autograd.backward(y.sum())
         with torch.no_grad():
             layer.weight += 1.0
         assert len(rounded) == updates
