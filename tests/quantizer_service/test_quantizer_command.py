@@ -246,7 +246,7 @@ def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: p
         (("--scheme", "int3"), "setting 'scheme': value should be 'fp32'"),
         (("--batch", "0"), "setting 'batch': value should be greater than 0"),
         (("--gate.min-agreement", "2"), "setting 'gate.min_agreement': value should be less than or equal to 1"),
-        (("--action-spans", "2,2"), "action spans: expected one for each of the 3 components"),
+        (("--action-spans", "2,2"), "expected an action span for each of the 3 components"),
     ],
 )
 def test_wrong_flags_get_a_line(
