@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _BLOCKS = (128, 64, 32, 16)
 # Of quantizer_service.schemes.int8_static: how much further than on the calibration batch activations may go before
 # they are clipped, and the highest number for a bias.
-_MARGIN = 1.25
+_MARGIN = 1.5
 _LARGEST_BIAS = 2.0**30
 
 
@@ -122,8 +122,10 @@ class FakeQuantization:
 
         def note(site: RangeOf) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
             def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                low, high = torch.aminmax(output if site.output else inputs[0])
-                grids[site] = Grid.over(0.0 if site.relu else _MARGIN * low.item(), _MARGIN * high.item())
+                low, high = (float(value) for value in torch.aminmax(output if site.output else inputs[0]))
+                # What saturates, as tanh does, is not given a margin beyond.
+                lowest, highest = max(_MARGIN * low, site.bounds[0]), min(_MARGIN * high, site.bounds[1])
+                grids[site] = Grid.calibrated(0.0 if site.relu else lowest, highest)
 
             return hook
 

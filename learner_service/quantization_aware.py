@@ -92,9 +92,12 @@ class QuantizationAware:
         with self._lock:
             newest = self._newest
         if newest is not None and newest != self._followed:
+            before = self._fake.layers
             self._fake.follow(*newest)
             self._followed, self._calibrated = newest, False
-            _log.info("training follows %s: %s", newest[0], ", ".join(self._fake.layers) or "no layer is quantized")
+            # How their weights are held may change with every version.
+            if self._fake.layers != before:
+                _log.info("training follows %s: %s", newest[0], ", ".join(self._fake.layers) or "no layer is quantized")
         if not self._fake.layers:
             return False
         if not self._calibrated and self._calibration is not None:

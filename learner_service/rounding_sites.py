@@ -4,6 +4,7 @@ Between two quantized layers everything stays in uint8, so that a layer rounds i
 values have after a Relu if there is one, and the next layer takes them as they are. docs/schemes.md has the whole rule.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from actorq.policy import PolicyGraph
 
 # They move or choose values, so that they do to uint8 what they do to float.
 _MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
+# Of activation functions that saturate.
+_BOUNDS = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 _LINEAR, _CONVOLUTION = ("Gemm", "MatMul"), "Conv"
 
 
@@ -28,11 +31,15 @@ class Fixed:
 
 @dataclass(frozen=True)
 class RangeOf:
-    """The range of a layer's input or output; `relu`: of that output after a Relu."""
+    """The range of a layer's input or output; `relu`: of that output after a Relu.
+
+    bounds: beyond which there are no values, whatever was seen.
+    """
 
     layer: str
     output: bool = False
     relu: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
 
 Site = Fixed | RangeOf
@@ -77,7 +84,8 @@ class _Graph:
             layer = self._layer(node)
             if layer in self._quantized:
                 site, tensors = self._output(node, layer)
-                found[layer] = Sites(held.get(node.input[0], RangeOf(layer)), site)
+                own = RangeOf(layer, bounds=self._bounds(node.input[0]))
+                found[layer] = Sites(held.get(node.input[0], own), site)
                 held |= {} if site is None else dict.fromkeys(tensors, site)
             elif node.input and isinstance(frames := held.get(node.input[0]), Fixed):
                 scale = self._scale_of_frames(node, frames.scale)
@@ -129,6 +137,15 @@ class _Graph:
                 elif self._layer(reader) not in self._quantized or reader.input[0] != tensor:
                     in_float = True
         return in_float
+
+    def _bounds(self, tensor: str) -> tuple[float, float]:
+        """Beyond which a tensor has no values, as far as the activation function that makes it tells."""
+        node = self._makers.get(tensor)
+        while node is not None and node.op_type in _MOVING:
+            node = self._makers.get(node.input[0])
+        if node is not None and node.op_type == "Elu":
+            return -next((abs(value.f) for value in node.attribute if value.name == "alpha"), 1.0), math.inf
+        return _BOUNDS.get(node.op_type if node is not None else "", (-math.inf, math.inf))
 
     def _scale_of_frames(self, node: onnx.NodeProto, scale: float) -> float | None:
         """What the integers of a uint8 input stand for after a node; None when it computes something else."""

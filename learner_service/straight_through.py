@@ -27,7 +27,7 @@ Layer = nn.Linear | nn.Conv1d | nn.Conv2d
 
 _WEIGHT_LEVELS = 127.0
 _ACTIVATION_LEVELS = 255.0
-_TINY = float(np.finfo(np.float32).tiny)
+_TINY, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def _float32(value: float) -> float:
@@ -59,6 +59,15 @@ class Grid:
             return cls(1.0, 0.0)
         # round() is half to even too; it may be one too many where the scale was rounded down.
         return cls(scale, -float(min(round(_float32(-first / scale)), 255)))
+
+    @classmethod
+    def calibrated(cls, low: float, high: float) -> "Grid":
+        """As `over`, but computed in float64 and rounded to float32 last: int8-static of quantizer_service.schemes."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        scale = _float32(min((high - low) / _ACTIVATION_LEVELS, _LARGEST))
+        if not scale >= _TINY:
+            return cls(1.0, 0.0)
+        return cls(scale, -float(min(round(-low / scale), 255)))
 
     @classmethod
     def of(cls, activations: Tensor) -> "Grid":
