@@ -229,12 +229,15 @@ class Actor:
             self._act(self._spec, membership, self._uploader)
 
     def _act(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
-        run, count = membership.run, len(membership.epsilons)
+        run, count = membership.run, membership.run.environments_per_actor
+        assert membership.exploration is not None
         seeds = np.random.SeedSequence(membership.seed).generate_state(2)
         environment_seed, exploration_seed = (int(seed) for seed in seeds)
         if not spec.discrete_actions:
             raise UserError(f"environment {spec.environment_id}: this version acts on discrete actions only")
-        explore = EpsilonGreedy(membership.epsilons, spec.discrete_actions, np.random.default_rng(exploration_seed))
+        explore = EpsilonGreedy(
+            membership.exploration.epsilons, spec.discrete_actions, np.random.default_rng(exploration_seed)
+        )
         environments = Environments(run.environment_id, count)
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes)
         self._rollout = Rollout(environments, spec, self._slot, explore, length, environment_seed % 2**31)

@@ -112,10 +112,12 @@ def _make(environment_id: str) -> gymnasium.Env[Any, Any]:
 
 
 def _array_spec(space: spaces.Box) -> ArraySpec:
-    low, high = float(space.low.min()), float(space.high.max())
-    return ArraySpec(
-        shape=tuple(space.shape),
-        dtype=space.dtype.name,
-        low=low if np.isfinite(low) else None,
-        high=high if np.isfinite(high) else None,
-    )
+    return ArraySpec(tuple(space.shape), space.dtype.name, _bound(space.low), _bound(space.high))
+
+
+def _bound(values: NDArray[Any]) -> tuple[float, ...]:
+    """One value where all are equal, else all of them; empty where one is infinite."""
+    if not np.isfinite(values).all():
+        return ()
+    distinct = np.unique(values)
+    return tuple(map(float, distinct if distinct.size == 1 else values.ravel()))

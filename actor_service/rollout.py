@@ -54,6 +54,7 @@ class Rollout:
         self._observations = environments.reset(seed)
         self._policy: OnnxPolicy | None = None
         self._sequence = 0
+        self._ages = np.zeros(environments.count, np.int64)
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
@@ -65,6 +66,7 @@ class Rollout:
         terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
         spans: list[PolicySpan] = []
         episodes: list[Episode] = []
+        ages = np.minimum(self._ages, 255).astype(np.uint8)
         steps = 0
         while steps < length:
             policy = self._newest_policy(stop)
@@ -78,6 +80,7 @@ class Rollout:
             rewards[steps], valid[steps] = step.rewards, step.valid
             terminated[steps], truncated[steps] = step.terminated, step.truncated
             episodes += step.episodes
+            self._ages = np.where(step.valid, self._ages + 1, 0)
             self._observations = step.observations
             steps += 1
         if steps == 0:
@@ -94,6 +97,7 @@ class Rollout:
             truncated=truncated[:steps],
             valid=valid[:steps],
             spans=tuple(spans),
+            ages=ages,
             episodes=tuple(episodes),
         )
 

@@ -6,9 +6,10 @@ Each field's description is its help text. The resolved tree is written to `conf
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from actorq.settings import Settings
+from actorq.status import Exploration
 from actorq.transport.options import MAX_SEGMENT_BYTES
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -16,6 +17,8 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+# Those that come with the learner; others are given as MODULE:CLASS.
+ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
 # Those of actorq.policy.SCHEMES; a test holds them together.
 SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
 
@@ -43,6 +46,68 @@ class DQNConfig(Settings):
     dueling: bool = Field(True, description="separate value and advantage heads")
 
 
+class D4PGConfig(Settings):
+    """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
+
+    policy_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256, 256), description="units of each hidden layer of the policy"
+    )
+    critic_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (512, 512, 256), description="units of each hidden layer of the critic"
+    )
+    policy_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the policy")
+    critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
+    target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
+    max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
+    atoms: Annotated[int, Field(ge=2)] = Field(51, description="values that the distribution of returns is over")
+    value_min: float = Field(-150.0, description="lowest of them")
+    value_max: float = Field(150.0, description="highest of them")
+
+
+class TD3Config(Settings):
+    """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256), description="units of each hidden layer of policy and critics"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="tau: share of the online networks that the targets take over with each update"
+    )
+    policy_delay: PositiveInt = Field(2, description="critic updates between two updates of the policy")
+    target_noise: NonNegativeFloat = Field(
+        0.2, description="standard deviation of the noise on target actions, in halves of the action range"
+    )
+    target_noise_clip: NonNegativeFloat = Field(0.5, description="largest such noise, in halves of the action range")
+
+
+class SACConfig(Settings):
+    """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256), description="units of each hidden layer of policy and critics"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="tau: share of the online critics that the targets take over with each update"
+    )
+    temperature: PositiveFloat | None = Field(
+        None, description="weight alpha of the entropy; adjusted to the target entropy when none"
+    )
+    target_entropy: float | None = Field(
+        None, description="entropy in nats that alpha is adjusted to; minus the number of action components when none"
+    )
+
+
 class ReplayConfig(Settings):
     """Replay: memory-mapped, so that every acknowledged transition outlives the learner."""
 
@@ -65,10 +130,18 @@ class RateLimiterConfig(Settings):
 
 
 class ExplorationConfig(Settings):
-    """Epsilon-greedy with a rate of its own for every environment (Ape-X, arXiv 1803.00933)."""
+    """Epsilon-greedy with a rate for every environment (Ape-X, arXiv 1803.00933), or Gaussian noise on actions."""
 
-    epsilon: Fraction = Field(0.8, description="base of the ladder epsilon ** (1 + alpha * i / (n - 1))")
+    epsilon: Fraction = Field(
+        0.8, description="base of the ladder epsilon ** (1 + alpha * i / (n - 1)); discrete actions"
+    )
     alpha: NonNegativeFloat = Field(7.0, description="how steeply the rates fall over the n environments of the run")
+    noise: NonNegativeFloat = Field(
+        0.2, description="standard deviation of the noise on actions, in halves of their range; continuous actions"
+    )
+    random_steps: NonNegativeInt = Field(
+        0, description="environment steps at the beginning of the run with uniformly random actions"
+    )
 
 
 class PublicationConfig(Settings):
@@ -173,7 +246,12 @@ class RunConfig(Settings):
     """A whole run."""
 
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
-    algorithm: Literal["dqn"] = Field("dqn", description="learning algorithm")
+    algorithm: Annotated[str, Field(min_length=1)] = Field(
+        "dqn", description="learning algorithm: dqn, d4pg, td3, sac, or MODULE:CLASS of one's own"
+    )
+    normalize_observations: bool = Field(
+        False, description="scale observations by their running mean and deviation, inside the policy"
+    )
     seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
     actors: PositiveInt = Field(2, description="actor processes")
     environments_per_actor: PositiveInt = Field(8, description="environments that each actor steps as one batch")
@@ -186,6 +264,9 @@ class RunConfig(Settings):
     max_environment_steps: PositiveInt = Field(100_000, description="environment steps that end the run")
 
     dqn: DQNConfig = DQNConfig()
+    d4pg: D4PGConfig = D4PGConfig()
+    td3: TD3Config = TD3Config()
+    sac: SACConfig = SACConfig()
     replay: ReplayConfig = ReplayConfig()
     rate_limiter: RateLimiterConfig = RateLimiterConfig()
     exploration: ExplorationConfig = ExplorationConfig()
@@ -197,6 +278,13 @@ class RunConfig(Settings):
     learner: LearnerConfig = LearnerConfig()
     energy: EnergyConfig = EnergyConfig()
     transport: TransportConfig = TransportConfig()
+
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm_exists(cls, name: str) -> str:
+        if name not in ALGORITHMS and ":" not in name:
+            raise ValueError(f"expected one of {', '.join(ALGORITHMS)}, or MODULE:CLASS, got {name!r}")
+        return name
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "RunConfig":
@@ -217,9 +305,10 @@ class RunConfig(Settings):
                 f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
                 f"{limiter.error_buffer:g}; a smaller one would make learner and actors wait for each other"
             )
-        if self.actor.segment_length < self.dqn.n_step:
+        section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
+        if section is not None and self.actor.segment_length < section.n_step:
             raise ValueError(
-                f"actor.segment_length must be at least dqn.n_step ({self.dqn.n_step}), got "
+                f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
                 f"{self.actor.segment_length}: returns end with their segment"
             )
         return self
@@ -229,12 +318,17 @@ class RunConfig(Settings):
         transport = self.transport.model_copy(update={"certificates": directory.absolute()})
         return self.model_copy(update={"transport": transport})
 
-    def epsilons(self, actor_index: int) -> tuple[float, ...]:
-        """Exploration rate of each environment of an actor: every `actors`-th rung of the ladder over all of them.
+    def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
+        """How an actor explores that joins after so many environment steps of the run.
 
-        So each actor has rates from the whole ladder. Actors beyond the configured number share the others' rungs.
+        Of the ladder of epsilons over all environments each actor gets every `actors`-th rung, so that it has rates
+        from the whole ladder. Actors beyond the configured number share the others' rungs.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         rungs = self.actors * self.environments_per_actor
         mine = range(actor_index % self.actors, rungs, self.actors)
-        return tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine)
+        return Exploration(
+            epsilons=tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine),
+            noise=(self.exploration.noise,) * self.environments_per_actor,
+            random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // rungs)),
+        )

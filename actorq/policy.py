@@ -21,6 +21,10 @@ INT4_PER_BLOCK = "int4 per block"
 # Why a layer is in float that its scheme would have quantized.
 FIDELITY_GATE = "fidelity gate"
 
+# The data inputs of a policy graph: observations, and for a stochastic policy standard normal noise float32[B, actions]
+# that it turns into exploration. Who wants the deterministic policy gives zeros.
+OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
+
 # A calibration batch travels with the parameters, under the name of the graph input that it feeds.
 CALIBRATION_PREFIX = "calibration:"
 

@@ -43,16 +43,30 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
+class Exploration:
+    """How each of an actor's environments explores.
+
+    epsilons: discrete actions: probability of a uniformly random one.
+    noise: continuous actions: standard deviation of Gaussian noise on each, in halves of its range.
+    random_steps: for how many steps of each environment actions are uniformly random at first.
+    """
+
+    epsilons: tuple[float, ...]
+    noise: tuple[float, ...]
+    random_steps: int = 0
+
+
+@dataclass(frozen=True)
 class Membership:
     """A learner's answer to an actor that joins: the run, its place in it, and where to go on.
 
-    epsilons: exploration rate of each of its environments.
+    exploration: None for an evaluator.
     seed: of its environments and exploration, another one in each of its lives.
     """
 
     run: RunSpec
     actor_index: int
-    epsilons: tuple[float, ...]
+    exploration: Exploration | None
     resume_after_sequence: int
     seed: int
 

@@ -3,7 +3,7 @@
 Domain objects only. `actorq.wire` turns them into messages, `learner_service.intake` checks and stores them.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +16,26 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one observation or action, without batch dimensions; bounds when the space has them."""
+    """Shape and dtype of one observation or action, without batch dimensions; bounds when the space has them.
+
+    low, high: of each element in C order, or one for all; empty when unbounded.
+    """
 
     shape: tuple[int, ...]
     dtype: str
-    low: float | None = None
-    high: float | None = None
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every element has a lowest and a highest value, the one below the other."""
+        return bool(self.low and self.high) and bool(np.all(self.bounds()[0] < self.bounds()[1]))
+
+    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Lowest and highest values, float32[*shape] each; infinite where there is none."""
+        low = np.broadcast_to(np.array(self.low or (-np.inf,), np.float32), int(np.prod(self.shape, dtype=np.int64)))
+        high = np.broadcast_to(np.array(self.high or (np.inf,), np.float32), low.shape)
+        return low.reshape(self.shape), high.reshape(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -35,7 +49,7 @@ class EnvironmentSpec:
 
     `actions` is the spec of one action: shape () and an integer dtype for discrete actions, of which there are
     `discrete_actions`; otherwise `discrete_actions` is 0. `reward_threshold` is the mean return at which the
-    environment's makers call it solved, if they say.
+    environment's makers call it solved, if they say. A policy sees `frame_stack` successive observations.
     """
 
     environment_id: str
@@ -44,6 +58,14 @@ class EnvironmentSpec:
     discrete_actions: int
     max_episode_steps: int = 0
     reward_threshold: float | None = None
+    frame_stack: int = 1
+
+    @property
+    def policy_observations(self) -> ArraySpec:
+        """What a policy is given: one observation, or the last `frame_stack` of them on a first axis, oldest first."""
+        if self.frame_stack == 1:
+            return self.observations
+        return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` turns back into an equal spec."""
@@ -53,7 +75,8 @@ class EnvironmentSpec:
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
         """Restore what `to_json` returned, also after it went through JSON."""
         observations, actions = (
-            ArraySpec(**{**values[name], "shape": tuple(values[name]["shape"])}) for name in ("observations", "actions")
+            ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
+            for name in ("observations", "actions")
         )
         return cls(**{**values, "observations": observations, "actions": actions})
 
@@ -80,7 +103,8 @@ class Episode:
 class Segment:
     """T consecutive steps of N environments, time-major.
 
-    observations: [T + 1, N, *observation]; row t + 1 follows action t, so the last row is only bootstrapped from.
+    observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
+                  are only stacked upon; of the others row t + 1 follows action t, the last is only bootstrapped from.
     actions:      [T, N, *action]
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
@@ -89,6 +113,8 @@ class Segment:
                   observation at such a row is the final one of the ended episode, and its action was ignored
     spans:        who acted when, ascending `first_step`, the first is 0
     episodes:     episodes that ended inside the segment
+    ages:         uint8[N], steps since the reset at the segment's first action, at most 255: observations from before
+                  the reset belong to another episode, and a stack repeats the first one of its own instead
     """
 
     sequence: int
@@ -99,6 +125,7 @@ class Segment:
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     spans: tuple[PolicySpan, ...]
+    ages: NDArray[np.uint8]
     episodes: tuple[Episode, ...] = ()
 
     @property
@@ -128,12 +155,13 @@ class Segment:
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
-        rows, batch = (steps, environments), (steps + 1, environments)
+        rows, batch = (steps, environments), (spec.frame_stack + steps, environments)
         _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
         _check_column("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
         _check_column("rewards", self.rewards, rows, "float32")
         for name in ("terminated", "truncated", "valid"):
             _check_column(name, getattr(self, name), rows, "bool")
+        _check_column("ages", self.ages, (environments,), "uint8")
         if spec.discrete_actions and not (
             np.all(self.actions >= 0) and np.all(self.actions < spec.discrete_actions)  # type: ignore[operator]
         ):

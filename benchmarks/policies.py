@@ -75,7 +75,7 @@ class PolicyNetwork:
 
 def environment_spec(shape: tuple[int, ...], dtype: str, actions: int, discrete: bool) -> EnvironmentSpec:
     """What a learner would know of an environment with these observations and actions."""
-    action = ArraySpec((), "int64") if discrete else ArraySpec((actions,), "float32", -1.0, 1.0)
+    action = ArraySpec((), "int64") if discrete else ArraySpec((actions,), "float32", (-1.0,), (1.0,))
     return EnvironmentSpec("benchmark", ArraySpec(shape, dtype), action, actions if discrete else 0)
 
 

@@ -45,6 +45,7 @@ def segment(steps: int) -> Segment:
         truncated=np.zeros(shape, np.bool_),
         valid=np.ones(shape, np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
+        ages=np.zeros(_ENVIRONMENTS, np.uint8),
         episodes=(),
     )
 

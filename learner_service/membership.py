@@ -8,8 +8,14 @@ from learner_service.identity import RunIdentity
 from learner_service.members import Member
 
 
-def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int) -> Membership:
-    """All that an actor needs; `resume_after` is the highest sequence that is stored of it."""
+def membership(
+    config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
+) -> Membership:
+    """All that an actor needs.
+
+    resume_after: the highest sequence that is stored of it.
+    environment_steps: of the run so far.
+    """
     return Membership(
         run=RunSpec(
             run_id=identity.run_id,
@@ -24,7 +30,7 @@ def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_
             report_period_s=config.actor.report_period_s,
         ),
         actor_index=member.index,
-        epsilons=config.epsilons(member.index) if member.role == "actor" else (),
+        exploration=config.exploration_of(member.index, environment_steps) if member.role == "actor" else None,
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
     )

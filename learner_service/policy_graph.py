@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import math
 import warnings
 from typing import Any
 
@@ -59,10 +58,10 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
 
 def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     """Highest minus lowest action of each component; empty for discrete actions and those without bounds."""
-    low, high = spec.actions.low, spec.actions.high
-    if spec.discrete_actions or low is None or high is None or high <= low:
+    if spec.discrete_actions or not spec.actions.bounded:
         return ()
-    return (high - low,) * math.prod(spec.actions.shape)
+    low, high = spec.actions.bounds()
+    return tuple((high - low).ravel().tolist())
 
 
 def _export(policy: nn.Module, example: torch.Tensor, output: str) -> onnx.ModelProto:

@@ -157,7 +157,8 @@ class Run:
             raise UnavailableError("the run is over")
         self.require_restored()
         member = self.members.join(name, incarnation, role)
-        return membership(self.config, self.identity, member, self._resume_after(member))
+        steps = self.training.replay.total_transitions if self.training else 0
+        return membership(self.config, self.identity, member, self._resume_after(member), steps)
 
     async def open_stream(self, name: str, incarnation: int, spec: EnvironmentSpec) -> ActorStream:
         """An actor opened its stream; the first one's environment is the run's."""

@@ -65,18 +65,28 @@ class JoinRequest(_message.Message):
     def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("run", "actor_index", "epsilons", "resume_after_sequence", "seed")
+    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
-    EPSILONS_FIELD_NUMBER: _ClassVar[int]
+    EXPLORATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     run: RunSpec
     actor_index: int
-    epsilons: _containers.RepeatedScalarFieldContainer[float]
+    exploration: Exploration
     resume_after_sequence: int
     seed: int
-    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., epsilons: _Optional[_Iterable[float]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Exploration(_message.Message):
+    __slots__ = ("epsilons", "noise", "random_steps")
+    EPSILONS_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    epsilons: _containers.RepeatedScalarFieldContainer[float]
+    noise: _containers.RepeatedScalarFieldContainer[float]
+    random_steps: int
+    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ...) -> None: ...
 
 class RunSpec(_message.Message):
     __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period")

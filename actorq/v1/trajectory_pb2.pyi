@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold")
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     DISCRETE_ACTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
     REWARD_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
     discrete_actions: int
     max_episode_steps: int
     reward_threshold: float
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ...) -> None: ...
+    frame_stack: int
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ...) -> None: ...
 
 class PolicySpan(_message.Message):
     __slots__ = ("first_step", "version", "scheme")
@@ -44,7 +46,7 @@ class Episode(_message.Message):
     def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes")
+    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes", "ages")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +56,7 @@ class Segment(_message.Message):
     VALID_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
+    AGES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     observations: _tensor_pb2.Tensor
     actions: _tensor_pb2.Tensor
@@ -63,7 +66,8 @@ class Segment(_message.Message):
     valid: _tensor_pb2.Tensor
     spans: _containers.RepeatedCompositeFieldContainer[PolicySpan]
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
-    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
+    ages: _tensor_pb2.Tensor
+    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., ages: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")

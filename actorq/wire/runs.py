@@ -9,6 +9,7 @@ from actorq.status import (
     ActorSelfStatus,
     ActorStatus,
     Energy,
+    Exploration,
     Membership,
     ProcessUsage,
     RunSpec,
@@ -64,7 +65,7 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
             evaluation_period_updates=run.evaluation_period_updates,
         ),
         actor_index=membership.actor_index,
-        epsilons=membership.epsilons,
+        exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
         resume_after_sequence=membership.resume_after_sequence,
         seed=membership.seed,
     )
@@ -89,10 +90,20 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
             report_period_s=run.report_period.ToNanoseconds() / 1e9,
         ),
         actor_index=message.actor_index,
-        epsilons=tuple(message.epsilons),
+        exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,
         resume_after_sequence=message.resume_after_sequence,
         seed=message.seed,
     )
+
+
+def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
+    return learner_pb2.Exploration(
+        epsilons=exploration.epsilons, noise=exploration.noise, random_steps=exploration.random_steps
+    )
+
+
+def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
+    return Exploration(tuple(message.epsilons), tuple(message.noise), message.random_steps)
 
 
 def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:

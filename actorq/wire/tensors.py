@@ -61,11 +61,18 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
     """Decode the spec of an array."""
     if any(size < 0 for size in message.shape):
         raise InvalidInputError(f"tensor: shape must not be negative, got {list(message.shape)}")
+    elements = math.prod(message.shape)
+    for name, bounds in (("low", message.low), ("high", message.high)):
+        if len(bounds) not in (0, 1, elements) or not all(map(math.isfinite, bounds)):
+            raise InvalidInputError(
+                f"tensor: {name} must be empty, one finite value, or one for each of {elements} elements, got "
+                f"{len(bounds)} values"
+            )
     return ArraySpec(
         shape=tuple(message.shape),
         dtype=_dtype_from_proto(message.dtype).name,
-        low=message.low if message.HasField("low") else None,
-        high=message.high if message.HasField("high") else None,
+        low=tuple(message.low),
+        high=tuple(message.high),
     )
 
 

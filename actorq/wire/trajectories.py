@@ -17,6 +17,7 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
         discrete_actions=spec.discrete_actions,
         max_episode_steps=spec.max_episode_steps,
         reward_threshold=spec.reward_threshold,
+        frame_stack=spec.frame_stack,
     )
 
 
@@ -31,6 +32,7 @@ def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> Environme
         discrete_actions=message.discrete_actions,
         max_episode_steps=message.max_episode_steps,
         reward_threshold=message.reward_threshold if message.HasField("reward_threshold") else None,
+        frame_stack=max(1, message.frame_stack),
     )
 
 
@@ -49,6 +51,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
             for span in segment.spans
         ],
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
+        ages=tensor_to_proto(segment.ages),
     )
 
 
@@ -63,6 +66,7 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
         truncated=tensor_from_proto(message.truncated),
         valid=tensor_from_proto(message.valid),
         spans=tuple(PolicySpan(span.first_step, span.version, span.scheme) for span in message.spans),
+        ages=tensor_from_proto(message.ages),
         episodes=tuple(episode_from_proto(episode) for episode in message.episodes),
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from actorq import wire
 from actorq.errors import NotFoundError
 from actorq.policy import Policy
-from actorq.status import Membership, RunSpec
+from actorq.status import Exploration, Membership, RunSpec
 from actorq.trajectory import Evaluation, PolicySpan, Segment
 from actorq.transport.blobs import split_blob
 from actorq.transport.server import Server
@@ -28,7 +28,7 @@ R = TypeVar("R", quantizer_pb2.WatchPoliciesResponse, quantizer_pb2.GetPolicyRes
 def membership(**changes: Any) -> Membership:
     """A place in a run of one CartPole per actor; `changes` are fields of its RunSpec."""
     run = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1_000.0)
-    return Membership(replace(run, **changes), 0, (0.1,), resume_after_sequence=0, seed=7)
+    return Membership(replace(run, **changes), 0, Exploration((0.1,), (0.2,)), resume_after_sequence=0, seed=7)
 
 
 class Scripted:
@@ -218,4 +218,5 @@ def small_segment(sequence: int) -> Segment:
         truncated=flag,
         valid=~flag,
         spans=(PolicySpan(0, 1, "int8"),),
+        ages=np.zeros(1, np.uint8),
     )

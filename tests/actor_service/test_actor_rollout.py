@@ -162,6 +162,7 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
         truncated=np.zeros(rows, np.bool_),
         valid=np.ones(rows, np.bool_),
         spans=tuple(PolicySpan(step, 2**40 + step, "int8-weights") for step in range(steps)),
+        ages=np.zeros(environments, np.uint8),
         episodes=tuple(Episode(1.5, 1, index) for index in range(environments) for _ in range((steps + 1) // 2)),
     )
 

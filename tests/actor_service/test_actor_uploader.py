@@ -12,7 +12,7 @@ from actor_service.uploader import Uploader
 from actorq import wire
 from actorq.client import LearnerClient
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError
-from actorq.status import ActorReport, Membership, RunSpec
+from actorq.status import ActorReport, Exploration, Membership, RunSpec
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import Evaluation
 from actorq.v1 import learner_pb2
@@ -56,7 +56,7 @@ class Side:
         if self.away:
             self.away -= 1
             raise UnavailableError("the learner cannot be reached")
-        return Membership(RUN, 0, (0.1,), self.stored, 7)
+        return Membership(RUN, 0, Exploration((0.1,), (0.2,)), self.stored, 7)
 
     def _report(self) -> ActorReport:
         self.steps += 1

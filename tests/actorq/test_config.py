@@ -168,24 +168,24 @@ def config_of(actors: int, environments: int) -> RunConfig:
 
 
 def test_one_actor_explores_on_the_whole_ladder() -> None:
-    assert config_of(1, 4).epsilons(0) == pytest.approx(
+    assert config_of(1, 4).exploration_of(0, 0).epsilons == pytest.approx(
         (0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8), rel=1e-12
     )
 
 
 def test_two_actors_share_the_ladder_rung_by_rung() -> None:
     config = config_of(2, 2)
-    first, second = config.epsilons(0), config.epsilons(1)
+    first, second = config.exploration_of(0, 0).epsilons, config.exploration_of(1, 0).epsilons
     assert first == pytest.approx((0.4, 0.4 ** (1 + 14 / 3)), rel=1e-12)
     assert second == pytest.approx((0.4 ** (1 + 7 / 3), 0.4**8), rel=1e-12)
-    assert sorted((*first, *second), reverse=True) == list(config_of(1, 4).epsilons(0))
+    assert sorted((*first, *second), reverse=True) == list(config_of(1, 4).exploration_of(0, 0).epsilons)
 
 
 def test_an_actor_beyond_the_configured_number_shares_anothers_rungs() -> None:
     config = config_of(2, 8)
-    assert config.epsilons(2) == config.epsilons(0)
-    assert config.epsilons(5) == config.epsilons(1)
+    assert config.exploration_of(2, 0).epsilons == config.exploration_of(0, 0).epsilons
+    assert config.exploration_of(5, 0).epsilons == config.exploration_of(1, 0).epsilons
 
 
 def test_a_single_environment_explores_at_the_base_rate() -> None:
-    assert config_of(1, 1).epsilons(0) == (0.4,)
+    assert config_of(1, 1).exploration_of(0, 0).epsilons == (0.4,)

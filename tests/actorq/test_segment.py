@@ -11,7 +11,7 @@ from actorq.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan
 
 STEPS, ENVIRONMENTS = 3, 2
 DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
-CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", -2, 2), 0)
+CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), 0)
 
 
 def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
@@ -25,6 +25,7 @@ def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
         truncated=np.zeros(batch, np.bool_),
         valid=np.array([[True, True], [False, True], [True, True]]),
         spans=(PolicySpan(0, 4, "int8"), PolicySpan(2, 5, "int8")),
+        ages=np.zeros(ENVIRONMENTS, np.uint8),
     )
     return replace(sound, **changes)
 

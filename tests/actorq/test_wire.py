@@ -18,6 +18,7 @@ from actorq.status import (
     ActorSelfStatus,
     ActorStatus,
     Energy,
+    Exploration,
     Membership,
     ProcessUsage,
     Receipt,
@@ -62,11 +63,12 @@ REFUSED = replace(
         refused=(RefusedRung((), 0.1, 0.2, None), RefusedRung(("first",), 0.01, 0.02, 0.0)),
     ),
 )
+EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000)
 EVALUATION = Evaluation(7, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
 REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
 ENVIRONMENT = EnvironmentSpec(
     environment_id="Pong-v5",
-    observations=ArraySpec((84, 84, 4), "uint8", 0.0, 255.0),
+    observations=ArraySpec((84, 84, 4), "uint8", (0.0,), (255.0,)),
     actions=ArraySpec((), "int64"),
     discrete_actions=6,
     max_episode_steps=27_000,
@@ -131,7 +133,12 @@ PAIRS = [
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), None)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), 0.0)),
     (wire.receipt_to_proto, wire.receipt_from_proto, Receipt(35, (DESCRIPTOR, DESCRIPTOR), 0.0125, 3, PROCESS)),
-    (wire.membership_to_proto, wire.membership_from_proto, Membership(RUN, 2, (0.4, 0.002, 0.0), 17, 2**63)),
+    (
+        wire.membership_to_proto,
+        wire.membership_from_proto,
+        Membership(RUN, 2, EXPLORATION, 17, 2**63),
+    ),
+    (wire.membership_to_proto, wire.membership_from_proto, Membership(RUN, 0, None, 0, 1)),
     (wire.actor_report_to_proto, wire.actor_report_from_proto, REPORT),
     (
         wire.actor_self_status_to_proto,
@@ -149,7 +156,7 @@ PAIRS = [
     (
         wire.environment_to_proto,
         wire.environment_from_proto,
-        EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", -2.0, 2.0), 0),
+        EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0),
     ),
     (wire.episode_to_proto, wire.episode_from_proto, Episode(-21.5, 812, 7)),
     (wire.evaluation_to_proto, wire.evaluation_from_proto, EVALUATION),
@@ -390,6 +397,7 @@ def segment(steps: int, environments: int, *observation: int, dtype: str = "floa
         truncated=rng.random(batch) < 0.1,
         valid=rng.random(batch) < 0.9,
         spans=(PolicySpan(0, 34, "fp32"), PolicySpan(2, 35, "int8")),
+        ages=np.zeros(environments, np.uint8),
         episodes=(Episode(21.0, 21, 0), Episode(-3.5, 9, 1)),
     )
 

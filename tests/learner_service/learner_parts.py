@@ -80,6 +80,7 @@ def segment(sequence: int, steps: int = 4, environments: int = 2, **changes: Any
         "truncated": np.zeros(shape, np.bool_),
         "valid": np.ones(shape, np.bool_),
         "spans": (PolicySpan(0, 1, "int8"),),
+        "ages": np.zeros(environments, np.uint8),
         "episodes": (),
     }
     return Segment(sequence, **{**columns, **changes})

@@ -184,6 +184,7 @@ def chain_segment(states: list[int], rewards: list[float], end: str | None = Non
         truncated=truncated,
         valid=np.ones((steps, 1), np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
+        ages=np.zeros(1, np.uint8),
     )
 
 
@@ -287,7 +288,7 @@ def test_the_same_seed_gives_the_same_network_whatever_torch_drew_before() -> No
 
 
 def test_continuous_actions_are_refused_with_what_to_do() -> None:
-    pendulum = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", -2, 2), 0)
+    pendulum = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), 0)
     with pytest.raises(UserError, match="needs discrete actions, but Pendulum-v1 has continuous ones of shape \\[1\\]"):
         make_algorithm(RunConfig(), pendulum)
     assert make_algorithm(RunConfig(), SPEC).name == "dqn"

@@ -36,7 +36,7 @@ def test_going_on_keeps_the_run_and_counts_its_lives(tmp_path: Path) -> None:
 def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
     identity = RunIdentity.claim(tmp_path, resume=False)
     assert identity.read_environment() is None
-    spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=-1.0, high=1.0), reward_threshold=475.0)
+    spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=(-1.0,), high=(1.0,)), reward_threshold=475.0)
     identity.write_environment(spec)
     assert RunIdentity.claim(tmp_path, resume=True).read_environment() == spec
 

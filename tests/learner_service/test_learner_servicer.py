@@ -71,9 +71,9 @@ def test_joining_tells_an_actor_all_it_needs(learner: LearnerClient) -> None:
     assert (run.environment_id, run.environments_per_actor, run.segment_length) == ("CartPole-v1", 2, 4)
     assert (run.scheme, run.report_period_s) == ("int8", 0.5)
     assert membership.actor_index == 2
-    assert membership.epsilons == config().epsilons(2)
+    assert membership.exploration == config().exploration_of(2, 0)
     assert membership.resume_after_sequence == 0
-    assert learner.join("teller-judge", 1, "evaluator", "test").epsilons == ()
+    assert learner.join("teller-judge", 1, "evaluator", "test").exploration is None
     assert run.run_id == learner.status().run_id
 
 

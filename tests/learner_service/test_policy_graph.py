@@ -116,11 +116,11 @@ BOX = ArraySpec((3,), "float32")
 @pytest.mark.parametrize(
     ("actions", "discrete", "spans"),
     [
-        (ArraySpec((2,), "float32", low=-1.0, high=1.0), 0, (2.0, 2.0)),
-        (ArraySpec((2, 2), "float32", low=-2.0, high=1.5), 0, (3.5,) * 4),
-        (ArraySpec((1,), "float32", low=-1.0), 0, ()),
-        (ArraySpec((1,), "float32", low=1.0, high=1.0), 0, ()),
-        (ArraySpec((), "int64", low=0.0, high=3.0), 4, ()),
+        (ArraySpec((2,), "float32", low=(-1.0,), high=(1.0,)), 0, (2.0, 2.0)),
+        (ArraySpec((2, 2), "float32", low=(-2.0,), high=(1.5,)), 0, (3.5,) * 4),
+        (ArraySpec((1,), "float32", low=(-1.0,)), 0, ()),
+        (ArraySpec((1,), "float32", low=(1.0,), high=(1.0,)), 0, ()),
+        (ArraySpec((), "int64", low=(0.0,), high=(3.0,)), 4, ()),
     ],
     ids=["bounded", "a matrix", "unbounded", "no room", "discrete"],
 )

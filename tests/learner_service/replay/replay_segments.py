@@ -40,6 +40,7 @@ def random_segment(
         truncated=truncated,
         valid=valid,
         spans=spans if steps > 1 else spans[:1],
+        ages=np.zeros(environments, np.uint8),
     )
 
 
