@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -38,8 +40,11 @@ def some_pods(cluster: Cluster) -> list[Object]:
     return pods
 
 
-def forwarded(cluster: Cluster, role: str, port: int = 0) -> PortForward:
-    """A port of this machine that leads to the one pod of a service, also after it was replaced."""
+def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], None] = lambda _: None) -> PortForward:
+    """A port of this machine that leads to the one pod of a service, also after it was replaced.
+
+    tell: hears why the port leads nowhere.
+    """
 
     def connect() -> Any:
         ready = [view.name for view in map(diagnosis.view, pods_of(cluster, role)) if view.ready]
@@ -47,12 +52,12 @@ def forwarded(cluster: Cluster, role: str, port: int = 0) -> PortForward:
             raise UnavailableError(f"no {role} pod in namespace {cluster.namespace} is ready")
         return open_pod_port(cluster, ready[0], PORTS[role])
 
-    return PortForward(connect, port)
+    return PortForward(connect, port, tell)
 
 
-def forwarded_pod(cluster: Cluster, pod: PodView) -> PortForward:
-    """A free port of this machine that leads to one pod."""
-    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)))
+def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
+    """A free port of this machine that leads to one pod; `tell` hears why it leads nowhere."""
+    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)), tell=tell)
 
 
 class ForwardedLearner(LearnerClient):
@@ -124,14 +129,25 @@ def stream_logs(
         for pod in pods:
             _copy_one_log(cluster, pod, False, tail, locked)
         return
-    threads = [
-        threading.Thread(target=_copy_one_log, args=(cluster, pod, True, tail, locked), name=f"log {pod}", daemon=True)
-        for pod in pods
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _all_at_once([partial(_copy_one_log, cluster, pod, True, tail, locked) for pod in pods])
+
+
+def _all_at_once(calls: Sequence[Callable[[], None]]) -> None:
+    """Return when all have; raise as soon as one does, such as when nobody reads what is printed any more."""
+    ends: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def end(call: Callable[[], None]) -> None:
+        try:
+            call()
+            ends.put(None)
+        except BaseException as error:
+            ends.put(error)
+
+    for call in calls:
+        threading.Thread(target=end, args=(call,), name="logs", daemon=True).start()
+    for _ in calls:
+        if (error := ends.get()) is not None:
+            raise error
 
 
 def _copy_one_log(

@@ -29,11 +29,15 @@ class PodView:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something does not run; `container` names the one whose last log line tells more."""
+    """Why something does not run; `container` names the one whose last log line tells more.
+
+    unplaced: no node has room for it, which is nothing that is wrong with it.
+    """
 
     subject: str
     text: str
     container: str | None = None
+    unplaced: bool = False
 
     def line(self, last_log_line: str = "") -> str:
         """In one line."""
@@ -68,7 +72,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
             if since is None or now - since >= PATIENCE_S:
-                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}")
+                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}", unplaced=True)
     return None
 
 
@@ -85,6 +89,17 @@ def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
         if event["involvedObject"].get("uid") == metadata.get("uid") and event.get("reason") == "FailedCreate":
             return Fault(subject, f"cannot make pods: {_sentence(event)}")
     return None
+
+
+def is_rolled_out(workload: Object) -> bool:
+    """Whether the pods of a Deployment or StatefulSet, ready or not, are all of what it says now."""
+    status, spec = workload.get("status") or {}, workload["spec"]
+    if int(status.get("observedGeneration") or 0) < int(workload["metadata"].get("generation") or 0):
+        return False
+    if "updateRevision" in status:
+        return bool(status["updateRevision"] == status.get("currentRevision"))
+    there, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
+    return there == updated >= min(1, int(spec.get("replicas", 1)))
 
 
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:

@@ -16,7 +16,7 @@ from cluster_objects import (
     workload,
 )
 
-from actorq.cluster.diagnosis import PodView, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.diagnosis import PodView, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.progress import serious
 
 SINCE = "2026-01-02T03:04:05Z"
@@ -90,6 +90,8 @@ def test_one_actor_of_several_may_be_missing() -> None:
     missing, other = unschedulable("actor-1", "actor", SINCE), ready_pod("actor-2", "actor")
     assert [len(faults) for faults in serious([missing, other], NOW + 60)] == [0, 1]
     assert [len(faults) for faults in serious([missing], NOW + 60)] == [1, 0]
+    broken = pod("actor-1", "actor", container(waiting("ErrImagePull", "not found")))
+    assert [len(faults) for faults in serious([broken, other], NOW + 60)] == [1, 0]
     learner = unschedulable("learner-0", "learner", SINCE)
     assert [len(faults) for faults in serious([learner, other], NOW + 60)] == [1, 0]
 
@@ -131,3 +133,31 @@ def test_what_a_pod_waits_for_is_its_newest_warning() -> None:
     events = [event("learner-0", "Scheduled", "ok", SINCE, "Normal"), event("learner-0", "FailedMount", mount, SINCE)]
     assert waiting_for(found, events) == mount
     assert waiting_for(found, []) == "ContainerCreating"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, False),
+        ({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}, False),
+        ({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1}, False),
+        ({"observedGeneration": 2}, False),
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "unavailableReplicas": 2}, True),
+        ({"observedGeneration": 2, "updateRevision": "b", "currentRevision": "a"}, False),
+        ({"observedGeneration": 2, "updateRevision": "b", "currentRevision": "b"}, True),
+    ],
+    ids=["unseen", "not looked at", "under way", "none yet", "done", "learner under way", "learner done"],
+)
+def test_a_workload_is_rolled_out_when_no_earlier_pods_are_left(status: Object, expected: bool) -> None:
+    found = workload("StatefulSet" if "updateRevision" in status else "Deployment", "actor")
+    found["metadata"]["generation"] = 2
+    found["spec"]["replicas"] = 2
+    found["status"] = status
+    assert is_rolled_out(found) is expected
+
+
+def test_a_workload_without_pods_is_rolled_out_without_any() -> None:
+    found = workload("Deployment", "actor")
+    found["spec"]["replicas"] = 0
+    found["status"] = {"observedGeneration": 1}
+    assert is_rolled_out(found)

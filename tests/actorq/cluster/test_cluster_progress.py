@@ -87,6 +87,27 @@ def test_it_returns_once_steps_have_grown(api: ClusterApi) -> None:
     assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
 
 
+def test_steps_of_pods_of_an_earlier_version_say_nothing(api: ClusterApi) -> None:
+    # A broken image of the learner is never pulled while the pod of before trains on.
+    actor = workload("Deployment", "actor")
+    actor["metadata"]["generation"] = 2
+    actor["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1}
+    api.add("apps/v1", "deployments", actor)
+
+    class Rolling(Counting):
+        async def GetStatus(  # noqa: N802
+            self, request: learner_pb2.GetStatusRequest, context: object
+        ) -> learner_pb2.GetStatusResponse:
+            answer = await super().GetStatus(request, context)
+            if answer.status.environment_steps == 300:
+                actor["status"]["replicas"] = 1
+            return answer
+
+    status, _, _ = wait_for(api, Rolling([100, 200, 300, 400, 500]))
+    assert status
+    assert status.environment_steps == 500
+
+
 def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
     status, _, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED))
     assert status
