@@ -22,6 +22,8 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RENDER_TIMEOUT_S = 60
+# Newer versions of kubectl log what went wrong: E1120 14:35:03.129553 11686 run.go:72] "command failed" err="..."
+_KUBECTL_LOG = re.compile(r'^E\d{4} .*\berr="(?P<error>.*)"$')
 # What a run cannot be without: the component of its pods, and the kind that runs it.
 _REQUIRED = {"learner": "StatefulSet", "quantizer": "Deployment", "actor": "Deployment"}
 # Others refer to these, or their pods start with them; the rest follows in the overlay's own order.
@@ -149,8 +151,10 @@ def _kustomize(folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise UserError(f"overlay {folder}: kubectl kustomize took more than {_RENDER_TIMEOUT_S} s") from None
     if completed.returncode:
-        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"overlay {folder} cannot be rendered: {reason.removeprefix('error: ')}")
+        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
+        if (logged := _KUBECTL_LOG.search(reason)) is not None:
+            reason = logged["error"].replace('\\"', '"')
+        raise UserError(f"overlay {folder} cannot be rendered: {reason}")
     return completed.stdout
 
 

@@ -200,11 +200,19 @@ def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: p
         manifests.render(str(tmp_path))
 
 
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The tests need no kubectl: this one ends as the real one does for a missing base.
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: no such directory '../missing'",
+        'E1120 14:35:03.129553   11686 run.go:72] "command failed" err="no such directory \'../missing\'"',
+    ],
+    ids=["plain", "logged"],
+)
+def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    # The tests need no kubectl: this one ends as real ones do for a missing base.
     (tmp_path / "kustomization.yaml").write_text("resources: [../missing]")
     fake = tmp_path / "kubectl"
-    fake.write_text("#!/bin/sh\necho warning >&2\necho \"error: no such directory '../missing'\" >&2\nexit 1\n")
+    fake.write_text(f"#!/bin/sh\necho warning >&2\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError, match=r"cannot be rendered: no such directory '\.\./missing'$"):
