@@ -19,20 +19,21 @@ from actorq.cluster import access, diagnosis
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.manifests import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from actorq.status import ActorStatus, RunStatus
 from actorq.transport.options import Certificates
 
 HERE = Path(__file__).parent
 ACTOR_PORT = 50053
 _COMMAND_TIMEOUT_S = 300
+# Of each pod, and of a namespace, when a test has failed.
+_LOG_LINES = 20
+_EVENTS = 30
 
 
 def on_cluster(timeout_s: int) -> list[pytest.MarkDecorator]:
     """The marks of tests that need a cluster."""
-    # The kubernetes library's own thread complains when a forwarded connection ends at the same time on both sides.
-    harmless = "ignore:Exception in thread Kubernetes port forward:pytest.PytestUnhandledThreadExceptionWarning"
-    return [pytest.mark.cluster, pytest.mark.timeout(timeout_s), pytest.mark.filterwarnings(harmless)]
+    return [pytest.mark.cluster, pytest.mark.timeout(timeout_s)]
 
 
 def actorq(*arguments: str) -> str:
@@ -160,6 +161,29 @@ class ClusterRun:
     def _flags(self) -> tuple[str, ...]:
         folder = self.certificates_directory
         return ("--certificates", str(folder)) if folder else ()
+
+
+def describe(namespace: str) -> str:
+    """What there is to say about a namespace when a test has failed: its pods, their logs, its newest events."""
+    cluster = connect(namespace)
+    lines = [f"namespace {namespace}"]
+
+    def add_log_line(_: str, line: str) -> None:
+        lines.append(f"    {line}")
+
+    for pod in access.pods_of(cluster):
+        view = diagnosis.view(pod)
+        fault = diagnosis.pod_fault(pod, time.time())
+        lines.append(f"{view.name}: {view.phase}, {'ready' if view.ready else 'not ready'}, {view.restarts} restarts")
+        lines += [fault.line()] if fault else []
+        try:
+            access.stream_logs(cluster, [view.name], False, _LOG_LINES, add_log_line)
+        except ActorQError as error:
+            lines.append(f"    {error}")
+    for event in diagnosis.newest_first(cluster.list("v1", "Event"))[:_EVENTS]:
+        about = event["involvedObject"]
+        lines.append(f"{event.get('lastTimestamp')} {about['kind']} {about['name']}: {event.get('message')}")
+    return "\n".join(lines)
 
 
 def acting(status: RunStatus) -> list[ActorStatus]:

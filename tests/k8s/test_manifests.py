@@ -247,7 +247,7 @@ def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
 
 
 def test_two_autoscalers_of_actors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="keda.*/spec/replicas"):
+    with pytest.raises(AssertionError, match=r"keda.*/spec/replicas"):
         with_components(tmp_path, "plaintext", "hpa", "keda")
 
 
