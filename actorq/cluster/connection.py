@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.discovery import LazyDiscoverer
@@ -142,11 +142,15 @@ class Cluster:
         """Return when a pod changes, or after a while."""
         with self.refusals("watch Pods"):
             listed = self._request("get", "v1", "Pod", label_selector=selector, limit=1)
-            events = self._resource("v1", "Pod").watch(
+            events = watch.Watch().stream(
+                self._resource("v1", "Pod").get,
                 namespace=self.namespace,
                 label_selector=selector,
                 resource_version=listed["metadata"].get("resourceVersion"),
-                timeout=at_most_s,
+                serialize=False,
+                timeout_seconds=at_most_s,
+                # The server ends it; for when the server is gone without a word.
+                _request_timeout=at_most_s + _READ_TIMEOUT_S,
             )
             next(iter(events), None)
 

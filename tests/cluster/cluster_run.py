@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +38,27 @@ def on_cluster(timeout_s: int) -> list[pytest.MarkDecorator]:
 
 def actorq(*arguments: str) -> str:
     """Run a command to its end, which must be a good one; returns what it printed."""
-    completed = subprocess.run(
+    completed = _completed(arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+def failing_actorq(*arguments: str) -> str:
+    """Run a command that must fail; returns the one line that says why."""
+    completed = _completed(arguments)
+    assert completed.returncode in (1, 2), completed.stdout + completed.stderr
+    (line,) = completed.stderr.splitlines()
+    return line
+
+
+def _completed(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "actorq.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=_COMMAND_TIMEOUT_S,
         check=False,
     )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout
 
 
 @dataclass
@@ -90,6 +102,10 @@ class ClusterRun:
     def command(self, name: str, *arguments: str) -> str:
         """A subcommand of `actorq cluster`."""
         return actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
+
+    def failing(self, name: str, *arguments: str) -> str:
+        """The line with which a subcommand of `actorq cluster` fails."""
+        return failing_actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
 
     def until(self, condition: Callable[[RunStatus], bool], period_s: float = 0.1) -> RunStatus:
         """Watch the run, also across deaths of its learner, until `condition` holds; steps must never be fewer."""

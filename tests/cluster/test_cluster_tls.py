@@ -54,6 +54,13 @@ def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_pa
         run.up()
         assert run.until(lambda status: status.state.final).state is RunState.SOLVED
 
+    # Through a forwarded port an actor is called 127.0.0.1, which its certificate is for, too.
+    run.await_pods(lambda pods: any(pod.ready for pod in pods), "actor")
+    pod = next(pod.name for pod in run.pods("actor") if pod.ready)
+    with run.actor(pod) as actor_client, run.quantizer() as quantizer:
+        assert actor_client.status().name == pod
+        assert quantizer.list()
+
     for stranger in (None, Certificates.of(others, "client")):
         with (
             access.forwarded(run.cluster, "learner") as forward,
