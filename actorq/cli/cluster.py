@@ -14,6 +14,7 @@ from actorq.cli.view import RunView
 from actorq.cluster import access, deployment, diagnosis, inventory, manifests
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
+from actorq.cluster.logs import stream_logs
 from actorq.cluster.progress import await_progress
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
@@ -172,7 +173,7 @@ def _logs(arguments: Sequence[str]) -> None:
         if len(names) == 1
         else (lambda pod, line: print(f"{pod:<{width}}  {line}", flush=True))
     )
-    access.stream_logs(cluster, names, given.follow, given.tail, write)
+    stream_logs(cluster, names, given.follow, given.tail, write)
 
 
 def _forward(arguments: Sequence[str]) -> None:

@@ -1,13 +1,8 @@
 """Reaches the pods and services of a run."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from queue import SimpleQueue
 from typing import Any
-
-from kubernetes.client.exceptions import ApiException
 
 from actorq.client import LearnerClient
 from actorq.cluster import diagnosis
@@ -15,7 +10,7 @@ from actorq.cluster.connection import Cluster, Object
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.manifests import ACTORQ, COMPONENT_LABEL
 from actorq.cluster.portforward import PortForward, open_pod_port
-from actorq.errors import ActorQError, UnavailableError, UserError
+from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates
 
 PORTS = {"learner": 50051, "quantizer": 50052}
@@ -95,85 +90,6 @@ def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
             f"no pod is called {wanted!r} or has that role: there are {', '.join(view.name for view in views)}"
         )
     return found
-
-
-def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
-    """The line that says why a container ended: its last, or the last one that begins with "error"."""
-    try:
-        with cluster.refusals(f"read the log of pod {pod}"):
-            text = cluster.core().read_namespaced_pod_log(pod, cluster.namespace, container=container, tail_lines=20)
-    except ActorQError:
-        return ""
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or [""])[-1].removeprefix("error: ")
-
-
-def stream_logs(
-    cluster: Cluster, pods: Sequence[str], follow: bool, tail: int | None, write: Callable[[str, str], None]
-) -> None:
-    """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
-
-    Why one of several pods has no log stands in place of its lines.
-    """
-    lock = threading.Lock()
-
-    def locked(pod: str, line: str) -> None:
-        with lock:
-            write(pod, line)
-
-    if len(pods) == 1:
-        _copy_log(cluster, pods[0], follow, tail, locked)
-        return
-    if not follow:
-        for pod in pods:
-            _copy_one_log(cluster, pod, False, tail, locked)
-        return
-    _all_at_once([partial(_copy_one_log, cluster, pod, True, tail, locked) for pod in pods])
-
-
-def _all_at_once(calls: Sequence[Callable[[], None]]) -> None:
-    """Return when all have; raise as soon as one does, such as when nobody reads what is printed any more."""
-    ends: SimpleQueue[BaseException | None] = SimpleQueue()
-
-    def end(call: Callable[[], None]) -> None:
-        try:
-            call()
-            ends.put(None)
-        except BaseException as error:
-            ends.put(error)
-
-    for call in calls:
-        threading.Thread(target=end, args=(call,), name="logs", daemon=True).start()
-    for _ in calls:
-        if (error := ends.get()) is not None:
-            raise error
-
-
-def _copy_one_log(
-    cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]
-) -> None:
-    try:
-        _copy_log(cluster, pod, follow, tail, write)
-    except ActorQError as error:
-        write(pod, str(error))
-
-
-def _copy_log(cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]) -> None:
-    options: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
-    with cluster.refusals(f"read the log of pod {pod}"):
-        response: Any = cluster.core().read_namespaced_pod_log(
-            pod, cluster.namespace, follow=follow, _preload_content=False, **options
-        )
-        if response.status != 200:
-            raise ApiException(status=response.status, reason=response.reason, body=response.read())
-        rest = b""
-        for chunk in response.stream():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                write(pod, line.decode("utf-8", "replace"))
-        if rest:
-            write(pod, rest.decode("utf-8", "replace"))
 
 
 def _order(pod: Object) -> tuple[int, str]:

@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from actorq.cluster.access import last_log_line, pods_of
+from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster, Object
 from actorq.cluster.diagnosis import Fault, PodView, is_rolled_out, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.logs import last_log_line
 from actorq.cluster.manifests import ACTORQ
 from actorq.errors import ActorQError, UnavailableError
 from actorq.status import RunStatus

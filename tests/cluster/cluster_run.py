@@ -17,6 +17,7 @@ from kubernetes.stream import stream
 from actorq.client import ActorClient, QuantizerClient
 from actorq.cluster import access, diagnosis
 from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.logs import stream_logs
 from actorq.cluster.manifests import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import ActorQError, UnavailableError
@@ -193,7 +194,7 @@ def describe(namespace: str) -> str:
         lines.append(f"{view.name}: {view.phase}, {'ready' if view.ready else 'not ready'}, {view.restarts} restarts")
         lines += [fault.line()] if fault else []
         try:
-            access.stream_logs(cluster, [view.name], False, _LOG_LINES, add_log_line)
+            stream_logs(cluster, [view.name], False, _LOG_LINES, add_log_line)
         except ActorQError as error:
             lines.append(f"    {error}")
     for event in diagnosis.newest_first(cluster.list("v1", "Event"))[:_EVENTS]:

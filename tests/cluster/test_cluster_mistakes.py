@@ -3,14 +3,12 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from cluster_run import HERE, ClusterRun, actorq, failing_actorq, on_cluster
+from cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
 from kubernetes import client
 
 from actorq.cluster import deployment
@@ -165,26 +163,7 @@ def test_the_documented_role_is_enough(run: ClusterRun, somebody: Path, monkeypa
     assert objects(run) == set()
 
 
-def test_logs_that_nobody_reads_any_more_end_without_a_traceback(run: ClusterRun) -> None:
-    run.up()
-    arguments = ("cluster", "logs", "-f", "-n", run.cluster.namespace)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "actorq.cli.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    assert process.stderr
-    process.stdout.readline()
-    process.stdout.close()
-    try:
-        assert process.wait(60) == 1
-        assert process.stderr.read() == ""
-    finally:
-        process.kill()
-        process.stderr.close()
-
-
 def test_an_overlay_that_cannot_be_rendered_is_one_line(run: ClusterRun, tmp_path: Path) -> None:
     shutil.copytree(HERE / "overlay", tmp_path / "overlay")
     fault = run.failing("up", str(tmp_path / "overlay"))
     assert fault.startswith(f"error: overlay {tmp_path}/overlay cannot be rendered: ")
-    assert actorq("cluster", "--help")

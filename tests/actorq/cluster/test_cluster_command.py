@@ -1,5 +1,7 @@
 """`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +15,6 @@ from cluster_objects import overlay, pod, ready_pod, workload
 
 from actorq.cli.cluster_view import rows, summary, table
 from actorq.cli.main import main
-from actorq.cluster.access import stream_logs
 from actorq.cluster.diagnosis import PodView
 from actorq.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
 from actorq.telemetry.process_stats import ProcessStats
@@ -255,15 +256,26 @@ def test_another_web_server_is_no_cluster(
 
 
 def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
-    # As in `actorq cluster logs -f | head -1`: the reader is gone, and a thread is the first to notice.
-    pods = ["learner-0", "actor-1"]
-    api.logs = dict.fromkeys(pods, "line\n" * 10)
-
-    def write(_pod: str, _line: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        stream_logs(api.cluster(), pods, True, None, write)
+    # As in `actorq cluster logs -f | head -1`.
+    pods = {"learner-0": "learner", "actor-1": "actor"}
+    for name, role in pods.items():
+        api.add("v1", "pods", ready_pod(name, role))
+    api.logs = dict.fromkeys(pods, "line\n" * 10_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "actorq.cli.main", "cluster", "logs", "-f"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        assert process.stdout.readline().endswith("  line\n")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (1, "")
+    finally:
+        process.kill()
+        process.stderr.close()
 
 
 def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
