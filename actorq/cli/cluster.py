@@ -137,7 +137,12 @@ def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates |
             status = learner.status()
             return status, summary(status)
     except UnavailableError as error:
-        return None, f"how the run goes is not known: {error}"
+        return None, f"how the run goes is not known: {error}{_hint(certificates)}"
+
+
+def _hint(certificates: Certificates | None) -> str:
+    """What may be the matter when the learner's pod is ready, but does not answer."""
+    return "" if certificates else "; where the run uses mutual TLS, give --certificates DIR"
 
 
 def _scale(arguments: Sequence[str]) -> None:
@@ -234,6 +239,8 @@ def _save(cluster: Cluster, certificates: Certificates | None) -> None:
     except ConflictError:
         # The run is over, and saved, or has not begun.
         return
+    except UnavailableError as error:
+        print(f"not saved beforehand, but as its pod ends: {error}{_hint(certificates)}", flush=True)
     except ActorQError as error:
         print(f"not saved beforehand, but as its pod ends: {error}", flush=True)
 

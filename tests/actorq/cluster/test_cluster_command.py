@@ -91,6 +91,15 @@ def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsy
     ]
 
 
+def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.answer = lambda _: None
+    assert main(["cluster", "status"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("how the run goes is not known: learner at 127.0.0.1:")
+    assert line.endswith("; where the run uses mutual TLS, give --certificates DIR")
+
+
 def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
