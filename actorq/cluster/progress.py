@@ -6,7 +6,16 @@ from typing import Protocol
 
 from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster, Object
-from actorq.cluster.diagnosis import Fault, PodView, is_rolled_out, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.diagnosis import (
+    Fault,
+    PodView,
+    is_outdated,
+    is_rolled_out,
+    pod_fault,
+    view,
+    waiting_for,
+    workload_fault,
+)
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.manifests import ACTORQ
 from actorq.errors import ActorQError, UnavailableError
@@ -76,6 +85,9 @@ def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault
 
 def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watcher: Watcher) -> None:
     fatal, bearable = serious(pods, time.time())
+    if fatal:
+        # A mistake that has been put right is still to be seen in the pod that will be replaced.
+        fatal, bearable = serious(_without_outdated(cluster, pods), time.time())
     fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
     for fault in fatal:
         line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
@@ -84,6 +96,11 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
         if fault.subject not in said:
             said.add(fault.subject)
             watcher.event(fault.line())
+
+
+def _without_outdated(cluster: Cluster, pods: Sequence[Object]) -> list[Object]:
+    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", ACTORQ)
+    return [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
 
 
 def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:

@@ -28,7 +28,11 @@ KINDS: Kinds = {
         ("PersistentVolumeClaim", "persistentvolumeclaims", True),
         ("Namespace", "namespaces", False),
     ],
-    "apps/v1": [("StatefulSet", "statefulsets", True), ("Deployment", "deployments", True)],
+    "apps/v1": [
+        ("StatefulSet", "statefulsets", True),
+        ("Deployment", "deployments", True),
+        ("ReplicaSet", "replicasets", True),
+    ],
     "scheduling.k8s.io/v1": [("PriorityClass", "priorityclasses", False)],
 }
 

@@ -8,15 +8,17 @@ from cluster_objects import (
     container,
     crash_loop,
     event,
+    owned,
     pod,
     ready_pod,
+    replica_set,
     terminated,
     unschedulable,
     waiting,
     workload,
 )
 
-from actorq.cluster.diagnosis import PodView, is_rolled_out, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.diagnosis import PodView, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.progress import serious
 
 SINCE = "2026-01-02T03:04:05Z"
@@ -154,6 +156,29 @@ def test_a_workload_is_rolled_out_when_no_earlier_pods_are_left(status: Object, 
     found["spec"]["replicas"] = 2
     found["status"] = status
     assert is_rolled_out(found) is expected
+
+
+def test_a_pod_of_a_statefulset_is_outdated_by_its_revision() -> None:
+    found = owned(pod("learner-0", "learner"), "StatefulSet", "learner")
+    found["metadata"]["labels"]["controller-revision-hash"] = "a"
+    learner = workload("StatefulSet", "learner")
+    learner["metadata"]["generation"] = 2
+    learner["status"] = {"observedGeneration": 2, "updateRevision": "a"}
+    assert not is_outdated(found, [learner], [])
+    learner["status"]["updateRevision"] = "b"
+    assert is_outdated(found, [learner], [])
+    learner["status"] = {"observedGeneration": 1, "updateRevision": "a"}
+    assert is_outdated(found, [learner], []), "what it says now has not been looked at"
+
+
+def test_a_pod_of_a_deployment_is_outdated_by_its_replica_set() -> None:
+    found = owned(pod("actor-a-1", "actor"), "ReplicaSet", "actor-a")
+    actor = workload("Deployment", "actor")
+    actor["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "2"}
+    assert not is_outdated(found, [actor], [replica_set("actor-a", "actor", "2"), replica_set("actor-b", "actor", "1")])
+    assert is_outdated(found, [actor], [replica_set("actor-a", "actor", "1"), replica_set("actor-b", "actor", "2")])
+    assert is_outdated(found, [actor], []), "its replica set has been deleted"
+    assert not is_outdated(pod("by-hand", "actor"), [actor], [])
 
 
 def test_a_workload_without_pods_is_rolled_out_without_any() -> None:
