@@ -26,6 +26,7 @@ from rendered_manifests import (
     with_components,
 )
 
+from actorq.cluster.manifests import prepared
 from actorq.config import RunConfig
 
 # Kinds of operators, which bring schemas of their own.
@@ -65,6 +66,24 @@ def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...
     cluster_wide = {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
     assert not cluster_wide & {each["kind"] for each in manifests}
     assert not any("namespace" in each["metadata"] for each in manifests)
+
+
+def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: tuple[Object, ...]) -> None:
+    assert "learner.actorq" in yaml.safe_dump_all(with_addresses(manifests))
+    moved = yaml.safe_dump_all(prepared(with_addresses(manifests), "demo", "lab", {}))
+    assert "learner.lab" in moved
+    assert not re.search(r"\.actorq\b", moved)
+
+
+def with_addresses(manifests: tuple[Object, ...]) -> list[Object]:
+    """Those of the overlay, with one address at least."""
+    example = {
+        "apiVersion": "v1",
+        "kind": "Example",
+        "metadata": {"name": "example"},
+        "spec": "learner.actorq.svc:50051",
+    }
+    return [*manifests, example]
 
 
 def test_pods_pass_the_restricted_level(manifests: tuple[Object, ...]) -> None:
