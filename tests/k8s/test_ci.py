@@ -46,9 +46,11 @@ def start(clone: Path, script: str, fails: str = "-", hangs: str = "-", **more: 
     for name in ("tool", "kubectl"):
         text = (clone / name).read_text().replace("$FAILS", fails).replace("$HANGS", hangs)
         (clone / name).write_text(text)
+    # A make that runs these tests would tell those of the scripts that they are its children, and they would print it.
+    around = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
     return subprocess.Popen(
         [clone / ".ci" / script],
-        env={**os.environ, **own, **more},
+        env={**around, **own, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
