@@ -60,8 +60,8 @@ def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_pa
         run.up()
         assert run.until(lambda status: status.state.final).state is RunState.SOLVED
 
-    # Through a forwarded port an actor is called 127.0.0.1, which its certificate is for, too. One that was told that the
-    # run is over has ended, and is there again.
+    # Through a forwarded port an actor is called 127.0.0.1, which its certificate is for, too. One that was told that
+    # the run is over has ended, and is there again.
     run.await_pods(lambda pods: any(map(is_back, pods)), "actor")
     pod = next(filter(is_back, run.pods("actor"))).name
     with run.actor(pod) as actor_client, run.quantizer() as quantizer:
