@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from service_process import refusal, service_process
 
@@ -20,9 +21,13 @@ SECTIONS = {"Learner": "learner", "Quantizer": "quantizer", "Actor and evaluator
 
 @dataclass(frozen=True)
 class Scraped:
-    """Types by name, as in the document; samples by name and label values; labels by name."""
+    """Types by name, as in the document; samples by name and label values; labels by name.
+
+    openmetrics: types by name in the other format, in which counters are named without _total.
+    """
 
     kinds: dict[str, str]
+    openmetrics: dict[str, str]
     samples: dict[tuple[str, ...], float]
     labels: dict[str, set[str]]
 
@@ -38,7 +43,19 @@ def scrape(address: str) -> Scraped:
         for sample in family.samples
     }
     labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
-    return Scraped(kinds, samples, labels)
+    asked = urllib.request.Request(
+        f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(asked, timeout=20) as response:
+        strict = openmetrics.text_string_to_metric_families(response.read().decode())  # type: ignore[no-untyped-call]
+        return Scraped(kinds, {family.name: family.type for family in strict}, samples, labels)
+
+
+def test_prometheus_can_read_it_in_the_format_that_it_asks_for(scraped: dict[str, Scraped]) -> None:
+    assert {service: each.openmetrics for service, each in scraped.items()} == {
+        service: {re.sub(r"_total$", "", name): kind for name, kind in each.kinds.items()}
+        for service, each in scraped.items()
+    }
 
 
 def documented() -> dict[str, dict[str, tuple[str, set[str]]]]:
@@ -72,7 +89,10 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
         with LearnerClient(learner.address) as client:
             for status in client.watch(period_s=0.1):
                 actors = {member.name for member in status.actors if member.report and member.report.policy_version > 1}
-                if status.evaluation and status.updates > 10 and "actor-0" in actors:
+                if not (status.evaluation and status.updates > 10 and "actor-0" in actors):
+                    continue
+                # It is measured once a second, from one second to another.
+                if ("actorq_learner_blocked_ratio",) in scrape(learner.metrics).samples:
                     break
         assert {usage.process.node for usage in status.processes} == {"node-7"}
         yield {
@@ -114,6 +134,10 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_learner_segments_total", "refused"] == 0
     assert samples["actorq_learner_replay_transitions",] > 0
     assert samples["actorq_learner_quantizer_connected",] == 1
+    assert 0 <= samples["actorq_learner_starved_ratio",] <= 1
+    assert 0 <= samples["actorq_learner_blocked_ratio",] <= 1
+    assert samples["actorq_learner_desired_actors",] >= 1
+    assert samples["actorq_learner_staleness_versions", "50"] <= samples["actorq_learner_staleness_versions", "99"]
     assert samples["actorq_grpc_handled_total", "OK", "Join", "actorq.v1.LearnerService"] >= 2
     # No meter runs here: nothing is made up.
     assert all(value == 0 for key, value in samples.items() if key[0] == "actorq_learner_energy_joules_total")
