@@ -185,8 +185,10 @@ def test_probes_ask_for_health_and_never_speak_plain_grpc_to_a_server_with_tls()
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert container[probe]["grpc"] == {"port": port}
     for _, container in containers(render(K8S / "overlays" / "production")):
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        paths = {"startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+        for probe, path in paths.items():
             assert "grpc" not in container[probe]
+            assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 def test_certificates_are_for_the_names_that_clients_use() -> None:
