@@ -7,10 +7,12 @@
 Clients are safe to use from several threads. Unary calls have a deadline; streams end when their iterator is closed.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from actorq import wire
@@ -24,6 +26,7 @@ from actorq.transport.blobs import BlobAssembler
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
+from actorq.transport.renewal import Renewal
 from actorq.v1 import (
     actor_pb2,
     actor_pb2_grpc,
@@ -39,20 +42,54 @@ _CHECKPOINT_DEADLINE_S = 60.0
 
 
 class _Client:
-    """A channel to one service, and the deadline of its unary calls in seconds."""
+    """Calls one service; `deadline_s` is that of its unary calls in seconds.
+
+    Certificates that are renewed in their folder count from the next call on; streams go on with those that they began
+    with.
+    """
 
     service = ""
+    make_stub: Callable[[grpc.Channel], Any]
 
     def __init__(
         self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
     ) -> None:
+        """Raises UserError when `address` is not HOST:PORT. It connects at the first call."""
         self.peer = f"{self.service} at {address}"
-        self.channel = open_channel(address, certificates)
+        self._address = address
         self._deadline = deadline_s
+        self._renewal = None if certificates is None else Renewal(certificates)
+        self._lock = threading.Lock()
+        self._channels: list[grpc.Channel] = []
+        self._open(certificates)
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """For calls that begin now; not to be kept."""
+        self._renew()
+        return self._channels[-1]
+
+    @property
+    def stub(self) -> Any:
+        """The service's RPCs, for calls that begin now; not to be kept."""
+        self._renew()
+        return self._stub
 
     def close(self) -> None:
-        """Close the channel; streams end with UnavailableError."""
-        self.channel.close()
+        """Close the connection; streams end with UnavailableError."""
+        for channel in self._channels:
+            channel.close()
+
+    def _renew(self) -> None:
+        with self._lock:
+            renewed = None if self._renewal is None else self._renewal.take()
+            if renewed is not None:
+                self._open(renewed)
+
+    def _open(self, certificates: Certificates | None) -> None:
+        # Those before are left open: streams may be running on them.
+        self._channels.append(open_channel(self._address, certificates))
+        self._stub = type(self).make_stub(self._channels[-1])
 
     def __enter__(self: C) -> C:
         return self
@@ -71,12 +108,7 @@ class LearnerClient(_Client):
     """Watch and control a run."""
 
     service = "learner"
-
-    def __init__(
-        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
-    ) -> None:
-        super().__init__(address, certificates, deadline_s)
-        self.stub = learner_pb2_grpc.LearnerServiceStub(self.channel)
+    make_stub = learner_pb2_grpc.LearnerServiceStub
 
     def join(self, name: str, incarnation: int, role: Role, software_version: str) -> Membership:
         """Announce an actor and get all it needs to act."""
@@ -129,12 +161,7 @@ class QuantizerClient(_Client):
     """Get policies."""
 
     service = "quantizer"
-
-    def __init__(
-        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
-    ) -> None:
-        super().__init__(address, certificates, deadline_s)
-        self.stub = quantizer_pb2_grpc.QuantizerServiceStub(self.channel)
+    make_stub = quantizer_pb2_grpc.QuantizerServiceStub
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
         """The newest policy of a scheme, then every newer one as soon as it is there; a slow caller skips some."""
@@ -171,12 +198,7 @@ class ActorClient(_Client):
     """Ask one actor."""
 
     service = "actor"
-
-    def __init__(
-        self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
-    ) -> None:
-        super().__init__(address, certificates, deadline_s)
-        self.stub = actor_pb2_grpc.ActorServiceStub(self.channel)
+    make_stub = actor_pb2_grpc.ActorServiceStub
 
     def status(self) -> ActorSelfStatus:
         """How the actor is now."""

@@ -63,6 +63,7 @@ PROCESS_SETTINGS = (
     "role",
     "run_directory",
     "store",
+    "upstream",
     "version",
     "watch",
 )
@@ -203,7 +204,7 @@ async def _serve(service: Service, process: ProcessSettings, certificates: Certi
     loop = asyncio.get_running_loop()
     if process.metrics:
         # Never closed: it answers to the very end of the process, and stops with it.
-        open_metrics(process.metrics, server.calls, service.metrics, loop)
+        open_metrics(process.metrics, server.calls, service.metrics, lambda: server.serving, loop)
     address = await server.start(names)
     _log.info("serving on %s", address)
     drain = _Drain(service, server, loop, drain_s)

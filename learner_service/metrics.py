@@ -12,6 +12,9 @@ from learner_service.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
+# Processes say themselves what they are: what they make up must not become ever more time series.
+_SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
+_OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
@@ -20,6 +23,7 @@ def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
     yield from _progress(run, status)
     yield from _policies(status)
     yield from _data(run, status)
+    yield from _scaling(run)
     yield from _energy(run)
 
 
@@ -70,8 +74,8 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     yield labelled_gauge(
         "actorq_learner_staleness_versions",
         "By how many versions the policies that acted were behind the newest one.",
-        ("quantile",),
-        {("0.5",): status.staleness_p50, ("0.99",): status.staleness_p99},
+        ("percentile",),
+        {("50",): status.staleness_p50, ("99",): status.staleness_p99},
     )
     yield gauge(
         "actorq_learner_activation_seconds",
@@ -117,17 +121,48 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
 
 
+def _scaling(run: Run) -> Iterator[Metric]:
+    scaling = run.scaling.status()
+    yield gauge(
+        "actorq_learner_starved_ratio",
+        "Share of the last minute in which the trainer waited for data.",
+        scaling.starved_fraction,
+    )
+    yield gauge(
+        "actorq_learner_blocked_ratio",
+        "Share of the actors' time, in the last minute, in which they waited for credit.",
+        scaling.blocked_fraction,
+    )
+    yield gauge(
+        "actorq_learner_demand_steps_per_second",
+        "Environment steps per second that the learner takes while it does not wait.",
+        scaling.demand,
+    )
+    yield gauge(
+        "actorq_learner_actor_supply_steps_per_second",
+        "Environment steps per second that one actor makes while it does not wait.",
+        scaling.supply_per_actor,
+    )
+    yield gauge(
+        "actorq_learner_desired_actors",
+        "Actors that the run can use; as many as have connected until that is measured.",
+        scaling.desired_actors if run.wants_actors else 0,
+    )
+
+
 def _energy(run: Run) -> Iterator[Metric]:
-    shares = run.resources.per_service()
+    joules: dict[tuple[str, ...], float] = {}
+    grams: dict[tuple[str, ...], float] = {}
+    for service, share in run.resources.per_service().items():
+        labels = (service if service in _SERVICES else _OTHER,)
+        joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
+        grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
         "Energy that the run's processes used, as its meters say.",
         ("service",),
-        {(service,): share.kwh * _JOULES_PER_KWH for service, share in shares.items()},
+        joules,
     )
     yield labelled_counter(
-        "actorq_learner_co2_grams",
-        "Emissions of that energy in CO2 equivalents.",
-        ("service",),
-        {(service,): share.co2_kg * _GRAMS_PER_KG for service, share in shares.items()},
+        "actorq_learner_co2_grams", "Emissions of that energy in CO2 equivalents.", ("service",), grams
     )

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from actorq.errors import UnavailableError
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
 from learner_service.run import Run
@@ -18,6 +19,8 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        # Actors that it had before may be on their way back; a new run has none to lose.
+        self._comes_back = not run.restored.is_set()
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
         """Whether the run wants actors."""
@@ -38,7 +41,22 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Any) -> pb.GetMetricsResponse:
-        """How many actors the run can use, under the name that KEDA knows the metric by."""
-        value = self._run.scaling.desired_actors * _TARGET if self._run.wants_actors else 0
+        """How many actors the run can use, under the name that KEDA knows the metric by.
+
+        Raises UnavailableError while that cannot be told, so that KEDA and HPA leave the number as it is.
+        """
+        value = self._desired_actors() * _TARGET
         metric = pb.MetricValue(metricName=request.metricName or _METRIC, metricValue=value, metricValueFloat=value)
         return pb.GetMetricsResponse(metricValues=[metric])
+
+    def _desired_actors(self) -> int:
+        run = self._run
+        if run.over.is_set():
+            return 0
+        if not run.wants_actors:
+            # Of a run that ends, or of a learner that ends and whose run goes on.
+            raise UnavailableError("the learner is saving its run, and cannot tell yet whether it wants actors")
+        run.require_restored()
+        if self._comes_back and not run.scaling.can_tell:
+            raise UnavailableError("the learner has not measured yet how many actors its run can use")
+        return run.scaling.desired_actors

@@ -17,6 +17,8 @@ _SETTLE_S = 10.0
 # Actors beyond the exact quotient. HPA ignores differences of up to a tenth: without this it would leave the learner
 # starved by as much.
 _HEADROOM = 0.1
+# After which a learner that cannot measure, since nobody is there, goes by how many have connected.
+_PATIENCE_S = 60.0
 # In which the replay should get its minimum, before which nothing is learned and no demand can be measured.
 _FILL_S = 60.0
 # How far the wish may move from the number before the number follows: up, and down.
@@ -79,6 +81,7 @@ class ScalingSignal:
         self._active_s = 0.0
         self._waited_s = 0.0
         self._most_connected = 0
+        self._observed_since: float | None = None
         self._demand: float | None = None
         self._supply: float | None = None
         self._desired = 0
@@ -86,15 +89,19 @@ class ScalingSignal:
     def note_report(self, actor: str, incarnation: int, steps: int, waited_s: float) -> None:
         """An actor told how many steps it has made, and for how many seconds it has waited for credit, since its start.
 
-        The first report of an incarnation only says where to count from: what came before was starting up.
+        The first report of an incarnation only says where to count from: what came before was starting up. So does one
+        after figures that cannot be: they would spoil the totals for good.
         """
         now, last = self._clock(), self._reports.get(actor)
         self._reports[actor] = _Report(incarnation, now, steps, waited_s)
-        if last is not None and last.incarnation == incarnation:
-            waited = waited_s - last.waited_s
-            self._steps += steps - last.steps
+        if last is None or last.incarnation != incarnation:
+            return
+        done, waited, passed = steps - last.steps, waited_s - last.waited_s, now - last.at
+        # Reports that were held up come together: one alone may tell of more time than has passed since the one before.
+        if done >= 0 and 0 <= waited <= passed + self._window_s:
+            self._steps += done
             self._waited_s += waited
-            self._active_s += now - last.at - waited
+            self._active_s += passed - waited
 
     def forget(self, actor: str) -> None:
         """An actor has left."""
@@ -108,6 +115,8 @@ class ScalingSignal:
         While training is paused nothing is learned of the demand: what was wished for before stays.
         """
         self._most_connected = max(self._most_connected, connected)
+        if self._observed_since is None:
+            self._observed_since = self._clock()
         if paused:
             self._marks.clear()
             return
@@ -116,6 +125,15 @@ class ScalingSignal:
         while len(self._marks) > 2 and now - self._marks[1].at >= self._window_s:
             self._marks.popleft()
         self._decide(missing)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether `desired_actors` was measured, or there was a minute for that: then nobody is there to measure.
+
+        Until then a restarted learner knows nothing of the actors that are on their way back.
+        """
+        waited_s = 0.0 if self._observed_since is None else self._clock() - self._observed_since
+        return self._desired > 0 or waited_s >= _PATIENCE_S
 
     @property
     def desired_actors(self) -> int:
@@ -128,8 +146,8 @@ class ScalingSignal:
         seconds = last.at - first.at
         actor_s = last.active_s - first.active_s + last.waited_s - first.waited_s
         return Scaling(
-            starved_fraction=(last.starved_s - first.starved_s) / seconds if seconds > 0 else None,
-            blocked_fraction=(last.waited_s - first.waited_s) / actor_s if actor_s > 0 else None,
+            starved_fraction=_fraction(last.starved_s - first.starved_s, seconds),
+            blocked_fraction=_fraction(last.waited_s - first.waited_s, actor_s),
             demand=self._demand,
             supply_per_actor=self._supply,
             desired_actors=self.desired_actors,
@@ -170,3 +188,8 @@ class ScalingSignal:
         if desired != self._desired:
             _log.info("the run can use %d actors (before: %s)", desired, self._desired or "not known")
             self._desired = desired
+
+
+def _fraction(part: float, whole: float) -> float | None:
+    # What is counted at one end and what at the other may differ by a report.
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else None

@@ -12,8 +12,11 @@ from actorq.errors import InvalidInputError
 _ERRORS_ONLY = 3
 
 
-def open_session(model: bytes, what: str) -> ort.InferenceSession:
-    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`."""
+def open_session(model: bytes, what: str, arena: bool = False) -> ort.InferenceSession:
+    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
+
+    arena: keep memory between calls, which makes many calls faster; a session that runs a few times only holds it.
+    """
     options = ort.SessionOptions()
     # One thread: the service shares its machine with learners and actors, and its batches are small.
     options.intra_op_num_threads = 1
@@ -21,8 +24,7 @@ def open_session(model: bytes, what: str) -> ort.InferenceSession:
     options.log_severity_level = _ERRORS_ONLY
     # Weights held in int8 are made float once, when the model is loaded. Actors open their sessions so too.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    # Each session runs once or a few times: an arena would only hold memory.
-    options.enable_cpu_mem_arena = False
+    options.enable_cpu_mem_arena = arena
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class.

@@ -80,7 +80,8 @@ class Ladder:
         # The rungs from the lowest to the one that passed last.
         self._path: list[Rung] = [_LOWEST]
         self._wait = FIRST_WAIT
-        self._unchanged = 0
+        # The version at which the rung changed last, or a lower one was tried.
+        self._changed_at = 0
         self._came_down = False
 
     def emit(self, origin: Origin) -> tuple[Emission, FidelityReport]:
@@ -89,7 +90,6 @@ class Ladder:
         Raises InvalidInputError when the policy cannot be run even in float; then the ladder stays at its rung.
         """
         refused: list[RefusedRung] = []
-        self._unchanged += 1
         attempt = self._below(origin, refused) or self._attempt(origin, self._path[-1])
         if not attempt.passed:
             attempt = self._climb(origin, attempt, refused)
@@ -97,13 +97,14 @@ class Ladder:
 
     def _below(self, origin: Origin, refused: list[RefusedRung]) -> _Attempt | None:
         """Try the rung below when it is time; None when it is not, or it did not pass."""
-        if self._unchanged < self._wait:
+        version = origin.checkpoint.version
+        if version - self._changed_at < self._wait:
             return None
         if self._came_down:
             self._came_down, self._wait = False, FIRST_WAIT
         if len(self._path) == 1:
             return None
-        self._unchanged = 0
+        self._changed_at = version
         attempt = self._attempt(origin, self._path[-2])
         if attempt.passed:
             self._path.pop()
@@ -125,7 +126,7 @@ class Ladder:
                 break
         self._tell(logging.INFO, origin, attempt, "is served")
         self._path = path
-        self._unchanged = 0
+        self._changed_at = origin.checkpoint.version
         if self._came_down:
             self._came_down = False
             self._waited_too_little()

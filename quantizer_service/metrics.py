@@ -6,7 +6,7 @@ from typing import TypeVar
 from prometheus_client import Metric
 
 from actorq.policy import PolicyDescriptor
-from actorq.telemetry.metrics import gauge, histogram, labelled_counter, labelled_gauge
+from actorq.telemetry.metrics import histogram, labelled_counter, labelled_gauge
 from quantizer_service.quantizer import Quantizer
 
 T = TypeVar("T")
@@ -39,7 +39,12 @@ def quantizer_metrics(quantizer: Quantizer[T]) -> Iterator[Metric]:
         "From the last byte of a checkpoint to policies that are served.",
         emissions.seconds,
     )
-    yield gauge("actorq_quantizer_subscribers", "Streams of policies that are open.", quantizer.subscribers)
+    yield labelled_gauge(
+        "actorq_quantizer_subscribers",
+        "Streams of policies that are open.",
+        ("scheme",),
+        {(scheme,): count for scheme, count in quantizer.subscribers_by_scheme.items()},
+    )
     yield of_newest("policy_version", "Version", lambda policy: policy.version)
     yield of_newest("policy_bytes", "Size of the model", lambda policy: policy.size_bytes)
     yield of_newest("parameters_bytes", "Size of its FP32 parameters", lambda policy: policy.fp32_size_bytes)

@@ -21,7 +21,7 @@ class Reference:
     """Runs a graph with its parameters as inputs: one session serves all versions.
 
     Making one loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and the
-    reason, when that fails or an output is not batch first.
+    reason, when that fails, an output is not batch first, or the action spans do not fit the first one.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -36,7 +36,13 @@ class Reference:
         }
         zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
         # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
-        run_session(self._session, zeros, _TRIAL_ROWS, "graph", trial=True)
+        outputs = run_session(self._session, zeros, _TRIAL_ROWS, "graph", trial=True)
+        components = next(iter(outputs.values())).shape[1]
+        if (spans := len(self._graph.source.action_spans)) not in (0, components):
+            raise InvalidInputError(
+                f"graph: expected an action span for each of the {components} components of the first output, or "
+                f"none, got {spans}"
+            )
 
     def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
         """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.

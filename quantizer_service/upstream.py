@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from google.protobuf.message import Message
+
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.errors import InvalidInputError
@@ -21,23 +23,16 @@ class Upstream:
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
         self.peer = f"upstream {client.peer}"
-        # Answers stay bytes: they are checked here and handed on as they came.
-        self._watch = client.channel.unary_stream(
-            f"/{_SERVICE}/WatchPolicies", quantizer_pb2.WatchPoliciesRequest.SerializeToString
-        )
-        self._get = client.channel.unary_stream(
-            f"/{_SERVICE}/GetPolicy", quantizer_pb2.GetPolicyRequest.SerializeToString
-        )
 
     def watch(self, scheme: str) -> "UpstreamStream":
         """Open a stream of a scheme's newest policies, also of one that was seen already."""
-        call = self._watch(quantizer_pb2.WatchPoliciesRequest(scheme=scheme))
-        return UpstreamStream(call, scheme, self.peer)
+        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme)
+        return UpstreamStream(self._stream("WatchPolicies", request), scheme, self.peer)
 
     def get(self, scheme: str, version: int) -> PolicyDelivery:
         """One retained policy, version 0 for the newest."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version)
-        call = self._get(request, timeout=UNARY_DEADLINE_S)
+        call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
         for delivery in UpstreamStream(call, scheme, self.peer):
             return delivery
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
@@ -52,6 +47,11 @@ class Upstream:
         with translated(self.peer):
             page = self._client.stub.ListPolicies(request, timeout=UNARY_DEADLINE_S)
         return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
+
+    def _stream(self, method: str, request: Message, deadline_s: float | None = None) -> Any:
+        # Answers stay bytes: they are checked here and handed on as they came.
+        call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")
+        return call(request.SerializeToString(), timeout=deadline_s)
 
     def close(self) -> None:
         """Hang up; streams end with UnavailableError."""

@@ -1,5 +1,7 @@
 """Serves a process's metrics to Prometheus: read when they are scraped, from a registry of the process's own.
 
+Beside them it answers probes, for whoever asks after the process's health but has no client certificate.
+
 Services give families made with the functions here. A family whose value is not known yet is served without a sample,
 so that every name is there from the start. docs/metrics.md lists them.
 """
@@ -8,21 +10,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from actorq import __version__
-from actorq.errors import UserError
+from actorq.errors import UnavailableError
 from actorq.telemetry.histogram import Histogram
-from actorq.transport.addresses import split_listen_address
+from actorq.telemetry.http import HttpServer
 from actorq.transport.calls import CallCounts
 
 # An event loop that does not answer in this time hangs; the scrape still gets what needs no loop.
 _PATIENCE_S = 5.0
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
@@ -60,69 +65,90 @@ def histogram(name: str, text: str, values: Histogram) -> Metric:
     return HistogramMetricFamily(name, text, buckets=_named(buckets), sum_value=total)
 
 
-class MetricsServer:
-    """Answers scrapes over HTTP, on threads of its own, until it is closed or the process ends.
-
-    address: "HOST:PORT" with the port that was bound.
-    """
-
-    def __init__(self, listen: str, collectors: Iterable[Collector]) -> None:
-        """Bind and serve; raises UserError when `listen` is no address or cannot be bound."""
-        host, port = split_listen_address("--metrics", listen)
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        for collector in collectors:
-            registry.register(collector)
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise UserError(
-                f"--metrics: cannot listen on {listen} ({error.strerror}); free the port, choose another one, or let "
-                "the system choose with port 0"
-            ) from None
-        self.address = f"{listen.rpartition(':')[0]}:{self._server.server_port}"
-
-    def close(self) -> None:
-        """Answer no more."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 def open_metrics(
-    listen: str, calls: CallCounts, collect: Callable[[], Iterable[Metric]], loop: asyncio.AbstractEventLoop
-) -> MetricsServer:
-    """Serve what `collect` tells on `loop`, how calls ended, and what the process uses."""
-    server = MetricsServer(listen, (_OnLoop(collect, loop), _Calls(calls)))
+    listen: str,
+    calls: CallCounts,
+    collect: Callable[[], Iterable[Metric]],
+    serving: Callable[[], bool],
+    loop: asyncio.AbstractEventLoop,
+) -> HttpServer:
+    """Serve what `collect` tells on `loop`, how calls ended, and what the process uses; and answer probes.
+
+    /healthz is 200 while `loop` answers, /readyz while `serving` holds there besides, and 503 otherwise.
+
+    Raises UserError when `listen` is no address or cannot be bound.
+    """
+    on_loop = _OnLoop(loop)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_OfService(collect, on_loop))
+    registry.register(_Calls(calls))
+    probes = {"/healthz": lambda: on_loop.holds(lambda: True), "/readyz": lambda: on_loop.holds(serving)}
+    server = HttpServer("--metrics", listen, _application(make_wsgi_app(registry), probes))
     _log.info("metrics on http://%s/metrics", server.address)
     return server
 
 
-class _OnLoop(Collector):
-    """Asks on the event loop, where services live, for a scrape that came on another thread."""
+def _application(
+    metrics: Callable[..., Iterable[bytes]], probes: Mapping[str, Callable[[], bool]]
+) -> Callable[..., Iterable[bytes]]:
+    """Answers probes by their paths; all other paths are for the metrics."""
 
-    def __init__(self, collect: Callable[[], Iterable[Metric]], loop: asyncio.AbstractEventLoop) -> None:
-        self._collect = collect
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        probe = probes.get(environ["PATH_INFO"])
+        if probe is None:
+            return metrics(environ, start_response)
+        holds = probe()
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        start_response("200 OK" if holds else "503 Service Unavailable", headers)
+        return [b"yes\n" if holds else b"no\n"]
+
+    return answer
+
+
+class _OnLoop:
+    """Asks on the event loop, where services live, for a request that came on another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def collect(self) -> Iterable[Metric]:
-        answer: Future[list[Metric]] = Future()
+    def ask(self, question: Callable[[], T]) -> T:
+        """What `question` answers; raises UnavailableError when the loop hangs or is closed."""
+        answer: Future[T] = Future()
 
         def ask() -> None:
             try:
-                answer.set_result(list(self._collect()))
+                answer.set_result(question())
             except Exception as error:
                 answer.set_exception(error)
 
         try:
             self._loop.call_soon_threadsafe(ask)
         except RuntimeError:
-            # The loop is closed: the process is about to end.
-            return []
+            raise UnavailableError("the process is about to end") from None
         try:
             return answer.result(_PATIENCE_S)
         except TimeoutError:
-            _log.warning("metrics: the service has not answered for %.0f s", _PATIENCE_S)
+            raise UnavailableError(f"the service has not answered for {_PATIENCE_S:.0f} s") from None
+
+    def holds(self, condition: Callable[[], bool]) -> bool:
+        """Whether the loop answers, and with True."""
+        try:
+            return self.ask(condition)
+        except UnavailableError:
+            return False
+
+
+class _OfService(Collector):
+    def __init__(self, collect: Callable[[], Iterable[Metric]], on_loop: _OnLoop) -> None:
+        self._collect = collect
+        self._on_loop = on_loop
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            return self._on_loop.ask(lambda: list(self._collect()))
+        except UnavailableError as error:
+            _log.warning("metrics: %s", error)
             return []
 
 

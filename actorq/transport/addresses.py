@@ -10,6 +10,9 @@ def split_listen_address(flag: str, address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not (separator and host and port.isdecimal() and port.isascii() and int(port) < 65536):
         raise UserError(f"{flag}: expected HOST:PORT, such as 127.0.0.1:50051, got {address!r}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        # gRPC takes ::1:5005 for an address without a port: what is checked here would not be what is bound there.
+        raise UserError(f"{flag}: expected an IPv6 address in brackets, such as [::1]:50051, got {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

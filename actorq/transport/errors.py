@@ -60,6 +60,11 @@ def _reason(details: str) -> str:
     reason = details.removesuffix(": OK").rpartition(": ")[2]
     if "WRONG_VERSION_NUMBER" in details:
         return "it serves without TLS"
+    if reason.startswith("Hostname Verification Check failed"):
+        return "its certificate is for other names than that"
+    if reason == "Socket closed":
+        # While connecting: a service that goes away later says "Stream removed".
+        return "it hung up: with mutual TLS, one does on whoever has no valid certificate of its authority"
     return f"TLS handshake failed, {reason}" if "handshake failed" in details else reason
 
 

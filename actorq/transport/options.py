@@ -5,10 +5,11 @@ connection with "too_many_pings".
 """
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from actorq.errors import UserError
+from actorq.transport.handshake import shake_hands
 
 # gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
 CHUNK_BYTES = 512 * 1024
@@ -50,11 +51,15 @@ MEMBERS = ("learner", "quantizer", "actor", "meter", "client")
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM texts for mutual TLS: the authority that signs everyone, and one's own certificate and key."""
+    """PEM texts for mutual TLS: the authority that signs everyone, and one's own certificate and key.
+
+    directory: where they were read, None for those that were not.
+    """
 
     authority: bytes
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
+    directory: Path | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, directory: Path | None, member: str) -> "Certificates | None":
@@ -70,14 +75,22 @@ class Certificates:
 
     @classmethod
     def load(cls, directory: Path) -> "Certificates":
-        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have, and check that they can be used."""
-        authority, certificate, key = (directory / name for name in ("ca.crt", "tls.crt", "tls.key"))
+        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have, and check that they can be used.
+
+        Raises UserError when they cannot: files are missing or no PEM, belong to different certificates, or the
+        certificate has expired, is not valid yet or is not of that authority.
+        """
         try:
-            loaded = cls(authority.read_bytes(), certificate.read_bytes(), key.read_bytes())
+            read = cls._read(directory)
             # gRPC tells only its own log of a broken certificate, and everyone else of a port that it cannot bind.
-            context = ssl.create_default_context(cafile=authority)
-            context.load_cert_chain(certificate, key, password="")
-            return loaded
+            shake_hands(*_files(directory))
+            # Whoever renews them may have done so meanwhile: what was checked must be what was read.
+            return read if cls._read(directory) == read else cls.load(directory)
+        except ssl.SSLCertVerificationError as error:
+            raise UserError(
+                f"certificates: nobody would accept {directory / 'tls.crt'} with the authority in ca.crt beside it "
+                f"({error.verify_message}); make new ones, or set this machine's clock"
+            ) from None
         except ssl.SSLError as error:
             raise UserError(
                 f"certificates: {directory} must hold ca.crt, tls.crt and the key of tls.crt without a password in "
@@ -88,3 +101,19 @@ class Certificates:
                 f"certificates: {directory} must hold ca.crt, tls.crt and tls.key, but {error.filename} cannot be "
                 f"read ({error.strerror})"
             ) from None
+
+    def changed(self) -> bool:
+        """Whether the folder holds others by now; False for those that were not read, or when they cannot be."""
+        try:
+            return self.directory is not None and self._read(self.directory) != self
+        except OSError:
+            return False
+
+    @classmethod
+    def _read(cls, directory: Path) -> "Certificates":
+        authority, certificate, key = (file.read_bytes() for file in _files(directory))
+        return cls(authority, certificate, key, directory)
+
+
+def _files(directory: Path) -> tuple[Path, Path, Path]:
+    return directory / "ca.crt", directory / "tls.crt", directory / "tls.key"

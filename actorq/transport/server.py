@@ -12,13 +12,15 @@ from actorq.transport.addresses import split_listen_address
 from actorq.transport.calls import CallCounts
 from actorq.transport.errors import ErrorInterceptor
 from actorq.transport.options import SERVER_OPTIONS, Certificates
+from actorq.transport.renewal import Renewal
 
 
 class Server:
     """A gRPC server on one address with health and reflection for the services that were added to it.
 
     It starts SERVING when `start` returns; `stop` says NOT_SERVING first and lets running calls finish. `calls` counts
-    how each ended.
+    how each ended, `serving` is what health says. Certificates that are renewed in their folder count from the next
+    connection on.
     """
 
     def __init__(self, listen: str, certificates: Certificates | None = None, calls: CallCounts | None = None) -> None:
@@ -29,6 +31,7 @@ class Server:
         self._certificates = certificates
         self._names: tuple[str, ...] = ()
         self.address = ""
+        self.serving = False
 
     async def start(self, service_names: Iterable[str]) -> str:
         """Bind, serve `service_names` (which were registered at `grpc_server`), and return "HOST:PORT".
@@ -55,6 +58,7 @@ class Server:
         await self.grpc_server.stop(grace_s)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        self.serving = status == health_pb2.HealthCheckResponse.SERVING
         for name in ("", *self._names):
             await self._health.set(name, status)
 
@@ -76,8 +80,17 @@ class Server:
 
 
 def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    return grpc.ssl_server_credentials(
-        [(certificates.key, certificates.certificate)],
-        root_certificates=certificates.authority,
-        require_client_auth=True,
+    renewal = Renewal(certificates)
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC on a thread of its own, before the handshake of each new connection."""
+        renewed = renewal.take()
+        return None if renewed is None else _configuration(renewed)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(certificates), fetch, require_client_authentication=True)
+
+
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.certificate)], root_certificates=certificates.authority
     )

@@ -24,7 +24,9 @@ def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
 
 
 def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
-    """Decode a process's resources."""
+    """Decode a process's resources; its processor time must be finite and not negative."""
+    if not (math.isfinite(message.cpu_seconds) and message.cpu_seconds >= 0):
+        raise InvalidInputError(f"process: cpu_seconds must be finite and at least 0, got {message.cpu_seconds}")
     return ProcessStats(
         name=message.name,
         role=message.role,

@@ -1,5 +1,6 @@
 """Runs and their actors: joining, reports and status."""
 
+import math
 from typing import cast
 
 from actorq.errors import InvalidInputError
@@ -109,7 +110,10 @@ def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
 
 
 def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
-    """Decode an actor's report."""
+    """Decode an actor's report; all figures must be finite and not negative."""
+    figures = (message.steps_per_second, message.waited_seconds, *message.activation_seconds)
+    if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
+        raise InvalidInputError(f"report: figures must be finite and at least 0, got {figures}")
     return ActorReport(
         policy_version=message.policy_version,
         scheme=message.scheme,

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +17,8 @@ from actorq.client import LearnerClient
 from actorq.errors import NotFoundError, UserError
 from actorq.telemetry import metrics
 from actorq.telemetry.histogram import Histogram
-from actorq.telemetry.metrics import MetricsServer, counter, gauge, histogram, labelled_gauge, open_metrics
+from actorq.telemetry.http import HttpServer
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_gauge, open_metrics
 from actorq.transport.calls import CallCounts
 
 
@@ -29,6 +31,15 @@ def scrape(address: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def probe(server: HttpServer, path: str) -> int:
+    """The status of its answer."""
+    try:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=20) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 @contextmanager
@@ -45,9 +56,14 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @contextmanager
-def open_server(families: list[Metric], calls: CallCounts | None = None) -> Iterator[MetricsServer]:
+def open_server(
+    families: list[Metric],
+    calls: CallCounts | None = None,
+    serving: Callable[[], bool] = lambda: True,
+    listen: str = "127.0.0.1:0",
+) -> Iterator[HttpServer]:
     with running_loop() as loop:
-        server = open_metrics("127.0.0.1:0", calls or CallCounts(), lambda: families, loop)
+        server = open_metrics(listen, calls or CallCounts(), lambda: families, serving, loop)
         try:
             yield server
         finally:
@@ -143,18 +159,44 @@ def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses
     stuck, closed = asyncio.new_event_loop(), asyncio.new_event_loop()
     closed.close()
     for loop in (stuck, closed):
-        server = open_metrics("127.0.0.1:0", CallCounts(), lambda: [gauge("actorq_a", "A.", 1)], loop)
+        families = [gauge("actorq_a", "A.", 1)]
+        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, loop)
         samples = scrape(server.address)
-        server.close()
         assert ("actorq_a", ()) not in samples
         assert ("process_cpu_seconds_total", ()) in samples
+        assert probe(server, "/healthz") == probe(server, "/readyz") == 503
+        server.close()
     stuck.close()
     assert "metrics: the service has not answered" in caplog.text
 
 
+def test_probes_tell_whether_it_is_alive_and_whether_it_serves() -> None:
+    serving = [False]
+    with open_server([], serving=lambda: serving[0]) as server:
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
+        serving[0] = True
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 200)
+
+
+def test_readiness_over_http_is_health_over_grpc() -> None:
+    with (
+        serving(StagedLearner()) as stage,
+        open_server([], serving=lambda: stage.server.serving) as server,
+    ):
+        assert probe(server, "/readyz") == 200
+        stage.perform(stage.server.say_not_serving())
+        assert probe(server, "/readyz") == 503
+
+
+def test_it_listens_on_ipv6_too() -> None:
+    with open_server([], listen="[::1]:0") as server:
+        assert server.address.startswith("[::1]:")
+        assert probe(server, "/healthz") == 200
+
+
 def test_a_port_that_is_taken_is_the_users_mistake() -> None:
     with open_server([]) as server, pytest.raises(UserError) as caught:
-        MetricsServer(server.address, ())
+        HttpServer("--metrics", server.address, lambda environ, start_response: [])
     assert str(caught.value) == (
         f"--metrics: cannot listen on {server.address} (Address already in use); free the port, choose another one, or "
         "let the system choose with port 0"
@@ -163,4 +205,4 @@ def test_a_port_that_is_taken_is_the_users_mistake() -> None:
 
 def test_an_address_that_is_none_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="--metrics: expected HOST:PORT"):
-        MetricsServer("9090", ())
+        HttpServer("--metrics", "9090", lambda environ, start_response: [])

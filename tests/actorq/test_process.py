@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,9 @@ class SmallService:
         print("the loop is closed", flush=True)
         sys.stdin.readline()
 
+    def metrics(self):
+        return []
+
     def begin_drain(self):
         print("draining", flush=True)
         if not self.settings.linger:
@@ -113,6 +119,13 @@ class Small:
         assert self.process
         assert self.process.stderr
         assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
+
+    def metrics(self) -> str:
+        """Where it says that its metrics are."""
+        assert self.process
+        assert self.process.stderr
+        found = (re.search(r"metrics on (http://\S+)/metrics$", line) for line in self.process.stderr)
+        return next(match[1] for match in found if match)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process
@@ -170,6 +183,20 @@ def test_a_process_announces_its_address_and_drains_when_told_to(small: Small) -
         assert check(request, timeout=TIMEOUT_S).status == health_pb2.HealthCheckResponse.NOT_SERVING
         small.signal(signal.SIGUSR1)
         assert small.end()[0] == 0
+
+
+def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(small: Small) -> None:
+    small.start("--linger", "--metrics", "127.0.0.1:0").hear("running")
+    metrics = small.metrics()
+    assert urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S).status == 200
+    small.signal(signal.SIGTERM)
+    small.hear("draining")
+    small.read_log("SIGTERM: draining for at most 20 s")
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S)
+    assert urllib.request.urlopen(f"{metrics}/healthz", timeout=TIMEOUT_S).status == 200
+    small.signal(signal.SIGUSR1)
+    assert small.end()[0] == 0
 
 
 def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: Small) -> None:

@@ -25,6 +25,14 @@ def test_anything_else_is_refused_under_the_name_of_its_flag(address: str) -> No
         split_listen_address("--metrics", address)
 
 
+@pytest.mark.parametrize("address", ["::1:5005", ":::0", "[::1:5005", "localhost:1:2"])
+def test_an_ipv6_address_needs_brackets_because_grpc_would_bind_something_else(address: str) -> None:
+    with pytest.raises(
+        UserError, match=r"^--listen: expected an IPv6 address in brackets, such as \[::1\]:50051, got "
+    ):
+        split_listen_address("--listen", address)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost", "LocalHost"])
 def test_loopback_is_reached_from_this_machine_only(host: str) -> None:
     assert is_loopback(host)

@@ -70,8 +70,16 @@ def test_services_are_valid_under_the_names_that_they_have_in_a_cluster(made: Pa
         ip_address("::1"),
         ip_address("10.1.2.3"),
     ]
-    assert "quantizer.lab.svc" in names(made, "quantizer").get_values_for_type(x509.DNSName)
+    of_quantizer = names(made, "quantizer").get_values_for_type(x509.DNSName)
+    assert {"quantizer.lab.svc", "relay", "relay.lab.svc"} <= set(of_quantizer)
     assert "learner" not in names(made, "client").get_values_for_type(x509.DNSName)
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_every_member_is_reached_through_port_forward(member: str, made: Path) -> None:
+    assert "localhost" in names(made, member).get_values_for_type(x509.DNSName)
+    addresses = names(made, member).get_values_for_type(x509.IPAddress)
+    assert {ip_address("127.0.0.1"), ip_address("::1")} <= set(addresses)
 
 
 def test_its_members_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:

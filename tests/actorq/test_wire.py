@@ -349,6 +349,24 @@ def test_a_malformed_evaluation_is_refused(returns: tuple[float, ...], lengths: 
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_report_is_refused(figure: float) -> None:
+    for report in (replace(REPORT, steps_per_second=figure), replace(REPORT, waited_seconds=figure)):
+        message = wire.actor_report_to_proto(report)
+        with pytest.raises(InvalidInputError, match="report: figures must be finite and at least 0"):
+            wire.actor_report_from_proto(message)
+    message = wire.actor_report_to_proto(replace(REPORT, activation_seconds=(0.1, figure)))
+    with pytest.raises(InvalidInputError, match="report: figures must be finite and at least 0"):
+        wire.actor_report_from_proto(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_processor_time_is_refused(figure: float) -> None:
+    message = wire.process_to_proto(replace(PROCESS, cpu_seconds=figure))
+    with pytest.raises(InvalidInputError, match="process: cpu_seconds must be finite and at least 0"):
+        wire.process_from_proto(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
 def test_an_impossible_energy_is_refused(figure: float) -> None:
     message = process_pb2.NodeEnergy(node="node-a", cpu_kwh=figure, method="meter")
     with pytest.raises(InvalidInputError, match="energy: figures must be finite and at least 0"):

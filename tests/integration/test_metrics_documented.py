@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from service_process import refusal, service_process
 
@@ -15,14 +16,24 @@ from actorq.client import LearnerClient
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<kind>gauge|counter|histogram)\b[^|]*\|(?P<labels>[^|]*)\|")
-SECTIONS = {"Learner": "learner", "Quantizer": "quantizer", "Actor and evaluator": "actor", "Every service": "every"}
+SECTIONS = {
+    "Learner": "learner",
+    "Quantizer": "quantizer",
+    "Relay": "relay",
+    "Actor and evaluator": "actor",
+    "Every service": "every",
+}
 
 
 @dataclass(frozen=True)
 class Scraped:
-    """Types by name, as in the document; samples by name and label values; labels by name."""
+    """Types by name, as in the document; samples by name and label values; labels by name.
+
+    openmetrics: types by name in the other format, in which counters are named without _total.
+    """
 
     kinds: dict[str, str]
+    openmetrics: dict[str, str]
     samples: dict[tuple[str, ...], float]
     labels: dict[str, set[str]]
 
@@ -38,7 +49,19 @@ def scrape(address: str) -> Scraped:
         for sample in family.samples
     }
     labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
-    return Scraped(kinds, samples, labels)
+    asked = urllib.request.Request(
+        f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(asked, timeout=20) as response:
+        strict = openmetrics.text_string_to_metric_families(response.read().decode())  # type: ignore[no-untyped-call]
+        return Scraped(kinds, {family.name: family.type for family in strict}, samples, labels)
+
+
+def test_prometheus_can_read_it_in_the_format_that_it_asks_for(scraped: dict[str, Scraped]) -> None:
+    assert {service: each.openmetrics for service, each in scraped.items()} == {
+        service: {re.sub(r"_total$", "", name): kind for name, kind in each.kinds.items()}
+        for service, each in scraped.items()
+    }
 
 
 def documented() -> dict[str, dict[str, tuple[str, set[str]]]]:
@@ -67,30 +90,36 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
         learner = stack.enter_context(service_process("learner", *state, *metrics))
         peers = ("--learner", learner.address, "--quantizer", quantizer.address, *metrics)
         actor = stack.enter_context(service_process("actor", *peers, "--name", "actor-0"))
+        relay = stack.enter_context(service_process("quantizer", "--upstream", quantizer.address, *metrics))
+        behind = ("--learner", learner.address, "--quantizer", relay.address, *metrics)
         role = ("--role", "evaluator", "--name", "evaluator-0")
-        evaluator = stack.enter_context(service_process("actor", *peers, *role))
+        evaluator = stack.enter_context(service_process("actor", *behind, *role))
         with LearnerClient(learner.address) as client:
             for status in client.watch(period_s=0.1):
                 actors = {member.name for member in status.actors if member.report and member.report.policy_version > 1}
-                if status.evaluation and status.updates > 10 and "actor-0" in actors:
+                if not (status.evaluation and status.updates > 10 and "actor-0" in actors):
+                    continue
+                # It is measured once a second, from one second to another.
+                if ("actorq_learner_blocked_ratio",) in scrape(learner.metrics).samples:
                     break
         assert {usage.process.node for usage in status.processes} == {"node-7"}
         yield {
             "learner": scrape(learner.metrics),
             "quantizer": scrape(quantizer.metrics),
+            "relay": scrape(relay.metrics),
             "actor": scrape(actor.metrics),
             "evaluator": scrape(evaluator.metrics),
         }
 
 
-@pytest.mark.parametrize("service", ["learner", "quantizer", "actor", "evaluator"])
+@pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor", "evaluator"])
 def test_a_service_serves_what_is_documented_and_nothing_else(service: str, scraped: dict[str, Scraped]) -> None:
     document = documented()
     expected = document["every"] | document["actor" if service == "evaluator" else service]
     assert scraped[service].kinds == {name: kind for name, (kind, _) in expected.items()}
 
 
-@pytest.mark.parametrize("service", ["learner", "quantizer", "actor"])
+@pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor"])
 def test_labels_are_those_that_are_documented(service: str, scraped: dict[str, Scraped]) -> None:
     document = documented()
     for name, (kind, labels) in (document["every"] | document[service]).items():
@@ -114,6 +143,10 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_learner_segments_total", "refused"] == 0
     assert samples["actorq_learner_replay_transitions",] > 0
     assert samples["actorq_learner_quantizer_connected",] == 1
+    assert 0 <= samples["actorq_learner_starved_ratio",] <= 1
+    assert 0 <= samples["actorq_learner_blocked_ratio",] <= 1
+    assert samples["actorq_learner_desired_actors",] >= 1
+    assert samples["actorq_learner_staleness_versions", "50"] <= samples["actorq_learner_staleness_versions", "99"]
     assert samples["actorq_grpc_handled_total", "OK", "Join", "actorq.v1.LearnerService"] >= 2
     # No meter runs here: nothing is made up.
     assert all(value == 0 for key, value in samples.items() if key[0] == "actorq_learner_energy_joules_total")
@@ -123,9 +156,19 @@ def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[
     samples = scraped["quantizer"].samples
     assert samples["actorq_quantizer_policies_total", "int8"] >= 1
     assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", "int8"]
-    assert samples["actorq_quantizer_subscribers",] == 2
+    # The actor and the relay.
+    assert samples["actorq_quantizer_subscribers", "int8"] == 2
     assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", "int8"] <= 1
     assert samples["actorq_quantizer_policy_bytes", "int8"] < samples["actorq_quantizer_parameters_bytes", "int8"]
+
+
+def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
+    samples = scraped["relay"].samples
+    assert samples["actorq_relay_subscribers", "int8"] == 1
+    assert samples["actorq_relay_upstream_connected", "int8"] == 1
+    assert samples["actorq_relay_policies_total", "int8"] >= 1
+    assert samples["actorq_relay_policy_version", "int8"] >= 1
+    assert samples["actorq_relay_lag_seconds", "int8"] > 0
 
 
 def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:

@@ -1,7 +1,5 @@
 """Relays as processes: a tree of three levels, what is killed in it, certificates, a drain, metrics."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -72,15 +70,16 @@ def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None
 
 
 def test_a_relay_outlives_its_upstream_and_drains(tmp_path: Path) -> None:
-    announce = tmp_path / "relay.json"
     with ExitStack() as stack:
         with service_process("quantizer", "--store", str(tmp_path / "policies")) as root:
             with publishing(root.address) as source:
                 published = source.publish()
-            process = started_relay(root.address, announce)
+            command = [sys.executable, "-m", "quantizer_service", "--upstream", root.address]
+            process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
             stack.callback(process.kill)
-            address = json.loads(announce.read_text())["address"]
-            client = stack.enter_context(QuantizerClient(address))
+            assert process.stderr is not None
+            serving = next(line for line in process.stderr if "serving on" in line)
+            client = stack.enter_context(QuantizerClient(serving.split()[-1]))
             watch = client.watch(SCHEME)
             assert next(watch).descriptor.version == published.version
 
@@ -91,17 +90,6 @@ def test_a_relay_outlives_its_upstream_and_drains(tmp_path: Path) -> None:
 
         assert list(watch) == []
         assert process.wait(30) == 0
-
-
-def started_relay(upstream: str, announce: Path) -> "subprocess.Popen[bytes]":
-    """A relay whose end a test can see; it serves when this returns."""
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "quantizer_service", "--upstream", upstream, "--announce", str(announce)]
-    process = subprocess.Popen(command, stderr=writer)
-    os.close(writer)
-    with open(reader, encoding="utf-8") as log:
-        assert any("serving on" in line for line in log)
-    return process
 
 
 def test_certificates_are_asked_for_on_both_sides_of_a_relay(tmp_path: Path) -> None:

@@ -91,3 +91,16 @@ def test_energy_is_told_in_joules_and_grams_for_each_service(learner: Running) -
     assert told["actorq_learner_energy_joules_total", "actor"] > 0
     ratio = told["actorq_learner_co2_grams_total", "actor"] / told["actorq_learner_energy_joules_total", "actor"]
     assert abs(ratio - 0.5 / 3600) < 1e-9
+
+
+def test_what_processes_call_themselves_does_not_become_ever_more_time_series(learner: Running) -> None:
+    strangers = tuple(ProcessStats(f"p-{i}", f"role-{i}", "node-1", i, 1.0, 1.0, 1, 1) for i in range(1, 9))
+    begun = NodeEnergy("node-1", 0.0, 0.0, 0.0, 0.0, 0.0, "test")
+    later = NodeEnergy("node-1", 1e-3, 0.0, 0.0, 5e-4, 8.0, "test")
+    with LearnerClient(learner.address) as client:
+        client.report_energy(begun, ())
+        client.report_energy(later, strangers)
+        told = samples(learner)
+    services = {key[1] for key in told if key[0] == "actorq_learner_energy_joules_total"}
+    assert services == {"learner", "other"}
+    assert told["actorq_learner_energy_joules_total", "other"] > 0

@@ -5,13 +5,21 @@ from pathlib import Path
 
 import grpc
 import pytest
-from learner_servers import DEADLINE_S, running_learner
+from learner_parts import SPEC, on_a_loop
+from learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
 
-from actorq.client import LearnerClient
+from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
+from actorq.errors import UnavailableError
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
+from actorq.status import RunState
+from learner_service.run import Run
+from learner_service.scaler_servicer import ScalerServicer
 
+SMALL = RunConfig.model_validate(
+    {"environments_per_actor": 2, "dqn": {"hidden_sizes": (8,)}, "replay": {"capacity": 2_000, "min_size": 64}}
+)
 REFERENCE = pb.ScaledObjectRef(name="actor", namespace="runs", scalerMetadata={"scalerAddress": "learner:50051"})
 
 
@@ -53,3 +61,43 @@ def test_a_run_wants_actors_until_it_is_over(
     changes.cancel()
     with pytest.raises(grpc.RpcError):
         next(changes)
+
+
+def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measured(tmp_path: Path) -> None:
+    request = pb.GetMetricsRequest(scaledObjectRef=REFERENCE)
+    with running_quantizer(tmp_path / "policies") as quantizer:
+        with (
+            running_learner(SMALL, tmp_path / "run", quantizer) as first,
+            LearnerClient(first.address, deadline_s=DEADLINE_S) as client,
+        ):
+            client.join("actor-0", 1, "actor", "test")
+            stream = ActorStream(client, "actor-0")
+            stream.open(SPEC)
+            stream.await_credit(1)
+            scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
+            assert scaler.GetMetrics(request, timeout=DEADLINE_S).metricValues[0].metricValue == 1
+            stream.close()
+        with (
+            running_learner(SMALL, tmp_path / "run", quantizer, resume=True) as second,
+            LearnerClient(second.address, deadline_s=DEADLINE_S) as client,
+        ):
+            scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
+            with pytest.raises(grpc.RpcError) as caught:
+                scaler.GetMetrics(request, timeout=DEADLINE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert scaler.IsActive(REFERENCE, timeout=DEADLINE_S).result is True
+
+
+@on_a_loop
+async def test_a_learner_that_saves_its_run_does_not_send_the_actors_away(tmp_path: Path) -> None:
+    # It looks the same at SIGTERM, after which the successor wants them.
+    with QuantizerClient("127.0.0.1:1") as quantizer:
+        run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
+        servicer = ScalerServicer(run)
+        run.finish(RunState.STOPPED)
+        with pytest.raises(UnavailableError):
+            await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
+        await run.over.wait()
+        answer = await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
+        assert answer.metricValues[0].metricValue == 0
+        await run.close()

@@ -1,5 +1,6 @@
 """How many actors a run asks for, from what both sides of the rate limiter say of themselves."""
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -151,3 +152,55 @@ def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
         signal.note_report("actor-0", incarnation, (1_000_000 if incarnation == 1 else 0) + 50 * done, 500.0)
         signal.observe(samples=400 * second, starved_s=0.0, connected=1)
     assert signal.status().supply_per_actor == pytest.approx(50.0, rel=0.06)
+
+
+def test_a_learner_that_has_just_begun_says_that_it_cannot_tell() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    assert not run.signal.can_tell
+    run.go_on(5)
+    assert not run.signal.can_tell
+    assert run.go_on(15) == 11
+    assert run.signal.can_tell
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_after_a_minute_in_which_nothing_could_be_measured_it_goes_by_how_many_have_connected(paused: bool) -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    clock.now += 1_000
+    for _ in range(60):
+        assert not signal.can_tell
+        signal.observe(samples=0, starved_s=0.0, connected=3, paused=paused)
+        clock.now += 1
+    assert signal.can_tell
+    assert signal.desired_actors == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "waited_s"),
+    [(-(10**9), 0.0), (0, math.nan), (0, math.inf), (0, -math.inf), (0, 1e300), (0, -1e300)],
+    ids=["fewer steps", "NaN", "infinite", "minus infinite", "huge", "negative"],
+)
+def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(steps: int, waited_s: float) -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    before = run.go_on()
+    run.signal.note_report("broken", 1, 0, 0.0)
+    run.signal.note_report("broken", 1, steps, waited_s)
+    assert run.go_on() == before
+    status = run.signal.status()
+    assert status.supply_per_actor == pytest.approx(100.0, rel=0.05)
+    assert status.starved_fraction == pytest.approx(0.0, abs=0.01)
+    assert status.blocked_fraction == pytest.approx(0.0, abs=0.02)
+
+
+def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    for ten_seconds in range(5):
+        for second in range(1, 11):
+            done = 10 * ten_seconds + second
+            signal.note_report("actor-0", 1, 50 * done, 0.5 * done)
+        signal.observe(samples=1_000 * ten_seconds, starved_s=0.0, connected=1)
+        clock.now += 10
+    # Half of its time it waited, so that it makes twice as many as came.
+    assert signal.status().supply_per_actor == pytest.approx(100.0, rel=0.01)

@@ -1,0 +1,85 @@
+"""The Grafana dashboard shows what the services serve, all of it that moves."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+DASHBOARD = json.loads((ROOT / "k8s" / "components" / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+# For looking up, not for looking at.
+NOT_SHOWN = {
+    "actorq_info",
+    "actorq_learner_run_info",
+    "actorq_actor_info",
+    "actorq_learner_elapsed_seconds",
+    "process_virtual_memory_bytes",
+    "process_start_time_seconds",
+    "process_open_fds",
+    "process_max_fds",
+}
+
+
+def documented() -> dict[str, set[str]]:
+    """The labels of each metric in docs/metrics.md, and those that Prometheus adds."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|:]*)[^|]*\|", DOCUMENT, re.MULTILINE)
+    scraped = {"namespace", "pod", "container", "le"}
+    return {name: {label.strip() for label in labels.split(",")} | scraped for name, labels in rows}
+
+
+def named(expression: str) -> set[str]:
+    """The metrics of an expression."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:actorq|process)_\w+", expression)}
+
+
+def test_what_is_documented_is_shown_except_what_is_for_looking_up() -> None:
+    shown = {name for expression in EXPRESSIONS for name in named(expression)}
+    assert shown == documented().keys() - NOT_SHOWN
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_is_about_one_namespace_and_labels_that_there_are(expression: str) -> None:
+    selected = re.findall(r"\b(?:actorq|process)_\w+(\{[^}]*\})?", expression)
+    assert selected
+    assert all('namespace="$namespace"' in selector for selector in selected)
+    labels = {label for name in named(expression) for label in documented()[name]}
+    grouped = {label.strip() for by in re.findall(r"\bby \(([^)]*)\)", expression) for label in by.split(",")}
+    matched = set(re.findall(r"(\w+)(?:=~|!=|=)\"", expression))
+    assert grouped | matched <= labels
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_legend_uses_labels_that_its_expression_has(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        labels = {label for name in named(target["expr"]) for label in documented()[name]}
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels
+    references = [target["refId"] for target in panel["targets"]]
+    assert len(references) == len(set(references))
+
+
+def test_panels_are_told_apart_and_do_not_overlap() -> None:
+    identifiers = sorted(panel["id"] for panel in PANELS)
+    assert all(one < other for one, other in pairwise(identifiers))
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert max(x for x, _ in taken) < 24
+
+
+def test_names_are_as_prometheus_wants_them() -> None:
+    """Counters and no others end in _total; base units; no label of summaries and histograms on anything else."""
+    rows = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram)\b[^|]*\| ([^|:]*)[^|]*\|", DOCUMENT, re.MULTILINE)
+    assert len(rows) == len(documented())
+    for name, kind, labels in rows:
+        assert name.endswith("_total") == (kind == "counter"), name
+        assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|kwh|kg|percent|count|sum|bucket)(_|$)", name), name
+        assert kind == "histogram" or not {"le", "quantile"} & {label.strip() for label in labels.split(",")}, name
