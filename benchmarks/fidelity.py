@@ -124,13 +124,13 @@ def compare(
     got: NDArray[np.float64], expected: NDArray[np.float64], discrete_actions: bool, spans: tuple[float, ...]
 ) -> Errors:
     """Errors of outputs [R, M] as the quantizer reports them, relative to the spans or to the range of `expected`."""
-    scale = np.array(spans) if spans else np.ptp(expected) or 1.0
-    errors = np.abs(got - expected) / scale
+    spread = float(np.ptp(expected)) or 1.0
+    errors = np.abs(got - expected) / (np.array(spans) if spans else spread)
     mean_error, max_error = float(errors.mean()), float(errors.max())
     if not discrete_actions:
         return Errors(mean_error, max_error, None)
     taken = got.argmax(axis=1)
-    lost = (expected.max(axis=1) - np.take_along_axis(expected, taken[:, None], axis=1)[:, 0]) / np.ptp(expected)
+    lost = (expected.max(axis=1) - np.take_along_axis(expected, taken[:, None], axis=1)[:, 0]) / spread
     return Errors(mean_error, max_error, float((taken == expected.argmax(axis=1)).mean()), float(lost.max()))
 
 
