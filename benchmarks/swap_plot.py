@@ -40,7 +40,7 @@ def plot(figures: Mapping[int, Mapping[str, Mapping[str, Any]]], paths: Sequence
     left.set_ylabel("ms of CPU time")
     left.set_title(f"{paths[0]}, and times faster than A", fontsize=9)
     right.set_title("\n".join(f"{'ABCDEF'[index]}: {name}" for index, name in enumerate(paths[1:])), fontsize=8)
-    right.legend(frameon=False, fontsize=8, loc="upper left")
+    left.legend(frameon=False, fontsize=8, loc="upper left")
     file.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(file, dpi=110)
     pyplot.close(drawing)

@@ -80,7 +80,10 @@ def test_errors_are_relative_to_the_span_of_each_action() -> None:
 def test_agreement_is_the_share_of_rows_with_the_same_best_action() -> None:
     expected = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [0.0, 3.0]])
     got = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
-    assert compare(got, expected, True, ()).agreement == 0.75
+    errors = compare(got, expected, True, ())
+    assert errors.agreement == 0.75
+    # In the second row it takes the action that is worth 1 less, of a range of 3.
+    assert errors.lost_value == pytest.approx(1 / 3)
 
 
 def test_targets_and_plot_cover_discrete_and_continuous_policies(tmp_path: Path) -> None:
