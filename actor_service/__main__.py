@@ -6,13 +6,14 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actor_service.actor import Actor
+from actor_service.actor import Actor, Standalone
 from actor_service.environments import describe_environment
 from actor_service.metrics import actor_metrics
 from actor_service.servicer import ActorServicer
@@ -40,17 +41,17 @@ class ActorService:
 
     def __init__(self, config: RunConfig, settings: ActorSettings, name: str, node: str = "") -> None:
         certificates = Certificates.of(config.transport.certificates, "actor")
-        standalone = settings.role == "standalone"
-        self._clients = (
-            None if standalone else LearnerClient(settings.learner, certificates),
-            QuantizerClient(settings.quantizer, certificates),
-        )
+        standalone = Standalone(config.environment, config.scheme, config.environments_per_actor)
+        is_alone = settings.role == "standalone"
+        self._learner = None if is_alone else LearnerClient(settings.learner, certificates)
+        connect = partial(QuantizerClient, settings.quantizer, certificates)
         self._drain_s = config.transport.drain_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
-        environment_id = config.environment if standalone else ""
-        self._actor = Actor(name, settings.role, *self._clients, environment_id, self._end, node)
+        self._actor = Actor(
+            name, settings.role, self._learner, connect, standalone if is_alone else None, self._end, node
+        )
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add ActorService."""
@@ -62,9 +63,8 @@ class ActorService:
         self._loop = asyncio.get_running_loop()
         self._actor.start()
         await self._ended.wait()
-        for client in self._clients:
-            if client is not None:
-                client.close()
+        if self._learner is not None:
+            self._learner.close()
         if self._fault is not None:
             raise self._fault
         return EXIT_OK

@@ -4,22 +4,26 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from actor_service.auto import AutoSubscription
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, describe_environment
 from actor_service.evaluation import Evaluator
 from actor_service.exploration import EpsilonGreedy
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.selection import Selection, select
 from actor_service.subscription import Subscription
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.errors import ConflictError, ExhaustedError, UnavailableError, UserError
-from actorq.policy import PolicyDescriptor
+from actorq.policy import AUTO, FP32, SCHEMES, Policy, PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, Role
@@ -30,11 +34,27 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 1.0
 
 
+@dataclass(frozen=True)
+class Standalone:
+    """What an actor without a learner evaluates in, and how the actors of the run act.
+
+    scheme: of the run.
+    environments: how many an actor steps as one batch.
+    """
+
+    environment_id: str
+    scheme: str
+    environments: int
+
+
 class Actor:
     """Acts or evaluates until the run is over or `drain` is called.
 
-    One thread acts (`run` blocks on it), one uploads, one receives policies. on_end is called once, from any thread,
-    when there is nothing left to do; with the error when there was one.
+    One thread acts (`run` blocks on it), one uploads, two receive policies, and one chooses the scheme where that is
+    "auto".
+
+    connect: opens a client of the quantizer; each stream of policies has its own.
+    on_end: called once, from any thread, when there is nothing left to do; with the error when there was one.
     """
 
     def __init__(
@@ -42,15 +62,16 @@ class Actor:
         name: str,
         role: Role,
         learner: LearnerClient | None,
-        quantizer: QuantizerClient,
-        environment_id: str,
+        connect: Callable[[], QuantizerClient],
+        standalone: Standalone | None,
         on_end: Callable[[BaseException | None], None],
         node: str = "",
     ) -> None:
         self.name = name
         self.role = role
         self._learner = learner
-        self._quantizer = quantizer
+        self._connect = connect
+        self._quantizer = connect()
         self._on_end = on_end
         self._node = node
         self._incarnation = time.time_ns()
@@ -61,9 +82,11 @@ class Actor:
         self.counts = ActorCounts()
         self._slot = PolicySlot(self.counts)
         self._membership: Membership | None = None
-        self._spec = describe_environment(environment_id) if environment_id else None
+        self._scheme = standalone.scheme if standalone else ""
+        self._batch = standalone.environments if standalone else 0
+        self._spec = describe_environment(standalone.environment_id) if standalone else None
         self._rollout: Rollout | None = None
-        self._subscription: Subscription | None = None
+        self._subscription: Subscription | AutoSubscription | None = None
         self._uploader: Uploader | None = None
         self._evaluate_version = 0
         self._evaluating = threading.Lock()
@@ -89,6 +112,7 @@ class Actor:
         if self._uploader is not None:
             self._uploader.wake()
         if self._learner is None:
+            self._quantizer.close()
             self._on_end(None)
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
@@ -124,15 +148,31 @@ class Actor:
         if not self._evaluating.acquire(blocking=False):
             raise ExhaustedError(f"{self.name} runs an evaluation already: try again when it is done")
         try:
-            scheme = scheme or (self._membership.run.scheme if self._membership else "int8")
+            scheme = scheme or (self._subscription.scheme if self._subscription else self._scheme)
             evaluator = Evaluator(self._spec, episodes)
             try:
-                policy = evaluator.load(self._quantizer.get(scheme, version))
+                policy = evaluator.load(self._policy(self._spec, scheme, version))
                 return evaluator.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
             finally:
                 evaluator.close()
         finally:
             self._evaluating.release()
+
+    def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
+        """A policy of the quantizer; of all schemes the one that is fastest here where it is "auto"."""
+        if scheme != AUTO:
+            return self._quantizer.get(scheme, version)
+        policies = {}
+        for name in SCHEMES:
+            policies[name] = self._quantizer.get(name, version)
+            # All of one version, also while newer ones are published.
+            version = policies[name].descriptor.version
+        selection = self._select(spec, policies.values(), FP32)
+        _log.info("auto: %s", selection)
+        return policies[selection.scheme]
+
+    def _select(self, spec: EnvironmentSpec, policies: Iterable[Policy], incumbent: str) -> Selection:
+        return select(policies, spec.observations, self._batch, spec.discrete_actions, incumbent)
 
     def _run(self) -> None:
         try:
@@ -168,6 +208,8 @@ class Actor:
         run = membership.run
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
         self._spec = describe_environment(run.environment_id)
+        # The evaluator chooses as actors do, so that it evaluates what they run.
+        self._batch = run.environments_per_actor
         assert self._learner is not None
         self._uploader = Uploader(
             self._learner,
@@ -213,6 +255,8 @@ class Actor:
         last_version = 0
 
         def due(descriptor: PolicyDescriptor) -> bool:
+            if isinstance(self._subscription, AutoSubscription) and not self._subscription.settled(descriptor):
+                return False
             asked_for = last_version < self._evaluate_version <= descriptor.version
             # A learner that went back to a checkpoint has fewer updates than before.
             return asked_for or abs(descriptor.learner_step - last) >= run.evaluation_period_updates
@@ -234,14 +278,15 @@ class Actor:
 
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int) -> None:
         self._activity = "waiting for a policy"
-        self._subscription = Subscription(
-            self._quantizer,
-            scheme,
-            self._slot,
-            load=lambda policy: OnnxPolicy(policy, spec.observations, batch, spec.discrete_actions),
-            on_fault=self._fail,
-            counts=self.counts,
-        )
+
+        def load(policy: Policy) -> OnnxPolicy:
+            return OnnxPolicy(policy, spec.observations, batch, spec.discrete_actions)
+
+        if scheme == AUTO:
+            choose = partial(self._select, spec)
+            self._subscription = AutoSubscription(self._connect, self._slot, load, choose, self._fail, self.counts)
+        else:
+            self._subscription = Subscription(self._connect(), scheme, self._slot, load, self._fail, self.counts)
         self._subscription.start()
 
     def _report(self, peek: bool = False) -> ActorReport:
@@ -253,7 +298,7 @@ class Actor:
             self._last_report = (now, steps)
         return ActorReport(
             policy_version=policy.descriptor.version if policy else 0,
-            scheme=policy.descriptor.scheme if policy else "",
+            scheme=policy.descriptor.effective_scheme if policy else "",
             environment_steps=steps,
             steps_per_second=(steps - before) / (now - then) if now > then else 0.0,
             queued_segments=self._uploader.queued if self._uploader else 0,
@@ -280,6 +325,7 @@ class Actor:
         self._activity = "leaving"
         if self._subscription is not None:
             self._subscription.close()
+        self._quantizer.close()
         if self._uploader is not None:
             self._unsent = self._uploader.flush(self._flush_s)
             if self._unsent:

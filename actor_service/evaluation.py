@@ -66,7 +66,7 @@ class Evaluator:
             sequence=sequence,
             policy_version=policy.descriptor.version,
             learner_step=policy.descriptor.learner_step,
-            scheme=policy.descriptor.scheme,
+            scheme=policy.descriptor.effective_scheme,
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             duration_s=time.monotonic() - started,

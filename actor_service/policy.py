@@ -25,7 +25,8 @@ class OnnxPolicy:
         """Load the model and run it once.
 
         actions: how many discrete actions it must give values for; 0 for any output. Raises InvalidInputError when it
-        is no model, does not take these observations or does not give these outputs.
+        is no model, does not take these observations alone or does not give these outputs. Outputs after the first
+        are not computed for anyone.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         options = onnxruntime.SessionOptions()
@@ -33,6 +34,9 @@ class OnnxPolicy:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.log_severity_level = _SEVERITY_ERROR
+        # Weights that are only stored in int8 become float when the model is loaded, not at each call. All other
+        # optimizations stay on: they take 0.1 ms of a load, and convolutions are 1.7 times faster for them.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             self._session = onnxruntime.InferenceSession(policy.model, options, providers=["CPUExecutionProvider"])
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
@@ -53,7 +57,11 @@ class OnnxPolicy:
         return self._outputs
 
     def _bind(self, batch: int) -> None:
-        (source,) = self._session.get_inputs()
+        sources = self._session.get_inputs()
+        if len(sources) != 1:
+            names = ", ".join(source.name for source in sources)
+            raise ValueError(f"expected one input, the observations, got {len(sources)} ({names})")
+        (source,) = sources
         target = self._session.get_outputs()[0]
         shape = [batch, *target.shape[1:]]
         self._outputs = np.zeros(shape, np.float32)
@@ -75,6 +83,11 @@ class PolicySlot:
         self._policy: OnnxPolicy | None = None
         self._closed = False
         self._activations: list[float] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is to wait for a policy any more."""
+        return self._closed
 
     def put(self, policy: OnnxPolicy) -> None:
         """Make this the newest policy."""

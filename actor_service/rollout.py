@@ -107,4 +107,4 @@ class Rollout:
         if policy is not self._policy:
             self._slot.activated(policy.descriptor)
             self._policy = policy
-        spans.append(PolicySpan(step, policy.descriptor.version, policy.descriptor.scheme))
+        spans.append(PolicySpan(step, policy.descriptor.version, policy.descriptor.effective_scheme))

@@ -22,8 +22,10 @@ class Subscription:
     One reads the stream and keeps the newest policy only: gRPC buffers more than one small policy, so a reader that
     stopped to build sessions would work through versions that nobody wants any more. The other builds sessions.
 
+    client: of this subscription alone, which closes it: that is what ends a stream that waits.
     load: makes a policy ready to act.
     on_fault: called with an error that trying again would not mend.
+    after_version: only policies above it.
     """
 
     def __init__(
@@ -34,16 +36,17 @@ class Subscription:
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
         counts: ActorCounts | None = None,
+        after_version: int = 0,
     ) -> None:
+        self.scheme = scheme
         self._client = client
-        self._scheme = scheme
         self._slot = slot
         self._load = load
         self._on_fault = on_fault
         self._counts = counts or ActorCounts()
         self._changed = threading.Condition()
         self._received: Policy | None = None
-        self._newest_version = 0
+        self._newest_version = after_version
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
@@ -56,10 +59,14 @@ class Subscription:
             thread.start()
 
     def close(self) -> None:
-        """Stop watching. The caller closes the client, which ends a stream that waits."""
+        """Stop watching and wait until nothing more is put into the slot."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
+        self._client.close()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
 
     def _receive(self) -> None:
         try:
@@ -68,15 +75,19 @@ class Subscription:
                 self._stop,
                 self._client.peer,
                 random.Random(),
-                on_retry=self._counts.quantizer_retries.add,
+                on_retry=self._count_retry,
             )
         except BaseException as error:
-            # A channel that the owner has closed raises too: that is the end and no fault.
+            # A closed channel raises too: that is the end and no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 
+    def _count_retry(self) -> None:
+        if not self._stop.is_set():
+            self._counts.quantizer_retries.add()
+
     def _watch(self, connected: Callable[[], None]) -> None:
-        for policy in self._client.watch(self._scheme, self._newest_version):
+        for policy in self._client.watch(self.scheme, self._newest_version):
             connected()
             with self._changed:
                 self._received = policy

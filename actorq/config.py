@@ -16,6 +16,8 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+# Those of actorq.policy.SCHEMES; a test holds them together.
+SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
 
 
 class DQNConfig(Settings):
@@ -94,11 +96,33 @@ class ActorConfig(Settings):
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
 
 
-class QuantizerConfig(Settings):
-    """What the quantizer keeps."""
+class GateConfig(Settings):
+    """What a quantized policy must keep to; past it more layers stay in float, the most sensitive first, then all."""
 
+    max_mean_error: PositiveFloat = Field(
+        0.02, description="mean action error on recent observations, relative to the action range; continuous actions"
+    )
+    max_error: PositiveFloat = Field(
+        0.25, description="largest action error there, relative to the action range; continuous actions"
+    )
+    min_agreement: Fraction = Field(
+        0.95, description="share of recent observations with the same best action as FP32; discrete actions"
+    )
+
+
+class QuantizerConfig(Settings):
+    """How the quantizer emits policies, and what it keeps."""
+
+    quantize_ends: bool = Field(
+        False, description="quantize the first and last layers too, which stay in float otherwise"
+    )
+    per_tensor_error: NonNegativeFloat = Field(
+        0.01, description="relative error of a layer's weights up to which one scale serves all of its channels"
+    )
+    gate: GateConfig = GateConfig()
     retain_newest: PositiveInt = Field(32, description="newest versions kept on disk")
     retain_best: NonNegativeInt = Field(3, description="versions with the best evaluations kept on disk besides")
+    retain_every: NonNegativeInt = Field(0, description="every so many versions one is kept on disk for good; 0: none")
 
 
 class CheckpointConfig(Settings):
@@ -112,6 +136,11 @@ class LearnerConfig(Settings):
     """Resources of the learner."""
 
     torch_threads: PositiveInt = Field(1, description="threads of a torch operation")
+    quantization_aware_after: Fraction | None = Field(
+        None,
+        description="share of the environment steps from which the policy is trained as actors run it, with fake "
+        "quantization; never when none",
+    )
 
 
 class EnergyConfig(Settings):
@@ -148,7 +177,9 @@ class RunConfig(Settings):
     seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
     actors: PositiveInt = Field(2, description="actor processes")
     environments_per_actor: PositiveInt = Field(8, description="environments that each actor steps as one batch")
-    scheme: Literal["int8", "fp32"] = Field("int8", description="how actors' policies are quantized")
+    scheme: Literal[SchemeName, "auto"] = Field(
+        "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
+    )
     target_return: float | None = Field(
         None, description="mean evaluation return that ends the run; the environment's own threshold when none"
     )

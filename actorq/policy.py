@@ -6,6 +6,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+FP32 = "fp32"
+# As actors ask for them; what each one does is told in quantizer_service.schemes.
+SCHEMES = (FP32, "int8-weights", "int8", "int8-static", "int4")
+# Each actor measures the schemes on its own processor and takes the fastest.
+AUTO = "auto"
+
+# How a layer's weights are held.
+FLOAT32 = "float32"
+INT8_PER_TENSOR = "int8 per tensor"
+INT8_PER_CHANNEL = "int8 per channel"
+INT4_PER_BLOCK = "int4 per block"
+
+# Why a layer is in float that its scheme would have quantized.
+FIDELITY_GATE = "fidelity gate"
+
 # A calibration batch travels with the parameters, under the name of the graph input that it feeds.
 CALIBRATION_PREFIX = "calibration:"
 
@@ -16,11 +31,13 @@ class PolicyGraph:
 
     inputs: names of the data inputs, each batch first.
     discrete_actions: the first output has one value per action, of which the largest is taken.
+    action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
     """
 
     model: bytes
     inputs: tuple[str, ...]
     discrete_actions: bool
+    action_spans: tuple[float, ...] = ()
 
     @property
     def topology(self) -> bytes:
@@ -46,12 +63,53 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class LayerReport:
+    """How the weights of one layer are held: `weights` is FLOAT32 or names the quantized form.
+
+    reason: why it is in float, empty for quantized ones.
+    """
+
+    name: str
+    weights: str
+    reason: str = ""
+
+    @property
+    def in_float(self) -> bool:
+        """Whether the weights are as the learner has them."""
+        return self.weights == FLOAT32
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """|emitted - fp32| of each component of one output, mean and maximum over the rows, in units of the output."""
+
+    name: str
+    mean_errors: tuple[float, ...]
+    max_errors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RefusedRung:
+    """What the fidelity gate did not let through: the layers in float there, and the errors all the same."""
+
+    float_layers: tuple[str, ...]
+    relative_mean_error: float
+    relative_max_error: float
+    argmax_agreement: float | None
+
+
+@dataclass(frozen=True)
 class FidelityReport:
     """How far the emitted policy's outputs are from the FP32 policy's on one calibration batch.
 
-    Errors are |emitted - fp32| over all rows and outputs, in units of the output; relative ones are divided by the
-    range of the FP32 outputs over the batch. `argmax_agreement` is the share of rows with the same largest output,
-    None for continuous actions.
+    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output; relative ones
+    are divided by the range of each action, or where there is none by the range of the FP32 outputs over the batch.
+    `argmax_agreement` is the share of rows with the same largest output, None for continuous actions.
+
+    layers: all layers in the order of the graph.
+    outputs: every output, the first one included.
+    passed: the errors keep to the run's thresholds.
+    refused: what was tried before and did not.
     """
 
     observations: int
@@ -60,12 +118,29 @@ class FidelityReport:
     relative_mean_error: float
     relative_max_error: float
     argmax_agreement: float | None
-    float_layers: tuple[str, ...]
+    layers: tuple[LayerReport, ...]
+    outputs: tuple[OutputError, ...] = ()
+    passed: bool = True
+    refused: tuple[RefusedRung, ...] = ()
+
+    @property
+    def float_layers(self) -> tuple[str, ...]:
+        """Names of the layers whose weights are in float."""
+        return tuple(layer.name for layer in self.layers if layer.in_float)
+
+    @property
+    def gated_layers(self) -> tuple[str, ...]:
+        """Names of the layers that the fidelity gate has put in float."""
+        return tuple(layer.name for layer in self.layers if layer.reason == FIDELITY_GATE)
 
 
 @dataclass(frozen=True)
 class PolicyDescriptor:
-    """Everything about an emitted policy but its bytes; sizes in bytes, `snapshot_at` in unix seconds."""
+    """Everything about an emitted policy but its bytes; sizes in bytes, `snapshot_at` in unix seconds.
+
+    scheme: as it was asked for; `effective_scheme` tells what it came to.
+    topology: SHA-256 of its graph; empty when not known.
+    """
 
     run_id: str
     version: int
@@ -76,6 +151,13 @@ class PolicyDescriptor:
     fp32_size_bytes: int
     snapshot_at: float
     fidelity: FidelityReport
+    topology: bytes = b""
+
+    @property
+    def effective_scheme(self) -> str:
+        """What acts: "fp32" where no layer was fit to be quantized, or none passed the fidelity gate."""
+        layers = self.fidelity.layers
+        return FP32 if layers and all(layer.in_float for layer in layers) else self.scheme
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ PROCESS_SETTINGS = (
     "role",
     "run_directory",
     "store",
+    "upstream",
     "version",
     "watch",
 )

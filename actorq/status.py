@@ -154,3 +154,4 @@ class RunStatus:
     starved_s: float
     loss: float
     activation_s: float | None
+    quantization_aware_since: int | None = None

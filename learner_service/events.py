@@ -33,6 +33,8 @@ class EventLog:
         }
         if status.training_return is not None:
             scalars["return/training"] = status.training_return
+        if status.quantization_aware_since is not None:
+            scalars["training/quantization_aware_since_update"] = status.quantization_aware_since
         if status.activation_s is not None:
             scalars["policy/activation_ms"] = status.activation_s * 1e3
         if status.emitted is not None:
@@ -40,6 +42,8 @@ class EventLog:
             scalars["policy/bytes"] = status.emitted.size_bytes
             scalars["fidelity/relative_mean_error"] = fidelity.relative_mean_error
             scalars["fidelity/relative_max_error"] = fidelity.relative_max_error
+            scalars["fidelity/float_layers"] = len(fidelity.float_layers)
+            scalars["fidelity/refused_rungs"] = len(fidelity.refused)
             if fidelity.argmax_agreement is not None:
                 scalars["fidelity/argmax_agreement"] = fidelity.argmax_agreement
         for service, kwh in status.energy.kwh_per_service.items():

@@ -10,6 +10,7 @@ from actorq.errors import InvalidInputError
 from actorq.trajectory import EnvironmentSpec, Segment
 from learner_service.members import Member
 from learner_service.replay import ReplayBuffer
+from learner_service.schemes import acting_schemes
 from learner_service.statistics import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
 class Intake:
     """Stores segments in the replay. Thread-safe.
 
+    scheme: the run's; segments may come from policies of all its `acting_schemes`.
     published_version: tells the newest version, against which staleness is measured.
     """
 
@@ -46,6 +48,7 @@ class Intake:
         self._spec = spec
         self._replay = replay
         self._scheme = scheme
+        self._acting_schemes = acting_schemes(scheme)
         self._published_version = published_version
         self._lock = threading.Lock()
         self._episodes = Episodes()
@@ -116,11 +119,20 @@ class Intake:
             self._by_scheme.update(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
-        """After a crash the log has transitions that the last checkpoint has not counted: only our scheme's get in."""
+        """After a crash the log has transitions that the last checkpoint has not counted.
+
+        They are shared out among the schemes as those that were counted; before any was, they are the run's.
+        """
         with self._lock:
-            missing = stored - sum(self._by_scheme.values())
-            if missing > 0:
-                self._by_scheme[self._scheme] = self._by_scheme.get(self._scheme, 0) + missing
+            counted = sum(self._by_scheme.values())
+            missing = stored - counted
+            if missing <= 0:
+                return
+            shares = {scheme: missing * count // counted for scheme, count in self._by_scheme.items() if count}
+            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self._scheme)
+            shares[most] = shares.get(most, 0) + missing - sum(shares.values())
+            for scheme, share in shares.items():
+                self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
 
     def _count(self, segment: Segment) -> None:
         self._stored_segments += 1
@@ -138,5 +150,7 @@ class Intake:
         for span in segment.spans:
             if span.version < 1:
                 raise InvalidInputError(f"segment: policy versions must be at least 1, got {span.version}")
-            if span.scheme != self._scheme:
-                raise InvalidInputError(f"segment: must come from {self._scheme} policies, got {span.scheme!r}")
+            if span.scheme not in self._acting_schemes:
+                raise InvalidInputError(
+                    f"segment: must come from {' or '.join(self._acting_schemes)} policies, got {span.scheme!r}"
+                )

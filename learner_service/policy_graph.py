@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import math
 import warnings
 from typing import Any
 
@@ -44,6 +45,7 @@ def export_policy_graph(policy: nn.Module, spec: EnvironmentSpec) -> PolicyGraph
         model=model.SerializeToString(deterministic=True),
         inputs=(_INPUT,),
         discrete_actions=bool(spec.discrete_actions),
+        action_spans=_action_spans(spec),
     )
 
 
@@ -53,6 +55,14 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
         name: np.array(tensor.detach().cpu().numpy(), dtype=np.float32, copy=True)
         for name, tensor in policy.state_dict().items()
     }
+
+
+def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
+    """Highest minus lowest action of each component; empty for discrete actions and those without bounds."""
+    low, high = spec.actions.low, spec.actions.high
+    if spec.discrete_actions or low is None or high is None or high <= low:
+        return ()
+    return (high - low,) * math.prod(spec.actions.shape)
 
 
 def _export(policy: nn.Module, example: torch.Tensor, output: str) -> onnx.ModelProto:

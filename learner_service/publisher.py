@@ -254,7 +254,10 @@ class Publisher:
 def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     yield quantizer_pb2.PublishCheckpointsRequest(
         graph=quantizer_pb2.GraphHeader(
-            topology=graph.topology, inputs=graph.inputs, discrete_actions=graph.discrete_actions
+            topology=graph.topology,
+            inputs=graph.inputs,
+            discrete_actions=graph.discrete_actions,
+            action_spans=graph.action_spans,
         )
     )
     for part in split_blob(graph.model):

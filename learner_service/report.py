@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,6 @@ class Reporter:
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
         stored = training.intake.statistics() if training else NOTHING_STORED
-        emitted = (
-            [policy for policy in run.receipt.policies if policy.scheme == run.config.scheme] if run.receipt else []
-        )
         return RunStatus(
             run_id=run.identity.run_id,
             state=run.state,
@@ -49,7 +47,7 @@ class Reporter:
             policy_version=training.publisher.version if training else 0,
             staleness_p50=stored.staleness_p50,
             staleness_p99=stored.staleness_p99,
-            emitted=emitted[0] if emitted else None,
+            emitted=run.emitted,
             quantizer_connected=training.publisher.connected if training else False,
             actors=run.members.statuses(),
             processes=run.resources.usages(),
@@ -57,6 +55,7 @@ class Reporter:
             starved_s=training.replay.limiter.starved_seconds if training else 0.0,
             loss=training.trainer.loss if training else 0.0,
             activation_s=run.activation.median,
+            quantization_aware_since=training.quantization_aware.since if training else None,
         )
 
     def write_events(self) -> None:
@@ -91,6 +90,7 @@ class Reporter:
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
+            "quantization_aware_since": status.quantization_aware_since,
             "updates_per_s": round(status.updates / elapsed, 1),
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,
@@ -98,7 +98,7 @@ class Reporter:
             "activation_ms": _milliseconds(status.activation_s),
             "emission_ms": _milliseconds(run.emission.median),
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
-            "fidelity": emitted and {**vars(emitted.fidelity)},
+            "fidelity": emitted and asdict(emitted.fidelity),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),
             "peak_memory_mb": {

@@ -9,6 +9,7 @@ from pathlib import Path
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from actorq.policy import PolicyDescriptor
 from actorq.status import ActorReport, Membership, Receipt, RunState
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
@@ -23,6 +24,7 @@ from learner_service.membership import membership
 from learner_service.outcome import Outcome
 from learner_service.resources import Resources
 from learner_service.scaling import ScalingSignal
+from learner_service.schemes import acting_schemes, policy_of
 from learner_service.statistics import Samples
 from learner_service.training import Training, build_training
 
@@ -98,6 +100,11 @@ class Run:
         if self.config.target_return is not None or self.training is None:
             return self.config.target_return
         return self.training.spec.reward_threshold
+
+    @property
+    def emitted(self) -> PolicyDescriptor | None:
+        """The newest policy in the run's scheme, with auto in that of most actors; None before the first."""
+        return policy_of(self.config.scheme, self.receipt.policies if self.receipt else (), self.members.statuses())
 
     @property
     def state(self) -> RunState:
@@ -204,13 +211,10 @@ class Run:
         if evaluation.sequence <= stream.acknowledged:
             stream.acknowledge(stream.acknowledged)
             return
-        if (
-            stream.member.role != "evaluator"
-            or evaluation.scheme != self.config.scheme
-            or evaluation.policy_version < 1
-        ):
+        acting = acting_schemes(self.config.scheme)
+        if stream.member.role != "evaluator" or evaluation.scheme not in acting or evaluation.policy_version < 1:
             raise InvalidInputError(
-                f"evaluation: expected an evaluator's, of a published {self.config.scheme} policy, got the "
+                f"evaluation: expected an evaluator's, of a published {' or '.join(acting)} policy, got the "
                 f"{stream.member.role}'s of version {evaluation.policy_version} {evaluation.scheme!r}"
             )
         steps = training.replay.total_transitions
@@ -231,6 +235,14 @@ class Run:
         if stream.member.role == "actor":
             member = stream.member
             self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
+
+    def take_receipt(self, receipt: Receipt) -> None:
+        """Note what the quantizer made of a version, and train as its actors will run it."""
+        self.receipt = receipt
+        if self.training is not None and (emitted := self.emitted) is not None:
+            self.training.quantization_aware.follow(emitted)
+        self.emission.add((receipt.emit_seconds,))
+        self.resources.note(receipt.process)
 
     def pause(self) -> int:
         """Stop updating; returns the updates so far."""
@@ -343,7 +355,7 @@ class Run:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._take_receipt, receipt)
+            loop.call_soon_threadsafe(self.take_receipt, receipt)
 
         try:
             training, graph = await asyncio.to_thread(
@@ -370,11 +382,6 @@ class Run:
         if self.wants_actors:
             training.start(graph)
         return training
-
-    def _take_receipt(self, receipt: Receipt) -> None:
-        self.receipt = receipt
-        self.emission.add((receipt.emit_seconds,))
-        self.resources.note(receipt.process)
 
     def _write_checkpoint(self, updates: int) -> Path:
         """Called on the trainer's thread, or on another when that has ended."""

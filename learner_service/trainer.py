@@ -16,6 +16,7 @@ from actorq.errors import ConflictError
 from learner_service.algorithms import Algorithm
 from learner_service.policy_graph import snapshot_parameters
 from learner_service.publisher import Publisher, Snapshot
+from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import ReplayBuffer
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Requests:
 class Trainer:
     """Runs in its own thread from `start` to `stop`; the control methods may be called from any thread.
 
+    quantization_aware: decides which updates run the policy as its actors run it.
     save: writes a checkpoint of the state after so many updates and returns its folder; called on the trainer's thread.
     """
 
@@ -47,6 +49,7 @@ class Trainer:
         algorithm: Algorithm,
         replay: ReplayBuffer,
         publisher: Publisher,
+        quantization_aware: QuantizationAware,
         save: Callable[[int], Path],
         updates: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -55,6 +58,7 @@ class Trainer:
         self._algorithm = algorithm
         self._replay = replay
         self._publisher = publisher
+        self._quantization_aware = quantization_aware
         self._save = save
         self._clock = clock
         self._requests = Requests()
@@ -110,17 +114,22 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the current policy as the newest version; returns its number."""
-        size = self._config.publication.calibration_size
-        spec = self._replay.spec.observations
-        calibration = self._recent if self._recent is not None else np.zeros((1, *spec.shape), spec.dtype)
+        calibration = self._calibration()
+        self._quantization_aware.published(calibration)
         return self._publisher.offer(
             Snapshot(
                 learner_step=self.updates,
                 parameters=snapshot_parameters(self._algorithm.policy),
-                calibration=np.ascontiguousarray(calibration[:size]),
+                calibration=calibration,
                 at=time.time(),
             )
         )
+
+    def _calibration(self) -> NDArray[Any]:
+        """Observations to calibrate on: of the last updates, else the newest stored, else a single one of zeros."""
+        size, spec = self._config.publication.calibration_size, self._replay.spec.observations
+        recent = self._replay.newest_observations(size) if self._recent is None else self._recent[:size]
+        return np.ascontiguousarray(recent) if len(recent) else np.zeros((1, *spec.shape), spec.dtype)
 
     def _run(self) -> None:
         try:
@@ -144,7 +153,8 @@ class Trainer:
 
     def _train(self) -> None:
         batch, sampled = self._replay.sample(_UPDATES_PER_SAMPLE, self._algorithm.batch_size)
-        losses = self._algorithm.update(batch, sampled.weights)
+        with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
+            losses = self._algorithm.update(batch, sampled.weights)
         self._replay.update_priorities(sampled, losses.priorities)
         self._recent = batch.observations
         before, self.updates = self.updates, self.updates + _UPDATES_PER_SAMPLE

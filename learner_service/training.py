@@ -18,9 +18,11 @@ from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.checkpoint import LearnerState
+from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
+from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
     PrioritizedSampler,
     RateLimiter,
@@ -43,6 +45,7 @@ class Training:
     intake: Intake
     publisher: Publisher
     trainer: Trainer
+    quantization_aware: QuantizationAware
     rng: np.random.Generator
 
     def start(self, graph: PolicyGraph) -> None:
@@ -63,6 +66,7 @@ class Training:
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
+                "quantization_aware": self.quantization_aware.state(),
             },
         )
 
@@ -122,8 +126,14 @@ def _assemble(
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
     graph = export_policy_graph(algorithm.policy, spec)
-    trainer = Trainer(config, algorithm, replay, publisher, save, updates=state.updates if state else 0)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, rng), graph
+    after = config.learner.quantization_aware_after
+    starts_at = None if after is None else after * config.max_environment_steps
+    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+    # Checkpoints of before there was such a thing do not have it.
+    if state is not None and "quantization_aware" in state.values:
+        aware.load_state(state.values["quantization_aware"])
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, updates=state.updates if state else 0)
+    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
 
 def _open_replay(

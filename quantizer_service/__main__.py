@@ -1,4 +1,4 @@
-"""`python -m quantizer_service`: one quantizer, as pods and the launcher run it."""
+"""`python -m quantizer_service`: one quantizer, or a relay of another one, as pods and the launcher run them."""
 
 import os
 import platform
@@ -6,30 +6,41 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.config import RunConfig
-from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments, run_process
-from actorq.settings import Settings
+from actorq.errors import UserError
+from actorq.process import EXIT_OK, ProcessSettings, Service, main, parse_arguments, run_process
+from actorq.settings import DefaultText, Settings
 from actorq.telemetry.process_stats import measure_process
-from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
+from actorq.transport.options import Certificates
 from quantizer_service.emitter import Emitter
 from quantizer_service.metrics import quantizer_metrics
+from quantizer_service.policy_stream import Messages, policy_messages
 from quantizer_service.quantizer import Quantizer
 from quantizer_service.reader import PolicyReader
-from quantizer_service.servicer import Messages, QuantizerServicer, policy_messages
+from quantizer_service.relay_process import RelayProcess
+from quantizer_service.servicer import QuantizerServicer
 from quantizer_service.store import PolicyStore
+
+# The name of its certificates, where one folder holds those of all.
+_MEMBER = "quantizer"
 
 
 class QuantizerProcessSettings(Settings):
-    """Where the policies lie."""
+    """Where the policies lie, or come from."""
 
     store: Path = Field(Path("policies"), description="folder of the policies of one run; made when missing")
     read_only: bool = Field(
         False, description="serve the store as it is and change nothing in it; another quantizer may be writing there"
+    )
+    upstream: Annotated[str, DefaultText("none")] = Field(
+        "",
+        description="HOST:PORT of another quantizer or relay whose policies are served, instead of those of a store",
     )
 
 
@@ -39,7 +50,7 @@ class QuantizerProcess:
     def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False, node: str = "") -> None:
         self._directory = store
         self._read_only = read_only
-        self._retention = config.quantizer
+        self._config = config.quantizer
         self._name = name
         self._node = node
         self._store: PolicyReader
@@ -49,12 +60,11 @@ class QuantizerProcess:
         """Open the store and add the servicer; raises UserError when the folder cannot be used."""
         self._store = self._open()
         self._quantizer = Quantizer(
-            Emitter(self._store),
-            partial(policy_messages, quantizer_pb2.WatchPoliciesResponse),
+            Emitter(self._store, self._config),
+            policy_messages,
             partial(measure_process, self._name, "quantizer", self._node),
         )
-        quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(QuantizerServicer(self._quantizer), server)
-        return (quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name,)
+        return (QuantizerServicer(self._quantizer).register(server),)
 
     async def run(self, address: str) -> int:
         """Serve until drained and all work that was taken is done."""
@@ -75,20 +85,36 @@ class QuantizerProcess:
     def _open(self) -> PolicyReader:
         if self._read_only:
             return PolicyReader(self._directory)
-        return PolicyStore(self._directory, self._retention.retain_newest, self._retention.retain_best)
+        config = self._config
+        return PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
+
+
+def make_service(
+    config: RunConfig, process: ProcessSettings, quantizer: QuantizerProcessSettings, name: str
+) -> Service:
+    """A quantizer with its store, or a relay; raises UserError for settings of both."""
+    if not quantizer.upstream:
+        return QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
+    of_a_store = {"store": "--store", "read_only": "--read-only"}
+    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
+        raise UserError(
+            f"--upstream: a relay has no store, but {' and '.join(given)} came with it; leave one of the two away"
+        )
+    return RelayProcess(quantizer.upstream, Certificates.of(config.transport.certificates, _MEMBER))
 
 
 def _run() -> int:
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
     config, process, quantizer = parse_arguments(
-        "actorq quantizer", "Emit quantized policies from a learner's checkpoints and serve them to actors.", models
+        "actorq quantizer",
+        "Emit quantized policies from a learner's checkpoints and serve them to actors, or relay those of another.",
+        models,
     )
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
-    service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
-    return run_process(service, process, name, config, "quantizer")
+    return run_process(make_service(config, process, quantizer, name), process, name, config, _MEMBER)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ class Emissions:
     """Counts publications since this process started; for one event loop.
 
     seconds: from the last byte of a checkpoint to policies that are served, for all schemes together.
+    refusals: rungs that the fidelity gate did not let through, by scheme.
     newest: the newest policy of each scheme, also of one that was found in the store.
     """
 
     def __init__(self) -> None:
         self.policies: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self.seconds = Histogram()
         self.newest: dict[str, PolicyDescriptor] = {}
 
@@ -28,4 +30,5 @@ class Emissions:
         self.seconds.observe(seconds)
         for descriptor in descriptors:
             self.policies[descriptor.scheme] += 1
+            self.refusals[descriptor.scheme] += len(descriptor.fidelity.refused)
             self.newest[descriptor.scheme] = descriptor

@@ -8,35 +8,34 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from actorq.config import QuantizerConfig
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
 from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.trajectory import Evaluation
-from quantizer_service.fidelity import Reference, measure
 from quantizer_service.graph import Graph
-from quantizer_service.plan import Plan
+from quantizer_service.ladder import Ladder
+from quantizer_service.origin import Origin
 from quantizer_service.reader import PolicyReader
-from quantizer_service.schemes import scheme_named
+from quantizer_service.reference import Reference
+from quantizer_service.schemes import Options, scheme_named
 from quantizer_service.store import PolicyStore
 
 _log = logging.getLogger(__name__)
 
-# Plans kept at a time. A run has one topology; with growing and shrinking layers old ones are not needed again soon.
+# Topologies whose plans are kept. A run has one; with growing and shrinking layers old ones are not needed again soon.
 _MAX_TOPOLOGIES = 4
+# Policies that a reader of another's store keeps in memory besides the newest version's.
+_MAX_SERVED = 16
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
 @dataclass
 class _Topology:
-    """What is prepared once for a graph: its FP32 session and the plans of the schemes that were asked for."""
+    """What is prepared once for a graph: its FP32 session and the ladders of the schemes that were asked for."""
 
     graph: Graph
     reference: Reference
-    plans: dict[str, Plan] = field(default_factory=dict)
-
-    def plan(self, scheme: str) -> Plan:
-        if scheme not in self.plans:
-            self.plans[scheme] = Plan(self.graph, scheme_named(scheme))
-        return self.plans[scheme]
+    ladders: dict[str, Ladder] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,11 +49,15 @@ class _Newest:
 class Emitter:
     """Emits and retains the policies of one run.
 
-    store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what is emitted
-    on demand is kept in memory.
+    config: how to quantize.
+    store: a PolicyReader is served as it was when it was opened; nothing can be published then, and what was served
+    last is kept in memory.
     """
 
-    def __init__(self, store: PolicyReader) -> None:
+    def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
+        config = config or QuantizerConfig()
+        self._options = Options(ends=config.quantize_ends, per_tensor_error=config.per_tensor_error)
+        self._thresholds = config.gate
         self._store = store
         self._writable = store if isinstance(store, PolicyStore) else None
         self._served: dict[tuple[int, str], Policy] = {}
@@ -127,6 +130,8 @@ class Emitter:
         if self._writable is None:
             # Kept, since the store's writer may remove the version at any time.
             self._served[version, scheme] = policy
+            while len(self._served) > _MAX_SERVED:
+                del self._served[next(iter(self._served))]
         return policy
 
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
@@ -155,34 +160,49 @@ class Emitter:
 
     def _emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
         topology = self._topology(checkpoint.topology)
-        topology.graph.check_parameters(checkpoint.parameters)
-        topology.graph.check_calibration(checkpoint.calibration)
-        expected = topology.reference.run(checkpoint.parameters, checkpoint.calibration)
-        policies = []
-        for scheme in schemes:
-            plan = topology.plan(scheme)
-            model = plan.emit(checkpoint.parameters, self._run_id, checkpoint.version)
-            discrete = topology.graph.source.discrete_actions
-            descriptor = PolicyDescriptor(
-                run_id=self._run_id,
-                version=checkpoint.version,
-                learner_step=checkpoint.learner_step,
-                scheme=scheme,
-                sha256=hashlib.sha256(model).digest(),
-                size_bytes=len(model),
-                fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
-                snapshot_at=checkpoint.snapshot_at,
-                fidelity=measure(model, expected, checkpoint.calibration, discrete, plan.float_layers),
-            )
-            policies.append(Policy(descriptor, model))
-        return tuple(policies)
+        origin = self._origin(checkpoint, topology)
+        return tuple(self._policy(origin, self._ladder(topology, scheme), scheme) for scheme in schemes)
 
     def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
-        (policy,) = self._emit(checkpoint, (scheme,))
+        topology = self._topology(checkpoint.topology)
+        newest = checkpoint.version == self.newest_version
+        # What an old version needs says nothing about the next one.
+        ladder = self._ladder(topology, scheme) if newest else self._new_ladder(topology, scheme)
+        policy = self._policy(self._origin(checkpoint, topology), ladder, scheme)
         # A version that was emitted but not yet persisted is stored without this scheme: it can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
+
+    def _origin(self, checkpoint: Checkpoint, topology: _Topology) -> Origin:
+        topology.graph.check_parameters(checkpoint.parameters)
+        topology.graph.check_calibration(checkpoint.calibration)
+        return Origin.of(self._run_id, checkpoint, topology.reference)
+
+    def _policy(self, origin: Origin, ladder: Ladder, scheme: str) -> Policy:
+        emission, fidelity = ladder.emit(origin)
+        checkpoint = origin.checkpoint
+        descriptor = PolicyDescriptor(
+            run_id=origin.run_id,
+            version=checkpoint.version,
+            learner_step=checkpoint.learner_step,
+            scheme=scheme,
+            sha256=hashlib.sha256(emission.model).digest(),
+            size_bytes=len(emission.model),
+            fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
+            snapshot_at=checkpoint.snapshot_at,
+            fidelity=fidelity,
+            topology=checkpoint.topology,
+        )
+        return Policy(descriptor, emission.model)
+
+    def _ladder(self, topology: _Topology, scheme: str) -> Ladder:
+        if scheme not in topology.ladders:
+            topology.ladders[scheme] = self._new_ladder(topology, scheme)
+        return topology.ladders[scheme]
+
+    def _new_ladder(self, topology: _Topology, scheme: str) -> Ladder:
+        return Ladder(topology.graph, scheme_named(scheme), self._options, self._thresholds)
 
     def _nothing_to_serve(self) -> ActorQError:
         """Why there is no newest version."""

@@ -17,7 +17,15 @@ from safetensors.numpy import load, save
 
 from actorq.errors import InvalidInputError
 from actorq.files import replace_file
-from actorq.policy import CALIBRATION_PREFIX, Checkpoint, FidelityReport, PolicyDescriptor
+from actorq.policy import (
+    CALIBRATION_PREFIX,
+    Checkpoint,
+    FidelityReport,
+    LayerReport,
+    OutputError,
+    PolicyDescriptor,
+    RefusedRung,
+)
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -25,8 +33,9 @@ Tensors = dict[str, NDArray[Any]]
 def encode_tensors(checkpoint: Checkpoint) -> bytes:
     """Parameters and calibration batches as safetensors."""
     calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
+    # Not ascontiguousarray, which makes a vector of a scalar.
     return bytes(
-        save({name: np.ascontiguousarray(array) for name, array in {**checkpoint.parameters, **calibration}.items()})
+        save({name: np.asarray(array, order="C") for name, array in {**checkpoint.parameters, **calibration}.items()})
     )
 
 
@@ -47,15 +56,29 @@ def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
 
 def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
     """A descriptor as a JSON object; its digest is hexadecimal."""
-    return {**asdict(descriptor), "sha256": descriptor.sha256.hex()}
+    return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "topology": descriptor.topology.hex()}
 
 
 def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
     """The inverse; raises KeyError, TypeError or ValueError when the object is not one."""
-    fidelity = dict(tree["fidelity"])
-    fidelity["float_layers"] = tuple(fidelity["float_layers"])
-    fields = {**tree, "sha256": bytes.fromhex(tree["sha256"]), "fidelity": FidelityReport(**fidelity)}
-    return PolicyDescriptor(**fields)
+    digests = {name: bytes.fromhex(tree[name]) for name in ("sha256", "topology")}
+    return PolicyDescriptor(**{**tree, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
+
+
+def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
+    return FidelityReport(
+        **{
+            **tree,
+            "layers": tuple(LayerReport(**layer) for layer in tree["layers"]),
+            "outputs": tuple(
+                OutputError(output["name"], tuple(output["mean_errors"]), tuple(output["max_errors"]))
+                for output in tree["outputs"]
+            ),
+            "refused": tuple(
+                RefusedRung(**{**rung, "float_layers": tuple(rung["float_layers"])}) for rung in tree["refused"]
+            ),
+        }
+    )
 
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """A learner's policy graph, validated: what it must be, and what a checkpoint of it must hold."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +13,28 @@ from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.policy import PolicyGraph
+from actorq.transport.options import MAX_BLOB_BYTES
+from quantizer_service.lifting import lift_parameters
 
 # Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
 OLDEST_OPSET = 13
 # A tensor beyond it is taken for a weight, which would never be updated: observation statistics are far smaller.
 MAX_CONSTANT_BYTES = 64 * 1024
+# Of one row of all data inputs: 16 frames of 1024 x 1024 bytes. What a graph claims is allocated when it is tried.
+MAX_ROW_BYTES = 16 * 1024**2
+_ELEMENT_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    + ("float16", "float32", "float64")
+)
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A data input: element type and shape without the batch dimension; None for a free dimension."""
+    """A data input: element type and shape without the batch dimension."""
 
     dtype: np.dtype[Any]
-    shape: tuple[int | None, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class Graph:
     model: the parsed ONNX model; not to be changed, plans copy it.
     inputs: the data inputs by name.
     parameters: shape of each float32 parameter by name.
+
+    Operators and inner shapes are checked by running it: see Reference.
     """
 
     source: PolicyGraph
@@ -45,18 +57,9 @@ class Graph:
     @classmethod
     def parse(cls, source: PolicyGraph) -> "Graph":
         """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
-        try:
-            model = onnx.ModelProto.FromString(source.model)
-        except DecodeError:
-            raise InvalidInputError(
-                f"graph: expected an ONNX model, got {len(source.model)} bytes that do not parse; export it with "
-                "torch.onnx.export"
-            ) from None
+        model = _parsed(source.model)
         _check_constants(model)
-        try:
-            onnx.checker.check_model(model)
-        except onnx.checker.ValidationError as error:
-            raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+        _check_valid(model)
         _check_opset(model)
         values = {value.name: value for value in model.graph.input}
         count = len(source.inputs)
@@ -67,12 +70,34 @@ class Graph:
             )
         inputs = {name: _input_spec(values[name]) for name in source.inputs}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
+        _check_sizes(inputs, parameters)
         if not parameters:
             raise InvalidInputError(
                 "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
                 "initializers into inputs"
             )
         return cls(source, source.topology, model, inputs, parameters)
+
+    @classmethod
+    def from_model(
+        cls, model: bytes, discrete_actions: bool = False, action_spans: tuple[float, ...] = ()
+    ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
+        """The graph of a complete model, of any library, and the parameters that were inside.
+
+        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
+        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+
+        Raises InvalidInputError that says what is wrong and how to export it right.
+        """
+        parsed = _parsed(model)
+        _check_external(parsed)
+        _check_valid(parsed)
+        parameters = lift_parameters(parsed)
+        inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        graph = cls.parse(source)
+        graph.check_parameters(parameters)
+        return graph, parameters
 
     def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""
@@ -98,13 +123,10 @@ class Graph:
             raise InvalidInputError(f"calibration: expected the same number of rows, at least 1, got {sorted(rows)}")
         for name, spec in self.inputs.items():
             array = calibration[name]
-            fits = len(array.shape) == len(spec.shape) + 1 and all(
-                size in (None, got) for size, got in zip(spec.shape, array.shape[1:], strict=True)
-            )
-            if array.dtype != spec.dtype or not fits:
-                expected = ["B", *("?" if size is None else size for size in spec.shape)]
+            if array.dtype != spec.dtype or array.shape[1:] != spec.shape:
                 raise InvalidInputError(
-                    f"calibration {name!r}: expected {spec.dtype}{expected}, got {array.dtype}{list(array.shape)}"
+                    f"calibration {name!r}: expected {spec.dtype}{['B', *spec.shape]}, got "
+                    f"{array.dtype}{list(array.shape)}"
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise InvalidInputError(f"calibration {name!r}: expected finite values, got NaN or infinity")
@@ -124,14 +146,57 @@ def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
                 yield from tensors_of(subgraph)
 
 
-def _check_constants(model: onnx.ModelProto) -> None:
-    inputs = {value.name for value in model.graph.input}
+def _parsed(model: bytes) -> onnx.ModelProto:
+    try:
+        parsed = onnx.ModelProto.FromString(model)
+    except DecodeError:
+        raise InvalidInputError(
+            f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
+        ) from None
+    # Protobuf gives text that is none as bytes.
+    if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
+        raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
+    if parsed.functions:
+        # Their bodies would have to be searched for constants and layers; exporters inline them anyway.
+        raise InvalidInputError(
+            f"graph: it has local functions ({parsed.functions[0].name!r} is one); inline them with "
+            "onnx.inliner.inline_local_functions"
+        )
+    return parsed
+
+
+def _check_valid(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:  # Of damaged models it raises more than its own ValidationError.
+        raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+
+
+def _names(graph: onnx.GraphProto) -> Iterable[object]:
+    """Every name that something here reads later."""
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (*node.input, *node.output, node.op_type, node.domain, node.name)
+        for attribute in node.attribute:
+            yield attribute.name
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _names(subgraph)
+
+
+def _check_external(model: onnx.ModelProto) -> None:
     for tensor in tensors_of(model.graph):
-        # External data would be read from files of this machine that the sender chooses.
+        # It would be read from files of this machine that the sender chooses.
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InvalidInputError(
                 f"graph: constant {tensor.name!r} lies in another file; export the model without external data"
             )
+
+
+def _check_constants(model: onnx.ModelProto) -> None:
+    _check_external(model)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in tensors_of(model.graph):
         if tensor.name in inputs:
             raise InvalidInputError(
                 f"graph: {tensor.name!r} is both an input and an initializer; parameters must be inputs only"
@@ -150,6 +215,15 @@ def _check_opset(model: onnx.ModelProto) -> None:
         raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
 
 
+def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
+    row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
+    if row > MAX_ROW_BYTES:
+        raise InvalidInputError(f"graph: observations of at most {MAX_ROW_BYTES} bytes are taken, got {row}")
+    weights = 4 * sum(math.prod(shape) for shape in parameters.values())
+    if weights > MAX_BLOB_BYTES:
+        raise InvalidInputError(f"graph: parameters of at most {MAX_BLOB_BYTES} bytes are taken, got {weights}")
+
+
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
@@ -157,8 +231,21 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
             f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
             "with dynamic_shapes"
         )
-    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim[1:])
-    return InputSpec(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), sizes)
+    if not all(dim.dim_value > 0 for dim in tensor.shape.dim[1:]):
+        sizes = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim[1:]]
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have fixed sizes after its batch dimension, got {sizes}; export it "
+            "with the batch as its only dynamic dimension"
+        )
+    if tensor.elem_type not in _ELEMENT_TYPES:
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must be of booleans, integers, or floats of 16, 32 or 64 bits, got "
+            f"element type {_type_name(tensor.elem_type)}"
+        )
+    return InputSpec(
+        np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        tuple(dim.dim_value for dim in tensor.shape.dim[1:]),
+    )
 
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
@@ -167,10 +254,15 @@ def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
         raise InvalidInputError(
             f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
-            f"{onnx.TensorProto.DataType.Name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            f"{_type_name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
             "data input that was not named?"
         )
     return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _type_name(element_type: int) -> str:
+    known = element_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(element_type) if known else str(element_type)
 
 
 def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:

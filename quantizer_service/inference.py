@@ -1,21 +1,30 @@
 """Running models: the one way in which this service opens an ONNX Runtime session."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
 
 _ERRORS_ONLY = 3
 
 
-def open_session(model: bytes, what: str) -> ort.InferenceSession:
-    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`."""
+def open_session(model: bytes, what: str, arena: bool = False) -> ort.InferenceSession:
+    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
+
+    arena: keep memory between calls, which makes many calls faster; a session that runs a few times only holds it.
+    """
     options = ort.SessionOptions()
     # One thread: the service shares its machine with learners and actors, and its batches are small.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
-    # Each session runs once or a few times: an arena would only hold memory.
-    options.enable_cpu_mem_arena = False
+    # Weights held in int8 are made float once, when the model is loaded. Actors open their sessions so too.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.enable_cpu_mem_arena = arena
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
@@ -24,3 +33,38 @@ def open_session(model: bytes, what: str) -> ort.InferenceSession:
             f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason}); export it with operators and an opset "
             "that this version has"
         ) from None
+
+
+def run_session(
+    session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], rows: int, what: str, trial: bool = False
+) -> dict[str, NDArray[np.float64]]:
+    """Every output by name, float64[rows, M].
+
+    feeds: may have more than the session takes. Raises InvalidInputError when the model named `what` does not run, an
+    output is not batch first, or not finite.
+
+    trial: the feeds are made up: outputs need not be finite.
+    """
+    # An input that no node reads is not an input of the session.
+    inputs = {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        reason = " ".join(str(error).split())[:300]
+        batch = f"{rows} rows of zeros" if trial else "the calibration batch"
+        raise InvalidInputError(f"{what}: it does not run on {batch}: {reason}") from None
+    return {name: _checked(output, name, rows, what, trial) for name, output in zip(names, outputs, strict=True)}
+
+
+def _checked(output: object, name: str, rows: int, what: str, trial: bool) -> NDArray[np.float64]:
+    if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
+        raise InvalidInputError(
+            f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "
+            f"{list(getattr(output, 'shape', ()))}; outputs must be batch first"
+        )
+    if not trial and not np.isfinite(output).all():
+        raise InvalidInputError(
+            f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}"
+        )
+    return output.reshape(rows, -1).astype(np.float64)

@@ -6,7 +6,7 @@ from typing import TypeVar
 from prometheus_client import Metric
 
 from actorq.policy import PolicyDescriptor
-from actorq.telemetry.metrics import gauge, histogram, labelled_counter, labelled_gauge
+from actorq.telemetry.metrics import histogram, labelled_counter, labelled_gauge
 from quantizer_service.quantizer import Quantizer
 
 T = TypeVar("T")
@@ -28,15 +28,27 @@ def quantizer_metrics(quantizer: Quantizer[T]) -> Iterator[Metric]:
         ("scheme",),
         {(scheme,): count for scheme, count in emissions.policies.items()},
     )
+    yield labelled_counter(
+        "actorq_quantizer_gate_refusals",
+        "Rungs of the ladder that the fidelity gate did not let through, as checkpoints came.",
+        ("scheme",),
+        {(scheme,): count for scheme, count in emissions.refusals.items()},
+    )
     yield histogram(
         "actorq_quantizer_emit_seconds",
         "From the last byte of a checkpoint to policies that are served.",
         emissions.seconds,
     )
-    yield gauge("actorq_quantizer_subscribers", "Streams of policies that are open.", quantizer.subscribers)
+    yield labelled_gauge(
+        "actorq_quantizer_subscribers",
+        "Streams of policies that are open.",
+        ("scheme",),
+        {(scheme,): count for scheme, count in quantizer.subscribers_by_scheme.items()},
+    )
     yield of_newest("policy_version", "Version", lambda policy: policy.version)
     yield of_newest("policy_bytes", "Size of the model", lambda policy: policy.size_bytes)
     yield of_newest("parameters_bytes", "Size of its FP32 parameters", lambda policy: policy.fp32_size_bytes)
+    yield of_newest("float_layers", "Layers in float", lambda policy: len(policy.fidelity.float_layers))
     yield of_newest(
         "argmax_agreement_ratio",
         "Share of calibration observations with the same best action as FP32",
@@ -44,11 +56,11 @@ def quantizer_metrics(quantizer: Quantizer[T]) -> Iterator[Metric]:
     )
     yield of_newest(
         "relative_mean_error_ratio",
-        "Mean output error relative to the range of the FP32 outputs",
+        "Mean action error relative to the action range",
         lambda policy: policy.fidelity.relative_mean_error,
     )
     yield of_newest(
         "relative_max_error_ratio",
-        "Largest output error relative to the range of the FP32 outputs",
+        "Largest action error relative to the action range",
         lambda policy: policy.fidelity.relative_max_error,
     )

@@ -1,5 +1,6 @@
 """What a publisher may send, in which order, and what it amounts to."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,13 +9,14 @@ from actorq.errors import InvalidInputError
 from actorq.policy import Checkpoint, PolicyGraph
 from actorq.trajectory import Evaluation
 from actorq.transport.blobs import BlobAssembler
-from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.v1 import quantizer_pb2
 from quantizer_service.files import decode_tensors
 
 _DIGEST_BYTES = 32
 # Graphs hold no weights: the largest seen have some hundred kilobytes.
 MAX_GRAPH_BYTES = 64 * 1024**2
+# Four times the FP32 tensors of a policy with three layers of 4096 units: no actor runs a larger one on its CPU.
+MAX_CHECKPOINT_BYTES = 512 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,21 @@ class Publication:
             raise InvalidInputError("publication: expected a payload, got none")
         return None
 
+    def end(self) -> None:
+        """The publisher has ended its stream; raises InvalidInputError when it did so amid a graph or checkpoint."""
+        if self._finish is not None:
+            raise InvalidInputError(
+                f"publication: expected the parts of {self._announced}, got the end of the stream; it is dropped"
+            )
+
     def _announce_graph(self, header: quantizer_pb2.GraphHeader) -> None:
         topology = _topology("graph", header.topology)
-        inputs, discrete_actions = tuple(header.inputs), header.discrete_actions
+        inputs, discrete_actions, spans = tuple(header.inputs), header.discrete_actions, tuple(header.action_spans)
+        if not all(span > 0 and math.isfinite(span) for span in spans):
+            raise InvalidInputError(f"graph: expected action spans above 0 and finite, got {list(spans)}")
 
         def finish(blob: bytes) -> PolicyGraph:
-            graph = PolicyGraph(blob, inputs, discrete_actions)
+            graph = PolicyGraph(blob, inputs, discrete_actions, spans)
             if graph.topology != topology:
                 raise InvalidInputError(
                     f"graph: expected the blob of topology {topology.hex()}, got one of {graph.topology.hex()}; the "
@@ -92,7 +103,7 @@ class Publication:
             parameters, calibration = decode_tensors(blob, f"checkpoint {version}")
             return Checkpoint(version, learner_step, topology, parameters, calibration, snapshot_at)
 
-        self._announce(f"checkpoint {version}", version, MAX_BLOB_BYTES, finish)
+        self._announce(f"checkpoint {version}", version, MAX_CHECKPOINT_BYTES, finish)
 
     def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[bytes], Submission]) -> None:
         self._announced = what

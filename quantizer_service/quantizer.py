@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
 from actorq.errors import UnavailableError
-from actorq.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
+from actorq.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.status import Receipt
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation
@@ -24,7 +25,7 @@ R = TypeVar("R")
 class Quantizer(Generic[T]):
     """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
 
-    encode: what watchers get of a policy; made once per policy and shared.
+    encode: what is sent of a policy; made once for a policy of the newest version and shared by all who get it.
     resources: measures this process.
     clock: seconds; times emissions.
     """
@@ -55,15 +56,29 @@ class Quantizer(Generic[T]):
         """How many actors watch."""
         return self._board.subscribers
 
+    @property
+    def subscribers_by_scheme(self) -> Mapping[str, int]:
+        """How many actors watch each scheme, without those that nobody watches."""
+        return self._board.subscribers_by_scheme
+
+    def intake(self) -> "Quantizer[T]":
+        """What takes a publisher's checkpoints; see quantizer_service.servicer.Intake."""
+        return self
+
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run CPU work off the event loop, after the work that is waiting already."""
-        call = asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+        # A partial and no lambda: its frame, in the traceback of an error, would hold on to the arguments.
+        call = asyncio.get_running_loop().run_in_executor(self._worker, partial(function, *args, **kwargs))
         # Shielded: work that has begun is finished, also when the caller hangs up.
         return await asyncio.shield(call)
 
     async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready."""
-        scheme_named(scheme)
+        """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready.
+
+        With "auto" each actor chooses, and a version is emitted in the schemes that are watched.
+        """
+        if scheme != AUTO:
+            scheme_named(scheme)
         return await self.work(self._emitter.ready, run_id)
 
     async def add_graph(self, graph: PolicyGraph) -> None:
@@ -75,16 +90,24 @@ class Quantizer(Generic[T]):
 
         received_at: when its last byte came, by this object's clock.
         """
-        schemes = tuple(dict.fromkeys((scheme, *self._board.schemes)))
+        own = () if scheme == AUTO else (scheme,)
+        schemes = tuple(dict.fromkeys((*own, *self._board.schemes)))
         task = asyncio.get_running_loop().create_task(self._publish(checkpoint, schemes, received_at))
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
         # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
         return await asyncio.shield(task)
 
-    async def get(self, scheme: str, version: int = 0) -> Policy:
-        """See Emitter.get."""
-        return await self.work(self._emitter.get, scheme, version)
+    async def get(self, scheme: str, version: int = 0) -> T:
+        """A retained policy as it is sent; see Emitter.get."""
+        item = self._board.newest(scheme)
+        if item is not None and self._is_newest(scheme) and version in (0, self._board.version(scheme)):
+            return item
+        return await self.work(lambda: self._encode(self._emitter.get(scheme, version)))
+
+    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """All of a retained policy but its bytes; see Emitter.get."""
+        return (await self.work(self._emitter.get, scheme, version)).descriptor
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
         """See Emitter.list_versions."""
@@ -102,9 +125,8 @@ class Quantizer(Generic[T]):
         # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
         subscription = self._board.subscribe(scheme, after_version)
         try:
-            if self._emitter.newest_version > self._board.version(scheme):
-                version, item = await self.work(self._newest, scheme)
-                self._board.post(version, [(scheme, item)])
+            if not self._is_newest(scheme):
+                await self._emit_newest(scheme)
         except BaseException:
             subscription.close()
             raise
@@ -124,6 +146,10 @@ class Quantizer(Generic[T]):
         self._board.post(checkpoint.version, items)
         emit_seconds = self.clock() - received_at
         self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
+        for late in self._board.schemes:
+            # Who came while this version was emitted found the one before on the board.
+            if not self._is_newest(late):
+                await self._emit_newest(late)
         await self.work(self._emitter.persist, checkpoint, policies)
         return Receipt(
             version=checkpoint.version,
@@ -136,6 +162,14 @@ class Quantizer(Generic[T]):
     def _emit(self, checkpoint: Checkpoint, schemes: tuple[str, ...]) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
         policies = self._emitter.emit(checkpoint, schemes)
         return policies, [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
+
+    def _is_newest(self, scheme: str) -> bool:
+        """Whether the newest version hangs on the board in that scheme."""
+        return self._board.version(scheme) >= self._emitter.newest_version
+
+    async def _emit_newest(self, scheme: str) -> None:
+        version, item = await self.work(self._newest, scheme)
+        self._board.post(version, [(scheme, item)])
 
     def _newest(self, scheme: str) -> tuple[int, T]:
         policy = self._emitter.get(scheme)

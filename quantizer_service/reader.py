@@ -14,12 +14,17 @@ from quantizer_service import files
 
 _log = logging.getLogger(__name__)
 
+# Counts the changes of what the files hold; before 2 it was not written. Other formats are refused: what a store holds
+# is published again within seconds, so nothing is worth reading it in two ways.
+STORE_FORMAT = 2
+
 
 @dataclass
 class Entry:
     """What is known of a version without reading its tensors."""
 
     learner_step: int
+    topology: bytes
     schemes: set[str] = field(default_factory=set)
     mean_return: float | None = None
 
@@ -28,7 +33,8 @@ class PolicyReader:
     """The versions of one run in a directory, as they were when it was opened; not safe for several threads.
 
     `quantizer_service.store` says which files there are. What is damaged is skipped with a warning. What the store's
-    writer removes while it is read here is skipped too, or found to be gone.
+    writer removes while it is read here is skipped too, or found to be gone. Raises UserError when the folder cannot be
+    read, or was written in another format.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -112,7 +118,16 @@ class PolicyReader:
 
     def _load_run_id(self) -> str | None:
         path = self._directory / "run.json"
-        return _field(path, files.read_json(path), "run_id", str) if path.exists() else None
+        if not path.exists():
+            return None
+        tree = files.read_json(path)
+        run_id: str = _field(path, tree, "run_id", str)
+        if (written := tree.get("format", 1)) != STORE_FORMAT:
+            raise UserError(
+                f"--store: {self._directory} was written by another version of ActorQ, in format {written}; this one "
+                f"reads and writes format {STORE_FORMAT}: give an empty folder, the learner publishes its policy again"
+            )
+        return run_id
 
     def _load_graphs(self) -> None:
         for path in sorted((self._directory / "graphs").glob("[!.]*.json")):
@@ -120,9 +135,12 @@ class PolicyReader:
                 tree = files.read_json(path)
                 model = files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
                 inputs = tuple(_field(path, tree, "inputs", list))
-                graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool))
+                spans = tuple(_field(path, tree, "action_spans", list))
+                graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool), spans)
             except (InvalidInputError, ValueError) as error:
-                _log.warning("graph skipped: %s", error)
+                # Else the store's writer has removed it, since no version needs it any more.
+                if path.exists():
+                    _log.warning("graph skipped: %s", error)
                 continue
             self._graphs[graph.topology] = graph
 
@@ -143,7 +161,7 @@ class PolicyReader:
             raise InvalidInputError(
                 f"{self._folder(version)}: expected its graph {checkpoint.topology.hex()} in the store, got none"
             )
-        entry = Entry(checkpoint.learner_step)
+        entry = Entry(checkpoint.learner_step, checkpoint.topology)
         for path in self._folder(version).glob("policy-*.json"):
             entry.schemes.add(_read_policy(path).descriptor.scheme)
         path = self._folder(version) / "evaluation.json"

@@ -1,39 +1,93 @@
-"""The quantizer's RPCs: decode, call the quantizer, encode."""
+"""The quantizer's RPCs: decode, call what serves policies (a quantizer or a relay), encode."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import grpc
 
 from actorq import wire
 from actorq.errors import UnavailableError
-from actorq.policy import Checkpoint, Policy, PolicyGraph
-from actorq.transport.blobs import split_blob
+from actorq.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.status import Receipt
+from actorq.trajectory import Evaluation
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
+from quantizer_service.board import Subscription
+from quantizer_service.policy_stream import Messages
 from quantizer_service.publication import Opening, Publication, Submission
-from quantizer_service.quantizer import Quantizer
 
+P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M")
 
-Messages = tuple[quantizer_pb2.WatchPoliciesResponse, ...]
+_SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
 
 
-def policy_messages(response: Callable[..., M], policy: Policy) -> tuple[M, ...]:
-    """A policy as a stream of that response carries it: its descriptor, then the parts of its model."""
-    parts = split_blob(policy.model, policy.descriptor.version)
-    return (
-        response(policy=wire.descriptor_to_proto(policy.descriptor)),
-        *(response(part=part) for part in parts),
-    )
+class Intake(Protocol):
+    """What takes a publisher's graphs, checkpoints and evaluations."""
+
+    clock: Callable[[], float]
+
+    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run CPU work off the event loop."""
+        ...
+
+    async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
+        """Newest version and known topologies, for a run whose actors use `scheme`."""
+        ...
+
+    async def add_graph(self, graph: PolicyGraph) -> None:
+        """Take a graph."""
+        ...
+
+    async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
+        """Take a checkpoint; returns when it is served and stored."""
+        ...
+
+    async def record_evaluation(self, evaluation: Evaluation) -> None:
+        """Take an evaluation."""
+        ...
+
+
+class PolicySource(Protocol):
+    """What serves policies. `draining` is set when no new work is taken any more."""
+
+    draining: asyncio.Event
+
+    def intake(self) -> Intake:
+        """What takes checkpoints; raises ConflictError where nothing can be published."""
+        ...
+
+    async def subscribe(self, scheme: str, after_version: int) -> Subscription[Messages]:
+        """Watch the newest policy of a scheme from above a version."""
+        ...
+
+    async def get(self, scheme: str, version: int = 0) -> Messages:
+        """A retained policy, version 0 for the newest."""
+        ...
+
+    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """All of a retained policy but its bytes."""
+        ...
+
+    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
+        """A page of the retained versions, newest first, and the token of the next page."""
+        ...
 
 
 class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
-    """Serves a quantizer."""
+    """Serves policies; the streams of policies yield messages that are bytes already."""
 
-    def __init__(self, quantizer: Quantizer[Messages]) -> None:
-        self._quantizer = quantizer
+    def __init__(self, policies: PolicySource) -> None:
+        self._policies = policies
+
+    def register(self, server: grpc.aio.Server) -> str:
+        """Add this servicer to a server; returns the full name of its service."""
+        quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(self, server)
+        # The generated handlers would serialize a policy again for everyone who gets it; these send bytes as they are.
+        watch = grpc.unary_stream_rpc_method_handler(self.WatchPolicies, quantizer_pb2.WatchPoliciesRequest.FromString)
+        get = grpc.unary_stream_rpc_method_handler(self.GetPolicy, quantizer_pb2.GetPolicyRequest.FromString)
+        server.add_registered_method_handlers(_SERVICE, {"WatchPolicies": watch, "GetPolicy": get})
+        return _SERVICE
 
     async def PublishCheckpoints(
         self,
@@ -41,48 +95,51 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[quantizer_pb2.PublishCheckpointsResponse]:
         """Take graphs, checkpoints and evaluations of a learner, in the order in which it sends them."""
+        intake = self._policies.intake()
         publication = Publication()
         scheme = ""
-        async for request in _until(self._quantizer.draining, request_iterator):
-            received_at = self._quantizer.clock()
-            submission: Submission | None = await self._quantizer.work(publication.take, request)
+        async for request in _until(self._policies.draining, request_iterator):
+            received_at = intake.clock()
+            submission: Submission | None = await intake.work(publication.take, request)
             if isinstance(submission, Opening):
                 scheme = submission.scheme
-                version, topologies = await self._quantizer.ready(submission.run_id, scheme)
+                version, topologies = await intake.ready(submission.run_id, scheme)
                 ready = quantizer_pb2.PublishReady(newest_version=version, topologies=topologies)
                 yield quantizer_pb2.PublishCheckpointsResponse(ready=ready)
             elif isinstance(submission, PolicyGraph):
-                await self._quantizer.add_graph(submission)
+                await intake.add_graph(submission)
             elif isinstance(submission, Checkpoint):
-                receipt = await self._quantizer.publish(submission, scheme, received_at)
+                receipt = await intake.publish(submission, scheme, received_at)
                 yield quantizer_pb2.PublishCheckpointsResponse(receipt=wire.receipt_to_proto(receipt))
             elif submission is not None:
-                await self._quantizer.record_evaluation(submission)
+                await intake.record_evaluation(submission)
+        publication.end()
 
     async def WatchPolicies(
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
+    ) -> AsyncIterator[bytes]:
         """Send the newest policy of a scheme, and again whenever there is a newer one."""
-        with await self._quantizer.subscribe(request.scheme, request.after_version) as subscription:
+        with await self._policies.subscribe(request.scheme, request.after_version) as subscription:
             # A call that is cancelled leaves its generator to the garbage collector: count it out at once.
             context.add_done_callback(lambda _: subscription.close())
+            # Tells the watcher that it watches, also when there is no policy yet.
+            await context.send_initial_metadata(())
             while (messages := await subscription.next()) is not None:
                 for message in messages:
                     yield message
 
     async def GetPolicy(
         self, request: quantizer_pb2.GetPolicyRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
+    ) -> AsyncIterator[bytes]:
         """Send one retained policy."""
-        policy = await self._quantizer.get(request.scheme, request.version)
-        for message in await self._quantizer.work(policy_messages, quantizer_pb2.GetPolicyResponse, policy):
+        for message in await self._policies.get(request.scheme, request.version):
             yield message
 
     async def ListPolicies(
         self, request: quantizer_pb2.ListPoliciesRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.ListPoliciesResponse:
         """List a page of the retained versions."""
-        page, token = await self._quantizer.list_versions(request.page_size, request.page_token)
+        page, token = await self._policies.list_versions(request.page_size, request.page_token)
         return quantizer_pb2.ListPoliciesResponse(
             policies=[wire.retained_to_proto(policy) for policy in page], next_page_token=token
         )
@@ -91,8 +148,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.GetFidelityReportRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.GetFidelityReportResponse:
         """Describe one retained policy."""
-        policy = await self._quantizer.get(request.scheme, request.version)
-        return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(policy.descriptor))
+        descriptor = await self._policies.describe(request.scheme, request.version)
+        return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
 
 
 async def _until(draining: asyncio.Event, requests: AsyncIterator[R]) -> AsyncIterator[R]:
@@ -104,7 +161,7 @@ async def _until(draining: asyncio.Event, requests: AsyncIterator[R]) -> AsyncIt
             read = asyncio.ensure_future(_next(requests))
             await asyncio.wait((read, drain), return_when=asyncio.FIRST_COMPLETED)
             if not read.done():
-                raise UnavailableError("the quantizer is draining; open the stream again later")
+                raise UnavailableError("this service is draining; open the stream again later")
             if not (found := read.result()):
                 return
             yield found[0]

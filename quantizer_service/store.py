@@ -1,6 +1,6 @@
-"""The versions on disk: written atomically, checked when read, the newest and the best kept.
+"""The versions on disk: written atomically, checked when read, the newest, the best and every Nth kept.
 
-run.json                                  which run it holds
+run.json                                  which run it holds, in which format
 graphs/<topology>.onnx, .json             each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
@@ -21,20 +21,26 @@ from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.files import replace_file
 from actorq.policy import Checkpoint, Policy, PolicyGraph
 from quantizer_service import files
-from quantizer_service.reader import Entry, PolicyReader
+from quantizer_service.reader import STORE_FORMAT, Entry, PolicyReader
 
 _log = logging.getLogger(__name__)
+
+# Graphs that no retained version has, kept for versions to come: the newest ones. A publisher that makes up ever new
+# ones cannot fill memory and disk.
+_MAX_UNUSED_GRAPHS = 8
 
 
 class PolicyStore(PolicyReader):
     """The versions of one run in a directory that this object alone writes, until `close`.
 
-    The `retain_newest` newest versions and the `retain_best` with the highest mean return in their newest evaluation
-    are kept. What is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
+    The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
+    evaluation, and for good the first at or above each multiple of `retain_every`, none when that is 0. Only the last
+    kind grows with the run: by one version, its FP32 tensors and what was emitted of them, in every so many. What is
+    damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
     """
 
-    def __init__(self, directory: Path, retain_newest: int, retain_best: int) -> None:
-        self._retain_newest, self._retain_best = retain_newest, retain_best
+    def __init__(self, directory: Path, retain_newest: int, retain_best: int, retain_every: int = 0) -> None:
+        self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
         try:
             (directory / "graphs").mkdir(parents=True, exist_ok=True)
             self._lock = _locked(directory)
@@ -54,7 +60,7 @@ class PolicyStore(PolicyReader):
         """Make it the store of that run; raises ConflictError when it holds another one."""
         if self.run_id is None:
             with _writing(self._directory):
-                files.write_json(self._directory / "run.json", {"run_id": run_id})
+                files.write_json(self._directory / "run.json", {"run_id": run_id, "format": STORE_FORMAT})
             self.run_id = run_id
         elif self.run_id != run_id:
             raise ConflictError(
@@ -68,16 +74,22 @@ class PolicyStore(PolicyReader):
         with _writing(name):
             replace_file(name.with_suffix(".onnx"), graph.model)
             files.write_json(
-                name.with_suffix(".json"), {"inputs": graph.inputs, "discrete_actions": graph.discrete_actions}
+                name.with_suffix(".json"),
+                {
+                    "inputs": graph.inputs,
+                    "discrete_actions": graph.discrete_actions,
+                    "action_spans": graph.action_spans,
+                },
             )
         self._graphs[graph.topology] = graph
+        self._drop_unused_graphs()
 
     def add_version(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
         """Keep a version, higher than all before, with what was emitted for it; drop what need not be kept longer."""
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
         tensors = files.encode_tensors(checkpoint)
-        entry = Entry(checkpoint.learner_step)
+        entry = Entry(checkpoint.learner_step, checkpoint.topology)
         with _writing(folder):
             partial.mkdir()
             (partial / "checkpoint.safetensors").write_bytes(tensors)
@@ -120,7 +132,7 @@ class PolicyStore(PolicyReader):
             (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
         ]
         best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        for version in self._entries.keys() - {*newest, *best}:
+        for version in self._entries.keys() - {*newest, *best, *self._regular()}:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             with _writing(folder):
@@ -128,6 +140,28 @@ class PolicyStore(PolicyReader):
                 folder.replace(removed)
                 shutil.rmtree(removed)
             del self._entries[version]
+        self._drop_unused_graphs()
+
+    def _regular(self) -> Iterable[int]:
+        """The first version at or above each multiple of `retain_every`: numbers may be left out, as when the quantizer
+        was away."""
+        if not self._retain_every:
+            return ()
+        first: dict[int, int] = {}
+        for version in sorted(self._entries):
+            first.setdefault(version // self._retain_every, version)
+        return [version for multiple, version in first.items() if multiple]
+
+    def _drop_unused_graphs(self) -> None:
+        used = {entry.topology for entry in self._entries.values()}
+        unused = [topology for topology in self._graphs if topology not in used]
+        for topology in unused[:-_MAX_UNUSED_GRAPHS]:
+            name = self._directory / "graphs" / topology.hex()
+            with _writing(name):
+                # In this order: a model without its description is not looked at.
+                name.with_suffix(".json").unlink(missing_ok=True)
+                name.with_suffix(".onnx").unlink(missing_ok=True)
+            del self._graphs[topology]
 
 
 def _locked(directory: Path) -> IO[bytes]:

@@ -8,7 +8,7 @@ from typing import IO, Protocol
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
-from actorq.cli import numbers
+from actorq.cli import fidelity, numbers
 from actorq.cli.panel import render
 from actorq.cli.view import RunView, measure
 from actorq.config import RunConfig
@@ -151,6 +151,9 @@ def status_line(status: RunStatus) -> str:
         f"staleness {status.staleness_p50:.0f}/{status.staleness_p99:.0f}",
         f"samples/insert {status.samples_per_insert:.1f}",
     ]
+    if status.emitted is not None:
+        name, value = fidelity.error(status.emitted.fidelity)
+        parts.append(f"{fidelity.scheme(status.emitted)} {name} {value}")
     if status.energy.kwh > 0:
         parts.append(f"{status.energy.kwh * 1000:.3f} Wh")
     return "  ".join(parts)

@@ -23,6 +23,10 @@ _SERVICES = {
     "actor": ("actor_service", "run the actor service"),
     "meter": ("actorq.telemetry.energy", "run the energy meter of this machine"),
 }
+# Commands that need a service's libraries, in a module of that service.
+_TOOLS = {
+    "quantize": ("quantizer_service.command", "compare the schemes for an ONNX policy of any library, and write one"),
+}
 _INTERRUPTED = 130
 
 
@@ -55,15 +59,15 @@ def _dispatch(given: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"actorq {__version__}")
         return 0
-    if name in _SERVICES:
+    if name in _SERVICES or name in _TOOLS:
         # The process becomes the service, so that signals and exit codes are its own, as in a pod.
-        os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])
+        os.execv(sys.executable, [sys.executable, "-m", {**_SERVICES, **_TOOLS}[name][0], *rest])
     if name in _COMMANDS:
         # Otherwise gRPC writes lines of its own between ours, such as about each failed handshake.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
         return run(rest)
-    close = difflib.get_close_matches(name, [*_COMMANDS, *_SERVICES], n=1)
+    close = difflib.get_close_matches(name, [*_COMMANDS, *_TOOLS, *_SERVICES], n=1)
     raise UserError(f"unknown command {name!r}; {f'did you mean {close[0]}?' if close else 'see actorq --help'}")
 
 
@@ -76,7 +80,7 @@ def _help() -> str:
 Reinforcement learning with a full-precision learner and many cheap int8 actors.
 
 commands:
-{lines(_COMMANDS)}
+{lines({**_COMMANDS, **_TOOLS})}
 
 services, as started by train or in a cluster:
 {lines(_SERVICES)}

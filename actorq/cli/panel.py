@@ -1,6 +1,7 @@
 """The panel that shows a run on a terminal."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actorq.cli import numbers
+from actorq.cli import fidelity, numbers
 from actorq.cli.chart import bars
 from actorq.cli.view import ProcessRow, Resources, RunView
 from actorq.status import RunStatus
@@ -115,23 +116,40 @@ def _solved(status: RunStatus) -> bool:
     )
 
 
-def figures(status: RunStatus) -> list[tuple[str, str]]:
+class Figure(NamedTuple):
+    """A number of the run with its name; `style` is for one that a person should look at."""
+
+    name: str
+    value: str
+    style: str = ""
+
+
+def figures(status: RunStatus) -> list[Figure]:
     """The run's numbers, each with its name."""
-    emitted = status.emitted
-    agreement = emitted.fidelity.argmax_agreement if emitted else None
     return [
-        ("env steps/s", f"{status.environment_steps_per_s:,.0f}"),
-        ("updates/s", f"{status.updates_per_s:,.0f}"),
-        ("updates", f"{status.updates:,}"),
-        ("samples/insert", f"{status.samples_per_insert:.1f}"),
-        ("loss", f"{status.loss:.4g}"),
-        ("episodes", f"{status.episodes:,}"),
-        ("policy", f"v{status.policy_version}"),
-        ("staleness p50/p99", f"{status.staleness_p50:.0f} / {status.staleness_p99:.0f}"),
-        ("publish to act", "-" if status.activation_s is None else numbers.seconds(status.activation_s)),
-        ("argmax agreement", "-" if agreement is None else f"{agreement:.1%}"),
-        ("learner starved", numbers.duration(status.starved_s)),
-        ("quantizer", "connected" if status.quantizer_connected else "away"),
+        Figure("env steps/s", f"{status.environment_steps_per_s:,.0f}"),
+        Figure("updates/s", f"{status.updates_per_s:,.0f}"),
+        Figure("updates", f"{status.updates:,}"),
+        Figure("samples/insert", f"{status.samples_per_insert:.1f}"),
+        Figure("loss", f"{status.loss:.4g}"),
+        Figure("episodes", f"{status.episodes:,}"),
+        Figure("policy", f"v{status.policy_version}"),
+        Figure("staleness p50/p99", f"{status.staleness_p50:.0f} / {status.staleness_p99:.0f}"),
+        Figure("publish to act", "-" if status.activation_s is None else numbers.seconds(status.activation_s)),
+        *_fidelity(status),
+        Figure("learner starved", numbers.duration(status.starved_s)),
+        Figure("quantizer", "connected" if status.quantizer_connected else "away"),
+    ]
+
+
+def _fidelity(status: RunStatus) -> list[Figure]:
+    if status.emitted is None:
+        return [Figure("policy error", "-"), Figure("float layers", "-"), Figure("fidelity gate", "-")]
+    report = status.emitted.fidelity
+    return [
+        Figure(*fidelity.error(report)),
+        Figure("float layers", fidelity.float_layers(report)),
+        Figure("fidelity gate", fidelity.gate(report), "yellow" if report.gated_layers else ""),
     ]
 
 
@@ -141,7 +159,7 @@ def _figures(status: RunStatus, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     for _ in range(columns):
         grid.add_column(width=cell)
-    cells = [_figure(name, value, cell) for name, value in figures(status)]
+    cells = [_figure(figure, cell) for figure in figures(status)]
     for start in range(0, len(cells), columns):
         grid.add_row(*cells[start : start + columns])
     return grid
@@ -152,7 +170,7 @@ def _costs(status: RunStatus) -> Text:
     energy, emitted = status.energy, status.emitted
     line = Text(no_wrap=True, overflow="ellipsis")
     if emitted is not None:
-        line.append(f"{emitted.scheme} ", "dim").append(numbers.size(emitted.size_bytes))
+        line.append(f"{fidelity.scheme(emitted)} ", "dim").append(numbers.size(emitted.size_bytes))
         line.append(" fp32 ", "dim").append(f"{numbers.size(emitted.fp32_size_bytes)}   ")
     line.append("energy ", "dim")
     if energy.kwh > 0:
@@ -160,10 +178,12 @@ def _costs(status: RunStatus) -> Text:
     return line.append(energy.method or "-", "dim")
 
 
-def _figure(name: str, value: str, width: int) -> Text:
+def _figure(figure: Figure, width: int) -> Text:
+    name, value, style = figure
     room = max(1, width - len(name) - 1)
     shown = value if len(value) <= room else value[: room - 1] + "…"
-    return Text.assemble((name, "dim"), " " * (width - len(name) - len(shown)), shown, no_wrap=True)
+    gap = " " * (width - len(name) - len(shown))
+    return Text.assemble((name, "dim"), gap, (shown, style), no_wrap=True)
 
 
 def _processes(rows: list[ProcessRow], width: int) -> RenderableType:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from actorq.cli import numbers
+from actorq.policy import FIDELITY_GATE, FLOAT32
 from actorq.rundirectory import RunDirectory
 
 
@@ -30,13 +31,12 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
             f"({summary.get('environment_steps_per_s', 0.0):,.0f}/s), {updates:,} updates "
             f"({summary.get('updates_per_s', 0.0):,.0f}/s)"
         )
+    if (since := summary.get("quantization_aware_since")) is not None:
+        lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        agreement = fidelity.get("argmax_agreement")
-        lines.append(
-            f"policy {numbers.size(sizes['emitted'])} instead of {numbers.size(sizes['fp32'])}"
-            + (f", same action as fp32 in {agreement:.1%}" if agreement is not None else "")
-        )
+        size = f"policy {numbers.size(sizes['emitted'])} instead of {numbers.size(sizes['fp32'])}"
+        lines.append(", ".join([size, *_fidelity(fidelity)]))
     energy = summary.get("energy")
     if energy and energy["kwh"] > 0:
         lines.append(f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({energy['method']})")
@@ -56,3 +56,22 @@ def _verdict(summary: dict[str, Any]) -> str:
         f"{state}: evaluation return {evaluation['mean_return']:,.1f}{goal} over {evaluation['episodes']} episodes, "
         f"policy v{evaluation['policy_version']} {evaluation['scheme']}"
     )
+
+
+def _fidelity(report: dict[str, Any]) -> list[str]:
+    """How faithful the policy is, and what it took."""
+    agreement, layers = report.get("argmax_agreement"), report.get("layers", ())
+    parts = []
+    if agreement is not None:
+        parts.append(f"same action as fp32 in {agreement:.1%}")
+    elif "relative_mean_error" in report:
+        mean, largest = report["relative_mean_error"], report["relative_max_error"]
+        parts.append(f"action error {mean:.2%} of its range, at most {largest:.1%}")
+    if layers:
+        in_float = [layer for layer in layers if layer["weights"] == FLOAT32]
+        gated = sum(layer["reason"] == FIDELITY_GATE for layer in in_float)
+        parts.append(
+            f"{len(in_float)} of {len(layers)} layers in float"
+            + (f" ({gated} of them by the fidelity gate)" if gated else "")
+        )
+    return parts

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from actorq.cli import fidelity
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 from actorq.status import ActorStatus, RunStatus
@@ -104,7 +105,7 @@ class RunView:
                 return self.status.state.value
             case Kind.QUANTIZER:
                 emitted = self.status.emitted
-                return f"emitted v{emitted.version} {emitted.scheme}" if emitted else "waiting for the graph"
+                return f"emitted v{emitted.version} {fidelity.scheme(emitted)}" if emitted else "waiting for the graph"
             case Kind.METER:
                 return self.status.energy.method or "measuring"
             case Kind.ACTOR | Kind.EVALUATOR:

@@ -17,7 +17,7 @@ from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoun
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
-from actorq.policy import PolicyDescriptor
+from actorq.policy import AUTO, PolicyDescriptor
 from actorq.process import EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.trajectory import Episode, Evaluation
@@ -26,7 +26,7 @@ from actorq.transport.options import Certificates
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What to evaluate; version 0 is the newest retained one."""
+    """What to evaluate; version 0 is the newest retained one, scheme "auto" the one that is fastest here."""
 
     episodes: int
     scheme: str
@@ -105,7 +105,9 @@ def _ask(
             grpc.channel_ready_future(channel).result()
         for item in client.evaluate(request.episodes, request.scheme, request.version, request.seed):
             if isinstance(item, Evaluation):
-                put(EvaluationResult(item, policies.fidelity(item.scheme, item.policy_version)))
+                # An evaluation names what acted; under a scheme that the gate did not let through that is fp32.
+                scheme = item.scheme if request.scheme == AUTO else request.scheme
+                put(EvaluationResult(item, policies.fidelity(scheme, item.policy_version)))
             else:
                 put(item)
     except (ActorQError, ValueError, grpc.FutureCancelledError) as error:

@@ -32,7 +32,10 @@ def member_names(member: str, namespace: str) -> tuple[str, ...]:
     local = ("localhost", "127.0.0.1", "::1")
     if member not in ("learner", "quantizer"):
         return local
-    services = (member, f"{member}-headless", f"*.{member}-headless")
+    services: tuple[str, ...] = (member, f"{member}-headless", f"*.{member}-headless")
+    if member == "quantizer":
+        # A relay is a quantizer that serves another's policies, behind a service of its own.
+        services += ("relay",)
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
     return (*local, *(f"{service}{suffix}" for service in services for suffix in suffixes))
 

@@ -10,25 +10,63 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FidelityReport(_message.Message):
-    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "float_layers")
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused")
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
-    FLOAT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     observations: int
     mean_error: float
     max_error: float
     relative_mean_error: float
     relative_max_error: float
     argmax_agreement: float
+    layers: _containers.RepeatedCompositeFieldContainer[LayerReport]
+    outputs: _containers.RepeatedCompositeFieldContainer[OutputError]
+    passed: bool
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedRung]
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ...) -> None: ...
+
+class LayerReport(_message.Message):
+    __slots__ = ("name", "weights", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weights: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class OutputError(_message.Message):
+    __slots__ = ("name", "mean_errors", "max_errors")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEAN_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mean_errors: _containers.RepeatedScalarFieldContainer[float]
+    max_errors: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., mean_errors: _Optional[_Iterable[float]] = ..., max_errors: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class RefusedRung(_message.Message):
+    __slots__ = ("float_layers", "relative_mean_error", "relative_max_error", "argmax_agreement")
+    FLOAT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     float_layers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., float_layers: _Optional[_Iterable[str]] = ...) -> None: ...
+    relative_mean_error: float
+    relative_max_error: float
+    argmax_agreement: float
+    def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ...) -> None: ...
 
 class PolicyDescriptor(_message.Message):
-    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes")
+    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "topology")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +76,7 @@ class PolicyDescriptor(_message.Message):
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     FP32_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     version: int
     learner_step: int
@@ -47,4 +86,5 @@ class PolicyDescriptor(_message.Message):
     snapshot_at: _timestamp_pb2.Timestamp
     fidelity: FidelityReport
     fp32_size_bytes: int
-    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ...) -> None: ...
+    topology: bytes
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ..., topology: _Optional[bytes] = ...) -> None: ...

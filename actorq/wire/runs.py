@@ -203,6 +203,7 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         starved_s=status.starved_s,
         loss=status.loss,
         activation_s=status.activation_s,
+        quantization_aware_since=status.quantization_aware_since,
     )
 
 
@@ -246,4 +247,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         starved_s=message.starved_s,
         loss=message.loss,
         activation_s=message.activation_s if message.HasField("activation_s") else None,
+        quantization_aware_since=(
+            message.quantization_aware_since if message.HasField("quantization_aware_since") else None
+        ),
     )

@@ -101,6 +101,17 @@ class ReplayBuffer:
         self.limiter.sample(size)
         return batch, sampled
 
+    def newest_observations(self, size: int) -> NDArray[np.generic]:
+        """A copy of up to `size` observations that were stored last, [B, *observation]; none of an empty store."""
+        with self._lock:
+            newest = []
+            for record in reversed(self._store.live_segments()):
+                if size <= 0:
+                    break
+                newest.append(self._store.observations[record.start : record.start + record.rows][:size].copy())
+                size -= len(newest[-1])
+            return np.concatenate(newest) if newest else self._store.observations[:0].copy()
+
     def update_priorities(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B] of the rows of `sampled`, usually absolute TD errors; see `Sampler.update`."""
         with self._lock:

@@ -1,25 +1,60 @@
 """What a scheme is: it turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from actorq.policy import LayerReport
 from quantizer_service.graph import Graph
+
+# Lowest and highest value of a tensor of the graph.
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a plan besides its scheme.
+
+    ends: quantize the first and last layers too.
+    per_tensor_error: relative error of a layer's weights, as a Frobenius norm for each channel, root mean square over
+        them, up to which one scale for all of its channels is good enough; 0 gives each channel its own.
+    keep_float: names of layers that must stay in float.
+    """
+
+    ends: bool = False
+    per_tensor_error: float = 0.01
+    keep_float: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Emission:
+    """A version of a policy in one scheme: an ONNX model with its parameters inside, and how it holds each layer.
+
+    layers: in the order of the graph; also those that the scheme cannot quantize, with the reason.
+    """
+
+    model: bytes
+    layers: tuple[LayerReport, ...]
 
 
 class SchemePlan(Protocol):
     """A scheme applied to one topology."""
 
     @property
-    def float_layers(self) -> tuple[str, ...]:
-        """Names of the layers that compute with float32 weights, in the order of the graph's inputs."""
+    def observed(self) -> tuple[str, ...]:
+        """Names of the graph's tensors whose ranges `emit` needs; empty for schemes that find them at run time."""
         ...
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]]) -> bytes:
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
         """An ONNX model with the parameters inside and the data inputs as its only inputs.
 
         parameters: float32, checked against the graph by the caller.
+        ranges: of the tensors in `observed`, over recent observations.
+        metadata: what the model says of itself, as its metadata_props.
         """
         ...
 
@@ -29,9 +64,9 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """As actors ask for it, such as "int8"."""
+        """As actors ask for it: one of actorq.policy.SCHEMES."""
         ...
 
-    def plan(self, graph: Graph) -> SchemePlan:
+    def plan(self, graph: Graph, options: Options) -> SchemePlan:
         """Do everything that does not depend on the weights."""
         ...

@@ -6,7 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantizer_service.graph import Graph
-from quantizer_service.layers import layer_name
+from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.selection import select
 from quantizer_service.schemes.skeleton import Skeleton
 
 
@@ -15,15 +16,20 @@ class Fp32:
 
     name = "fp32"
 
-    def plan(self, graph: Graph) -> "_Fp32Plan":
+    def plan(self, graph: Graph, options: Options) -> "_Fp32Plan":
         """Prepare the graph with slots for its parameters."""
         return _Fp32Plan(graph)
 
 
 class _Fp32Plan:
-    def __init__(self, graph: Graph) -> None:
-        self._skeleton = Skeleton(graph, list(graph.model.graph.node))
-        self.float_layers = tuple(layer_name(name) for name, shape in graph.parameters.items() if len(shape) > 1)
+    observed = ()
 
-    def emit(self, parameters: Mapping[str, NDArray[Any]]) -> bytes:
-        return self._skeleton.fill(parameters)
+    def __init__(self, graph: Graph) -> None:
+        self._skeleton = Skeleton(graph, graph.model.graph.node)
+        selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
+        self._layers = selection.report({})
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
+        return Emission(self._skeleton.fill(parameters, metadata), self._layers)

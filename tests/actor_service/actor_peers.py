@@ -131,11 +131,20 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     def __init__(self) -> None:
         super().__init__()
         self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
+        # Released when a watcher has gone.
+        self.left = threading.Semaphore(0)
         self._kept: Policy | None = None
+        self._offered: dict[str, Policy] = {}
+        # The schemes that were asked for.
+        self.asked: queue.Queue[str] = queue.Queue()
 
     def keep(self, policy: Policy) -> None:
         """Give this policy to whoever asks for one."""
         self._kept = policy
+
+    def offer(self, *policies: Policy) -> None:
+        """From now on give these to whoever asks for one of their scheme, and no others."""
+        self._offered = {policy.descriptor.scheme: policy for policy in policies}
 
     def serve(self, policy: Policy) -> None:
         """Send a policy on the open stream."""
@@ -151,6 +160,7 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
         """Send what the test says."""
         self._new_stream()
+        context.add_done_callback(lambda _: self.left.release())
         self.watches.put(request)
         async for response in self._script():
             yield response
@@ -158,10 +168,12 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     async def GetPolicy(  # noqa: N802
         self, request: quantizer_pb2.GetPolicyRequest, context: Any
     ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
-        """Send what is kept."""
-        if self._kept is None:
+        """Send what is offered in the scheme, or else what is kept."""
+        self.asked.put(request.scheme)
+        policy = self._offered.get(request.scheme, self._kept)
+        if policy is None:
             raise NotFoundError("nothing is kept")
-        for message in _messages(quantizer_pb2.GetPolicyResponse, self._kept):
+        for message in _messages(quantizer_pb2.GetPolicyResponse, policy):
             yield message
 
 

@@ -1,13 +1,14 @@
 """Policies made with onnx.helper, for the tests of the actor's room."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from actorq.policy import FidelityReport, Policy, PolicyDescriptor
+from actorq.policy import FLOAT32, FidelityReport, LayerReport, Policy, PolicyDescriptor
 
 NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, ())
 
@@ -19,6 +20,12 @@ def as_policy(model: bytes, version: int = 1, scheme: str = "fp32", snapshot_at:
         PolicyDescriptor("run", version, version * 10, scheme, digest, len(model), len(model), snapshot_at, NO_ERROR),
         model,
     )
+
+
+def all_in_float(policy: Policy, scheme: str) -> Policy:
+    """The policy under the name of a scheme that has quantized nothing of it."""
+    fidelity = replace(NO_ERROR, layers=(LayerReport("layer", FLOAT32, "fidelity gate"),))
+    return replace(policy, descriptor=replace(policy.descriptor, scheme=scheme, fidelity=fidelity))
 
 
 def linear_policy(

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from actor_policies import as_policy, constant_policy, random_policy
+from actor_policies import all_in_float, as_policy, constant_policy, random_policy
 
 from actor_service.environments import Environments, describe_environment
 from actor_service.evaluation import Evaluator
@@ -57,6 +57,13 @@ def test_it_says_which_policy_was_evaluated() -> None:
     assert len(evaluation.returns) == 3
     assert evaluation.mean_return == pytest.approx(np.mean(evaluation.lengths))
     assert evaluation.duration_s > 0
+
+
+def test_it_says_what_acted_and_not_what_was_asked_for() -> None:
+    evaluator = Evaluator(SPEC, 1)
+    policy = evaluator.load(all_in_float(random_policy(4, 2), "int8"))
+    assert evaluator.run(policy, 0, 1, threading.Event()).scheme == "fp32"
+    evaluator.close()
 
 
 def test_the_same_seed_gives_the_same_episodes() -> None:

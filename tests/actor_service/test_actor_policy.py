@@ -1,12 +1,14 @@
 """A loaded policy computes what ONNX Runtime computes; the slot hands it over."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from actor_policies import as_policy, constant_policy, linear_policy, random_policy
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.errors import InvalidInputError
@@ -50,6 +52,29 @@ def test_it_keeps_its_description() -> None:
     assert OnnxPolicy(policy, VECTOR, 1).descriptor is policy.descriptor
 
 
+def test_weights_that_are_stored_in_int8_are_float_once_it_is_loaded(tmp_path: Path) -> None:
+    weights = np.array([[10, -20], [30, 40], [50, 60], [70, 127]], np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["floats"]),
+        helper.make_node("MatMul", ["observations", "floats"], ["q_values"]),
+    ]
+    arrays = {"weights": weights, "scale": np.float32(0.5)}
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [helper.make_tensor_value_info("observations", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("q_values", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    loaded = OnnxPolicy(as_policy(model.SerializeToString(), scheme="int8-weights"), VECTOR, 1)
+    np.testing.assert_allclose(loaded(np.ones((1, 4), np.float32)), weights.sum(axis=0, keepdims=True) * 0.5)
+    options = loaded._session.get_session_options()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert [node.op_type for node in onnx.load(tmp_path / "loaded.onnx").graph.node] == ["MatMul"]
+
+
 def two_inputs() -> Policy:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("a", "b", "sum")]
     graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["sum"])], "policy", values[:2], values[2:])
@@ -65,13 +90,26 @@ def two_inputs() -> Policy:
         as_policy(constant_policy([0.0, 1.0]).model[:-40], version=7),
         constant_policy([0.0, 1.0], observation_size=5, version=7),
         linear_policy(np.zeros((4, 2), np.float32), np.zeros(2, np.float32), 7, element_type=TensorProto.DOUBLE),
-        two_inputs(),
     ],
-    ids=["nothing", "garbage", "a cut model", "another size", "another dtype", "two inputs"],
+    ids=["nothing", "garbage", "a cut model", "another size", "another dtype"],
 )
 def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
     with pytest.raises(InvalidInputError, match=r"policy version 7: ONNX Runtime cannot run .* float32\[2, 4\]"):
         OnnxPolicy(policy, VECTOR, 2)
+
+
+def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
+    with pytest.raises(InvalidInputError, match=r"version 7: .* expected one input, the observations, got 2 \(a, b\)"):
+        OnnxPolicy(two_inputs(), VECTOR, 2)
+
+
+def test_of_several_outputs_the_first_acts() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "twice", "zero")]
+    nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Sub", ["x", "x"], ["zero"])]
+    graph = helper.make_graph(nodes, "policy", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    outputs = OnnxPolicy(as_policy(model.SerializeToString()), VECTOR, 2)(np.ones((2, 4), np.float32))
+    np.testing.assert_array_equal(outputs, np.full((2, 4), 2.0))
 
 
 @pytest.mark.parametrize("actions", [2, 4])

@@ -18,7 +18,7 @@ from actor_service.__main__ import ActorService, ActorSettings
 from actorq.client import ActorClient
 from actorq.config import RunConfig
 from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
-from actorq.policy import Policy
+from actorq.policy import SCHEMES, Policy
 from actorq.process import EXIT_OK
 from actorq.status import ActorSelfStatus
 from actorq.trajectory import Episode, Evaluation
@@ -134,6 +134,65 @@ def test_an_evaluation_of_what_is_not_there_is_refused_and_the_actor_is_free_aga
         for _ in range(2):
             with pytest.raises(NotFoundError, match="nothing is kept"):
                 list(client.evaluate(1))
+
+
+def in_scheme(scheme: str, version: int = 1) -> Policy:
+    policy = constant_policy([0.0, 1.0], version=version)
+    return replace(policy, descriptor=replace(policy.descriptor, scheme=scheme, learner_step=version))
+
+
+def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: tuple[ScriptedQuantizer, str]) -> None:
+    peer, address = quantizer
+    peer.offer(*(in_scheme(scheme, version=3) for scheme in SCHEMES))
+    with running_actor(standalone(address)) as (client, _):
+        *_, evaluation = client.evaluate(1, "auto")
+        assert isinstance(evaluation, Evaluation)
+        # All are the same model, so that any may be the fastest by a little; fp32 is taken among equals.
+        assert evaluation.scheme in SCHEMES
+        assert [peer.asked.get(timeout=DEADLINE_S) for _ in SCHEMES] == list(SCHEMES)
+        *_, evaluation = client.evaluate(1)
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.scheme == RunConfig().scheme
+
+
+def test_an_auto_actor_acts_and_tells_in_which_scheme(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(scheme="auto", segment_length=2)
+    # int4 cannot be loaded, and the others are not there.
+    quantizer[0].offer(in_scheme("fp32"), replace(in_scheme("int4"), model=b"garbage"))
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (client, ended):
+        learner[0].opened()
+        assert quantizer[0].watched().scheme == "fp32"
+        quantizer[0].serve(in_scheme("fp32"))
+        learner[0].answer(credit=1)
+        assert learner[0].received(1) == [("segment", 1)]
+        report = client.status().report
+        assert (report.policy_version, report.scheme) == (1, "fp32")
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(scheme="auto", evaluation_episodes=2)
+    # Of the candidates only int8 takes these observations.
+    wrong = constant_policy([0.0, 1.0], observation_size=9)
+    quantizer[0].offer(
+        *(replace(in_scheme(scheme), model=wrong.model) for scheme in SCHEMES if scheme != "int8"), in_scheme("int8")
+    )
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings) as (_, ended):
+        learner[0].opened()
+        assert quantizer[0].watched().scheme == "fp32"
+        quantizer[0].serve(in_scheme("fp32"))
+        assert quantizer[0].watched().scheme == "int8"
+        quantizer[0].serve(in_scheme("int8"))
+        evaluation = learner[0].evaluation()
+        assert (evaluation.scheme, evaluation.policy_version) == ("int8", 1)
+        learner[0].answer(acknowledged=1, directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
 
 
 def test_draining_a_standalone_actor_answers_and_ends_it(quantizer: tuple[ScriptedQuantizer, str]) -> None:

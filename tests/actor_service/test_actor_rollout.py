@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actor_policies import constant_policy, random_policy
+from actor_policies import all_in_float, constant_policy, random_policy
 from numpy.typing import NDArray
 
 from actor_service.environments import Environments, describe_environment
@@ -83,6 +83,11 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
             episodes += taken.episodes
     assert [episode for segment in segments for episode in segment.episodes] == episodes != []
     assert collecting.environment_steps == sum(segment.transitions for segment in segments) < 10 * LENGTH * COUNT
+
+
+def test_spans_say_what_acted_and_not_what_was_asked_for(slot: PolicySlot) -> None:
+    slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8")))
+    assert collect(rollout(slot)).spans == (PolicySpan(0, 7, "fp32"),)
 
 
 def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: PolicySlot) -> None:

@@ -7,6 +7,7 @@ import pytest
 from actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from actor_policies import as_policy, constant_policy
 
+from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.subscription import Subscription
 from actorq.client import QuantizerClient
@@ -23,7 +24,8 @@ class Side:
         self.loads: queue.Queue[int] = queue.Queue()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.broken: Exception | None = None
-        self.subscription = Subscription(client, "int8", self.slot, self._load, on_fault=self.faults.put)
+        self.counts = ActorCounts()
+        self.subscription = Subscription(client, "int8", self.slot, self._load, self.faults.put, self.counts)
 
     def has(self, version: int) -> bool:
         """Wait for a version."""
@@ -43,8 +45,8 @@ def quantizer() -> ScriptedQuantizer:
 
 @pytest.fixture
 def side(quantizer: ScriptedQuantizer) -> Iterator[Side]:
-    with serving(quantizer) as address, QuantizerClient(address) as client:
-        side = Side(client)
+    with serving(quantizer) as address:
+        side = Side(QuantizerClient(address))
         side.subscription.start()
         yield side
         side.subscription.close()
@@ -108,12 +110,9 @@ def test_a_loader_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantize
     assert side.slot.peek() is None
 
 
-def test_closing_is_no_fault(quantizer: ScriptedQuantizer) -> None:
-    with serving(quantizer) as address:
-        client = QuantizerClient(address)
-        side = Side(client)
-        side.subscription.start()
-        quantizer.watched()
-        side.subscription.close()
-        client.close()
+def test_closing_ends_the_stream_and_is_no_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    side.subscription.close()
+    assert quantizer.left.acquire(timeout=DEADLINE_S)
     assert side.faults.empty()
+    assert side.counts.quantizer_retries.value == 0

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from actorq import wire
 from actorq.errors import InvalidInputError
-from actorq.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
+from actorq.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
 from actorq.status import (
     ActorReport,
     ActorSelfStatus,
@@ -32,6 +32,7 @@ from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
 
 # Every field differs from its default and from the others, so that a forgotten or swapped one shows.
 PROCESS = ProcessStats("actor-3", "actor", "node-b", 4711, 1_700_000_000.25, 12.5, 84 * 2**20, 96 * 2**20)
+LAYERS = (LayerReport("first", "float32", "first layer"), LayerReport("middle", "int8 per channel"))
 DESCRIPTOR = PolicyDescriptor(
     run_id="CartPole-v1-20260102-030405",
     version=35,
@@ -41,7 +42,25 @@ DESCRIPTOR = PolicyDescriptor(
     size_bytes=9_812,
     fp32_size_bytes=20_480,
     snapshot_at=1_700_000_001.5,
-    fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ("first", "last")),
+    fidelity=FidelityReport(
+        256,
+        0.002,
+        0.01,
+        0.001,
+        0.004,
+        0.992,
+        (LayerReport("first", "float32", "first layer"), LayerReport("middle", "int8 per channel")),
+    ),
+)
+REFUSED = replace(
+    DESCRIPTOR,
+    topology=bytes(range(32, 64)),
+    fidelity=replace(
+        DESCRIPTOR.fidelity,
+        outputs=(OutputError("actions", (0.1, 0.2), (0.3, 0.5)), OutputError("value", (0.0,), (0.0,))),
+        passed=False,
+        refused=(RefusedRung((), 0.1, 0.2, None), RefusedRung(("first",), 0.01, 0.02, 0.0)),
+    ),
 )
 EVALUATION = Evaluation(7, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
 REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
@@ -100,13 +119,14 @@ PAIRS = [
     (
         wire.descriptor_to_proto,
         wire.descriptor_from_proto,
-        replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=None, float_layers=())),
+        replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=None, layers=())),
     ),
     (
         wire.descriptor_to_proto,
         wire.descriptor_from_proto,
         replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=0.0)),
     ),
+    (wire.descriptor_to_proto, wire.descriptor_from_proto, REFUSED),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), None)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), 0.0)),
@@ -395,7 +415,7 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
         # 8 steps of 8 CartPoles: 72 x 16 bytes of observations and 64 x 15 of everything else.
         (wire.segment_to_proto(segment(8, 8, 4)), 2_112 + 250),
         (wire.run_status_to_proto(STATUS), 1_000),
-        (wire.descriptor_to_proto(DESCRIPTOR), 200),
+        (wire.descriptor_to_proto(DESCRIPTOR), 250),
         (wire.actor_report_to_proto(REPORT), 150),
         (wire.environment_to_proto(ENVIRONMENT), 100),
     ],

@@ -16,7 +16,13 @@ from actorq.client import LearnerClient
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<kind>gauge|counter|histogram)\b[^|]*\|(?P<labels>[^|]*)\|")
-SECTIONS = {"Learner": "learner", "Quantizer": "quantizer", "Actor and evaluator": "actor", "Every service": "every"}
+SECTIONS = {
+    "Learner": "learner",
+    "Quantizer": "quantizer",
+    "Relay": "relay",
+    "Actor and evaluator": "actor",
+    "Every service": "every",
+}
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,16 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
     metrics = ("--metrics", "127.0.0.1:0", "--node", "node-7")
     with ExitStack() as stack:
         quantizer = stack.enter_context(service_process("quantizer", "--store", str(folder / "p"), *metrics))
-        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address)
+        # A run that does not end, by being solved, before it has been asked.
+        endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
+        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address, *endless)
         learner = stack.enter_context(service_process("learner", *state, *metrics))
         peers = ("--learner", learner.address, "--quantizer", quantizer.address, *metrics)
         actor = stack.enter_context(service_process("actor", *peers, "--name", "actor-0"))
+        relay = stack.enter_context(service_process("quantizer", "--upstream", quantizer.address, *metrics))
+        behind = ("--learner", learner.address, "--quantizer", relay.address, *metrics)
         role = ("--role", "evaluator", "--name", "evaluator-0")
-        evaluator = stack.enter_context(service_process("actor", *peers, *role))
+        evaluator = stack.enter_context(service_process("actor", *behind, *role))
         with LearnerClient(learner.address) as client:
             for status in client.watch(period_s=0.1):
                 actors = {member.name for member in status.actors if member.report and member.report.policy_version > 1}
@@ -98,19 +108,20 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
         yield {
             "learner": scrape(learner.metrics),
             "quantizer": scrape(quantizer.metrics),
+            "relay": scrape(relay.metrics),
             "actor": scrape(actor.metrics),
             "evaluator": scrape(evaluator.metrics),
         }
 
 
-@pytest.mark.parametrize("service", ["learner", "quantizer", "actor", "evaluator"])
+@pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor", "evaluator"])
 def test_a_service_serves_what_is_documented_and_nothing_else(service: str, scraped: dict[str, Scraped]) -> None:
     document = documented()
     expected = document["every"] | document["actor" if service == "evaluator" else service]
     assert scraped[service].kinds == {name: kind for name, (kind, _) in expected.items()}
 
 
-@pytest.mark.parametrize("service", ["learner", "quantizer", "actor"])
+@pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor"])
 def test_labels_are_those_that_are_documented(service: str, scraped: dict[str, Scraped]) -> None:
     document = documented()
     for name, (kind, labels) in (document["every"] | document[service]).items():
@@ -125,7 +136,7 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_learner_updates_total",] > 10
     assert samples["actorq_learner_evaluation_return",] > 0
     assert samples["actorq_learner_training_return",] > 0
-    assert samples["actorq_learner_target_return",] == 475
+    assert samples["actorq_learner_target_return",] == 1000
     assert samples["actorq_learner_state", "training"] == 1
     assert samples["actorq_learner_state", "paused"] == 0
     assert samples["actorq_learner_actors", "actor"] == 1
@@ -147,9 +158,19 @@ def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[
     samples = scraped["quantizer"].samples
     assert samples["actorq_quantizer_policies_total", "int8"] >= 1
     assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", "int8"]
-    assert samples["actorq_quantizer_subscribers",] == 2
+    # The actor and the relay.
+    assert samples["actorq_quantizer_subscribers", "int8"] == 2
     assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", "int8"] <= 1
     assert samples["actorq_quantizer_policy_bytes", "int8"] < samples["actorq_quantizer_parameters_bytes", "int8"]
+
+
+def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
+    samples = scraped["relay"].samples
+    assert samples["actorq_relay_subscribers", "int8"] == 1
+    assert samples["actorq_relay_upstream_connected", "int8"] == 1
+    assert samples["actorq_relay_policies_total", "int8"] >= 1
+    assert samples["actorq_relay_policy_version", "int8"] >= 1
+    assert samples["actorq_relay_lag_seconds", "int8"] > 0
 
 
 def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:

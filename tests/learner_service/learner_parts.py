@@ -9,9 +9,13 @@ from typing import Any, ParamSpec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from actorq.config import RunConfig
+from actorq.policy import PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from learner_service.fake_quantization import FakeQuantization
+from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, UniformSampler
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
@@ -100,6 +104,11 @@ def open_replay(
     store = ReplayStore.open(directory, spec, capacity)
     limiter = RateLimiter(samples_per_insert, min_size, error_buffer, ManualClock())
     return ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, n_step=3, discount=0.9)
+
+
+def never_quantization_aware() -> QuantizationAware:
+    """Training in float, with a policy and a graph that are never looked at."""
+    return QuantizationAware(FakeQuantization(nn.Identity(), PolicyGraph(b"", (), discrete_actions=True)), None)
 
 
 def ones(size: int) -> NDArray[np.float32]:

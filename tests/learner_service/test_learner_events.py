@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
 from actorq.status import Energy, RunState, RunStatus
 from actorq.trajectory import Evaluation
 from learner_service.events import EventLog
 
-FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, ())
+LAYERS = (LayerReport("a", "float32", "fidelity gate"), LayerReport("b", "int8 per channel"))
+FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, LAYERS, refused=(RefusedRung((), 0.3, 0.4, 0.5),))
 EMITTED = PolicyDescriptor("run", 4, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)
 STATUS = RunStatus(
     run_id="run",
@@ -74,6 +75,10 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["policy/activation_ms", 700][0] == pytest.approx(3.0)
     assert events["policy/bytes", 700][0] == 1_000.0
     assert events["fidelity/argmax_agreement", 700][0] == pytest.approx(0.99)
+    assert events["fidelity/relative_mean_error", 700][0] == pytest.approx(0.001)
+    assert events["fidelity/relative_max_error", 700][0] == pytest.approx(0.002)
+    assert events["fidelity/float_layers", 700][0] == 1.0
+    assert events["fidelity/refused_rungs", 700][0] == 1.0
 
 
 def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:

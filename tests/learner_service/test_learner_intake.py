@@ -11,6 +11,7 @@ import pytest
 from learner_parts import SPEC, open_replay, segment, with_an_episode_end
 
 from actorq.errors import InvalidInputError
+from actorq.policy import SCHEMES
 from actorq.trajectory import Episode, PolicySpan
 from learner_service.intake import NOTHING_STORED, Intake
 from learner_service.members import Member
@@ -57,6 +58,23 @@ def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: I
     assert nothing_is_reserved(replay)
 
 
+def test_policies_that_fell_back_to_fp32_are_counted_as_what_they_were(intake: Intake, replay: ReplayBuffer) -> None:
+    spans = (PolicySpan(0, 4, "int8"), PolicySpan(3, 5, "fp32"))
+    intake.insert(ACTOR, segment(1, spans=spans), reserve(replay))
+    assert intake.statistics().transitions_by_scheme == {"int8": 6, "fp32": 2}
+
+
+def test_with_auto_every_scheme_may_have_acted_and_no_other(replay: ReplayBuffer) -> None:
+    intake = Intake(SPEC, replay, "auto", published_version=lambda: 5)
+    for sequence, scheme in enumerate(SCHEMES, start=1):
+        intake.insert(ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
+    assert intake.statistics().transitions_by_scheme == dict.fromkeys(SCHEMES, 8)
+    for stranger in ("auto", "int2"):
+        expected = f"must come from fp32 or int8-weights or int8 or int8-static or int4 policies, got '{stranger}'"
+        with pytest.raises(InvalidInputError, match=expected):
+            intake.insert(ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
+
+
 def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer) -> None:
     # Two environments: steps 0 and 1 by version 3, steps 2 (a reset in one of them) and 3 by version 5.
     spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
@@ -89,7 +107,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
     "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be finite"),
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
-    "another scheme": ({"spans": (PolicySpan(0, 1, "fp32"),)}, "must come from int8 policies, got 'fp32'"),
+    "another scheme": ({"spans": (PolicySpan(0, 1, "int4"),)}, "must come from int8 or fp32 policies, got 'int4'"),
     "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions must be at least 1, got 0"),
     "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
     "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),
@@ -149,3 +167,26 @@ def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Inta
     assert again.statistics().transitions_by_scheme == {"int8": 16}
     again.account_for(replay.total_transitions)
     assert again.statistics().transitions_by_scheme == {"int8": 16}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "counted", "stored", "expected"),
+    [
+        ("auto", {"int8": 30, "fp32": 10}, 60, {"int8": 45, "fp32": 15}),
+        # What cannot be shared out evenly goes to the scheme with the most.
+        ("auto", {"int8": 20, "fp32": 10, "int4": 10}, 43, {"int8": 23, "fp32": 10, "int4": 10}),
+        # A policy with nothing to quantize has acted as fp32 all along.
+        ("int8", {"fp32": 16}, 24, {"fp32": 24}),
+        ("int8", {}, 24, {"int8": 24}),
+        ("auto", {}, 24, {"auto": 24}),
+        ("int8", {"int8": 24}, 24, {"int8": 24}),
+    ],
+)
+def test_what_was_not_counted_is_shared_out_as_what_was(
+    replay: ReplayBuffer, scheme: str, counted: dict[str, int], stored: int, expected: dict[str, int]
+) -> None:
+    intake = Intake(SPEC, replay, scheme, published_version=lambda: 5)
+    intake.load_state({"episodes": {"count": 0, "returns": []}, "staleness": [], "transitions_by_scheme": counted})
+    intake.account_for(stored)
+    assert intake.statistics().transitions_by_scheme == expected
+    assert sum(expected.values()) == stored

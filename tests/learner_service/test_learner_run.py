@@ -11,9 +11,12 @@ from learner_parts import SPEC, config, evaluation, on_a_loop, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ConflictError, UnavailableError, UserError
-from actorq.status import RunState
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor
+from actorq.status import ActorReport, Receipt, RunState
+from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Role
+from learner_service.report import Reporter
 from learner_service.run import Run
 
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), discrete_actions=0)
@@ -150,6 +153,47 @@ async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tm
         assert run.join("a", 1, "actor").resume_after_sequence == 2
         assert run.join("a", 2, "actor").resume_after_sequence == 0
         assert run.join("judge", 1, "evaluator").resume_after_sequence == 1
+
+
+def emitted(scheme: str, layer: str = "torso.2") -> PolicyDescriptor:
+    weights = "float32" if scheme == "fp32" else "int8 per tensor"
+    fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport(layer, weights),))
+    return PolicyDescriptor("run", 1, 0, scheme, b"", 1, 1, 0.0, fidelity)
+
+
+@on_a_loop
+async def test_with_auto_an_evaluation_of_any_scheme_counts_and_otherwise_the_runs_or_fp32(tmp_path: Path) -> None:
+    for scheme, others, refused in (("auto", ("int4", "int8-static", "fp32"), "auto"), ("int8", ("fp32",), "int4")):
+        async with a_run(tmp_path / scheme, settings=config(scheme=scheme)) as run:
+            run.join("judge", 1, "evaluator")
+            judge = await run.open_stream("judge", 1, SPEC)
+            for sequence, other in enumerate(others, start=1):
+                run.evaluated(judge, replace(evaluation(sequence, 1, 10.0), scheme=other))
+            assert [point["scheme"] for point in run.evaluations.curve] == list(others)
+            with pytest.raises(InvalidInputError, match=rf"of a published .* policy, got .* of version 1 '{refused}'"):
+                run.evaluated(judge, replace(evaluation(9, 1, 10.0), scheme=refused))
+
+
+@on_a_loop
+async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) -> None:
+    settings = config(scheme="auto", dqn={"hidden_sizes": (32, 32), "batch_size": 8, "n_step": 3})
+    process = measure_process("actor-0", "actor")
+    async with a_run(tmp_path, settings=settings) as run:
+        run.join("a", 1, "actor")
+        stream = await run.open_stream("a", 1, SPEC)
+        assert run.training is not None
+        run.note_report(stream, ActorReport(1, "int4", 0, 0.0, 0, (), process))
+        policies = (emitted("int8"), emitted("int4", layer="advantage"))
+        run.take_receipt(Receipt(1, policies, 0.001, 1, process))
+        assert run.emitted is policies[1]
+        assert Reporter(run).status().emitted is policies[1]
+        state = run.training.quantization_aware.state()
+        assert (state["scheme"], state["layers"]) == ("int4", [["advantage", "int8 per tensor", ""]])
+        # Reports change which one it is, and the next receipt tells the training.
+        run.note_report(stream, ActorReport(1, "int8", 0, 0.0, 0, (), process))
+        assert run.emitted is policies[0]
+        run.take_receipt(Receipt(2, policies, 0.001, 1, process))
+        assert run.training.quantization_aware.state()["scheme"] == "int8"
 
 
 @on_a_loop

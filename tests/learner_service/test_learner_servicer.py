@@ -375,7 +375,7 @@ def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient
     good = evaluation(1, 1, 9.0)
     cases: list[tuple[Role, Evaluation]] = [
         ("actor", good),
-        ("evaluator", replace(good, scheme="fp32")),
+        ("evaluator", replace(good, scheme="int4")),
         ("evaluator", replace(good, policy_version=0)),
     ]
     before = learner.status().evaluation

@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from learner_parts import SPEC, ManualClock, open_replay, segment
+from learner_parts import SPEC, ManualClock, never_quantization_aware, open_replay, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError
+from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, PolicyGraph
 from actorq.trajectory import ArraySpec
 from learner_service.algorithms import make_algorithm
-from learner_service.publisher import Publisher
+from learner_service.fake_quantization import FakeQuantization
+from learner_service.publisher import Publisher, Snapshot
+from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import RateLimiter, ReplayBuffer, SegmentSource
 from learner_service.trainer import Trainer
 
@@ -65,7 +69,8 @@ def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTra
     def make(save: Callable[[int], Path] | None = None, **options: Any) -> Trainer:
         algorithm = options.pop("algorithm", None) or make_algorithm(CONFIG, SPEC)
         options = {"clock": ManualClock(), **options}
-        made.append(Trainer(CONFIG, algorithm, replay, publisher, save or Saved(), **options))
+        aware = options.pop("aware", None) or never_quantization_aware()
+        made.append(Trainer(CONFIG, algorithm, replay, publisher, aware, save or Saved(), **options))
         return made[-1]
 
     yield make
@@ -101,6 +106,39 @@ def test_it_trains_as_far_as_the_rate_limiter_lets_it(
     assert trainer.loss > 0
     # One version before the first update, and one for every 16 updates.
     assert publisher.version == 1 + UPDATES_WITH_64_TRANSITIONS // 16
+
+
+def test_updates_from_its_share_of_the_steps_on_run_the_quantized_policy(
+    make_trainer: MakeTrainer, replay: ReplayBuffer
+) -> None:
+    algorithm = make_algorithm(CONFIG, SPEC)
+    fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport("torso.0", "int8 per tensor"),))
+    aware = QuantizationAware(FakeQuantization(algorithm.policy, PolicyGraph(b"", (), True)), starts_at=65)
+    aware.follow(PolicyDescriptor("run", 1, 0, "int8", b"", 1, 1, 0.0, fidelity))
+    trainer = make_trainer(algorithm=algorithm, aware=aware)
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    trainer.save()
+    assert aware.since is None
+    fill(replay, range(9, 11))
+    await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8 + 64)
+    trainer.save()
+    assert aware.since == UPDATES_WITH_64_TRANSITIONS
+
+
+def test_the_first_policy_of_a_resumed_run_goes_out_with_the_newest_observations(
+    make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[Snapshot] = []
+    monkeypatch.setattr(publisher, "offer", offered.append)
+    trainer = make_trainer()
+    trainer.publish()
+    assert not offered[0].calibration.any()
+    assert offered[0].calibration.shape == (1, 4)
+    fill(replay, range(1, 3))
+    trainer.publish()
+    np.testing.assert_array_equal(offered[1].calibration, replay.newest_observations(4))
 
 
 def test_without_data_it_waits_but_saves_and_stops(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:

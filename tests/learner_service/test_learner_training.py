@@ -10,6 +10,7 @@ from learner_parts import SPEC, config, segment
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import UserError
+from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.checkpoint import LearnerState
@@ -61,6 +62,26 @@ def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> Non
     assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
     assert after.rng.bit_generator.state == before.rng.bit_generator.state
     after.replay.close()
+
+
+def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(learner={"quantization_aware_after": 0.5}, max_environment_steps=100)
+    before = build(client, tmp_path, settings=settings)
+    fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport("torso.0", "int8 per tensor"),))
+    before.quantization_aware.follow(PolicyDescriptor("run", 1, 0, "int8", b"", 1, 1, 0.0, fidelity))
+    for updates, steps in ((8, 49), (16, 50)):
+        with before.quantization_aware.applied(updates, steps):
+            pass
+    state = before.state(24, {})
+    before.replay.close()
+    after = build(client, tmp_path, state, settings=settings)
+    assert after.quantization_aware.since == 16
+    after.replay.close()
+    # As a learner wrote it that did not know of it.
+    del state.values["quantization_aware"]
+    older = build(client, tmp_path, state, settings=settings)
+    assert older.quantization_aware.since is None
+    older.replay.close()
 
 
 def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:

@@ -108,3 +108,24 @@ def test_double_precision_observations_are_cast() -> None:
     policy = QNetwork(spec, (8,), dueling=True)
     observations = np.random.default_rng(0).standard_normal((3, 4))
     assert policy(torch.from_numpy(observations)).dtype == torch.float32
+
+
+BOX = ArraySpec((3,), "float32")
+
+
+@pytest.mark.parametrize(
+    ("actions", "discrete", "spans"),
+    [
+        (ArraySpec((2,), "float32", low=-1.0, high=1.0), 0, (2.0, 2.0)),
+        (ArraySpec((2, 2), "float32", low=-2.0, high=1.5), 0, (3.5,) * 4),
+        (ArraySpec((1,), "float32", low=-1.0), 0, ()),
+        (ArraySpec((1,), "float32", low=1.0, high=1.0), 0, ()),
+        (ArraySpec((), "int64", low=0.0, high=3.0), 4, ()),
+    ],
+    ids=["bounded", "a matrix", "unbounded", "no room", "discrete"],
+)
+def test_the_graph_tells_the_ranges_of_continuous_actions(
+    actions: ArraySpec, discrete: int, spans: tuple[float, ...]
+) -> None:
+    spec = EnvironmentSpec("Any-v0", BOX, actions, discrete_actions=discrete)
+    assert export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).action_spans == spans

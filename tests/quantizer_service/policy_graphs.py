@@ -1,5 +1,6 @@
 """Policy graphs as learners publish them, and checkpoints of them, for the tests of this room."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -7,10 +8,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from actorq.policy import Checkpoint, PolicyGraph
 from quantizer_service.graph import Graph
+from quantizer_service.plan import Plan
+from quantizer_service.reference import Reference
 
 Tensors = dict[str, NDArray[Any]]
 OBSERVATION_SIZE, ACTIONS = 5, 3
@@ -22,14 +25,25 @@ def policy_graph(
     observation: tuple[int | str, ...] = ("batch", OBSERVATION_SIZE),
     output: str = "q_values",
     discrete_actions: bool = True,
+    pixels: bool = False,
+    more_inputs: dict[str, list[int | str]] | None = None,
+    more_outputs: tuple[str, ...] = (),
+    constants: dict[str, NDArray[Any]] | None = None,
 ) -> PolicyGraph:
-    """A graph with the data input `observation` and the parameters as further inputs."""
-    inputs = [helper.make_tensor_value_info("observation", TensorProto.FLOAT, observation)]
+    """A graph with the data input `observation`, further data inputs, and then the parameters as inputs."""
+    kind = TensorProto.UINT8 if pixels else TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info("observation", kind, observation)]
+    further = more_inputs or {}
+    inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in further.items()]
     inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in parameters.items()]
-    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", "units"])]
-    body = helper.make_graph(nodes, "policy", inputs, outputs)
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", f"units of {name}"])
+        for name in (output, *more_outputs)
+    ]
+    initializers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    body = helper.make_graph(nodes, "policy", inputs, outputs, initializers)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return PolicyGraph(model.SerializeToString(), ("observation",), discrete_actions)
+    return PolicyGraph(model.SerializeToString(), ("observation", *further), discrete_actions)
 
 
 def mlp(*hidden: int) -> PolicyGraph:
@@ -88,12 +102,193 @@ def dueling(width: int = 16) -> PolicyGraph:
     return policy_graph(nodes, parameters)
 
 
+def d4pg(width: int = 32) -> PolicyGraph:
+    """LayerNormalization and Tanh after the first layer, Elu between the others, Tanh at the end, as in Acme."""
+    nodes = [
+        helper.make_node("Gemm", ["observation", "0.weight", "0.bias"], ["l0"], transB=1),
+        helper.make_node("LayerNormalization", ["l0", "1.weight", "1.bias"], ["n0"]),
+        helper.make_node("Tanh", ["n0"], ["h0"]),
+        helper.make_node("Gemm", ["h0", "2.weight", "2.bias"], ["l1"], transB=1),
+        helper.make_node("Elu", ["l1"], ["h1"]),
+        helper.make_node("Gemm", ["h1", "3.weight", "3.bias"], ["l2"], transB=1),
+        helper.make_node("Elu", ["l2"], ["h2"]),
+        helper.make_node("Gemm", ["h2", "4.weight", "4.bias"], ["l3"], transB=1),
+        helper.make_node("Tanh", ["l3"], ["actions"]),
+    ]
+    shapes = {"0": (width, OBSERVATION_SIZE), "2": (width, width), "3": (width, width), "4": (ACTIONS, width)}
+    parameters: dict[str, list[int]] = {"1.weight": [width], "1.bias": [width]}
+    for name, (rows, columns) in shapes.items():
+        parameters |= {f"{name}.weight": [rows, columns], f"{name}.bias": [rows]}
+    return policy_graph(nodes, parameters, output="actions", discrete_actions=False)
+
+
+def nature_cnn(size: int = 36) -> PolicyGraph:
+    """Frames uint8[4, size, size] divided by 255, three convolutions, a hidden layer (Mnih et al. 2015)."""
+    side = ((size - 8) // 4 + 1 - 4) // 2 + 1 - 2
+    nodes = [
+        helper.make_node("Cast", ["observation"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["float", "white"], ["r0"]),
+    ]
+    parameters: dict[str, list[int]] = {}
+    convolutions = [(32, 4, 8, 4), (64, 32, 4, 2), (64, 64, 3, 1)]
+    for i, (units, channels, kernel, stride) in enumerate(convolutions, 1):
+        names = [f"conv{i}.weight", f"conv{i}.bias"]
+        parameters |= {names[0]: [units, channels, kernel, kernel], names[1]: [units]}
+        conv = helper.make_node(
+            "Conv", [f"r{i - 1}", *names], [f"c{i}"], strides=[stride] * 2, kernel_shape=[kernel] * 2
+        )
+        nodes += [conv, helper.make_node("Relu", [f"c{i}"], [f"r{i}"])]
+    nodes += [
+        helper.make_node("Flatten", ["r3"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "torso.weight", "torso.bias"], ["t"], transB=1),
+        helper.make_node("Relu", ["t"], ["r4"]),
+        helper.make_node("Gemm", ["r4", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    parameters |= {"torso.weight": [64, 64 * side**2], "torso.bias": [64], "head.weight": [ACTIONS, 64]}
+    return policy_graph(
+        nodes,
+        {**parameters, "head.bias": [ACTIONS]},
+        ("batch", 4, size, size),
+        pixels=True,
+        constants={"white": np.array(255, np.float32)},
+    )
+
+
+def two_inputs(width: int = 32) -> PolicyGraph:
+    """An observation and a goal, each with a layer of its own, joined by Concat, with a residual connection."""
+    nodes = [
+        helper.make_node("Gemm", ["observation", "o.weight", "o.bias"], ["o"], transB=1),
+        helper.make_node("Gemm", ["goal", "g.weight", "g.bias"], ["g"], transB=1),
+        helper.make_node("Concat", ["o", "g"], ["joined"], axis=1),
+        helper.make_node("Relu", ["joined"], ["x"]),
+        helper.make_node("Gemm", ["x", "a.weight", "a.bias"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["ar"]),
+        helper.make_node("Gemm", ["ar", "b.weight", "b.bias"], ["b"], transB=1),
+        helper.make_node("Add", ["b", "x"], ["sum"]),
+        helper.make_node("Gemm", ["sum", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    both = 2 * width
+    shapes = {"o": (width, OBSERVATION_SIZE), "g": (width, 2), "a": (both, both), "b": (both, both)}
+    parameters: dict[str, list[int]] = {}
+    for name, (rows, columns) in {**shapes, "head": (ACTIONS, both)}.items():
+        parameters |= {f"{name}.weight": [rows, columns], f"{name}.bias": [rows]}
+    return policy_graph(nodes, parameters, more_inputs={"goal": ["batch", 2]})
+
+
+def two_outputs(width: int = 32) -> PolicyGraph:
+    """Mean and log standard deviation, and the last hidden layer too; the input of a quantized layer is an output."""
+    nodes = [
+        helper.make_node("Gemm", ["observation", "a.weight", "a.bias"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["ar"]),
+        helper.make_node("Gemm", ["ar", "b.weight", "b.bias"], ["b"], transB=1),
+        helper.make_node("Relu", ["b"], ["br"]),
+        helper.make_node("Gemm", ["br", "c.weight", "c.bias"], ["c"], transB=1),
+        helper.make_node("Relu", ["c"], ["features"]),
+        helper.make_node("Gemm", ["features", "mean.weight", "mean.bias"], ["mean"], transB=1),
+        helper.make_node("Gemm", ["features", "std.weight", "std.bias"], ["log_std"], transB=1),
+    ]
+    shapes = {"a": (width, OBSERVATION_SIZE), "b": (width, width), "c": (width, width)}
+    parameters: dict[str, list[int]] = {}
+    for name, (rows, columns) in {**shapes, "mean": (ACTIONS, width), "std": (ACTIONS, width)}.items():
+        parameters |= {f"{name}.weight": [rows, columns], f"{name}.bias": [rows]}
+    return policy_graph(nodes, parameters, output="mean", discrete_actions=False, more_outputs=("log_std", "br"))
+
+
+def shared_weights(width: int = 32) -> PolicyGraph:
+    """One weight used three times: as it is, again, and transposed."""
+    nodes = [
+        helper.make_node("MatMul", ["observation", "in.weight"], ["h0"]),
+        helper.make_node("Gemm", ["h0", "tied.weight"], ["h1"], transB=1),
+        helper.make_node("Tanh", ["h1"], ["t1"]),
+        helper.make_node("Gemm", ["t1", "tied.weight", "tied.bias"], ["h2"], transB=1),
+        helper.make_node("Tanh", ["h2"], ["t2"]),
+        helper.make_node("MatMul", ["t2", "tied.weight"], ["h3"]),
+        helper.make_node("MatMul", ["h3", "out.weight"], ["q_values"]),
+    ]
+    shapes = {"in.weight": [OBSERVATION_SIZE, width], "tied.weight": [width, width], "tied.bias": [width]}
+    return policy_graph(nodes, {**shapes, "out.weight": [width, ACTIONS]})
+
+
+def pooled(size: int = 16) -> PolicyGraph:
+    """Float images, a grouped and padded convolution without a bias, MaxPool and Reshape on the way to a layer."""
+    nodes = [
+        helper.make_node("Conv", ["observation", "a.weight", "a.bias"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["ar"]),
+        helper.make_node("MaxPool", ["ar"], ["ap"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["ap", "b.weight"], ["b"], group=2, pads=[1, 1, 1, 1]),
+        helper.make_node("MaxPool", ["b"], ["bp"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Relu", ["bp"], ["br"]),
+        helper.make_node("Reshape", ["br", "flat"], ["x"]),
+        helper.make_node("Gemm", ["x", "c.weight", "c.bias"], ["c"], transB=1),
+        helper.make_node("Gemm", ["c", "head.weight"], ["q_values"], transB=1),
+    ]
+    features = 16 * (size // 4) ** 2
+    parameters = {"a.weight": [8, 2, 3, 3], "a.bias": [8], "b.weight": [16, 4, 3, 3], "c.weight": [32, features]}
+    return policy_graph(
+        nodes,
+        {**parameters, "c.bias": [32], "head.weight": [ACTIONS, 32]},
+        ("batch", 2, size, size),
+        constants={"flat": np.array([0, -1])},
+    )
+
+
+def sequence(width: int = 32) -> PolicyGraph:
+    """Seven steps of an observation through layers on three dimensions, as TorchScript exports them, then the mean."""
+    nodes = [
+        helper.make_node("Identity", ["a.weight"], ["a.copy"]),
+        helper.make_node("Transpose", ["a.copy"], ["a.turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["observation", "a.turned"], ["a0"]),
+        helper.make_node("Add", ["a.bias", "a0"], ["a1"]),
+        helper.make_node("Elu", ["a1"], ["a2"]),
+        helper.make_node("Transpose", ["b.weight"], ["b.turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["a2", "b.turned"], ["b0"]),
+        helper.make_node("Add", ["b0", "a.bias"], ["b1"]),
+        helper.make_node("Elu", ["b1"], ["b2"]),
+        helper.make_node("ReduceMean", ["b2", "step"], ["b3"], keepdims=0),
+        helper.make_node("Gemm", ["b3", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    parameters = {"a.weight": [width, OBSERVATION_SIZE], "a.bias": [width], "b.weight": [width, width]}
+    return policy_graph(
+        nodes,
+        {**parameters, "head.weight": [ACTIONS, width], "head.bias": [ACTIONS]},
+        ("batch", 7, OBSERVATION_SIZE),
+        constants={"step": np.array([1])},
+    )
+
+
+# One of every kind, for what must hold for all.
+GRAPHS = {
+    "mlp": mlp(32, 32, 32),
+    "dueling": dueling(32),
+    "matmul": matmul_mlp(32),
+    "one layer": mlp(),
+    "d4pg": d4pg(),
+    "nature cnn": nature_cnn(),
+    "two inputs": two_inputs(),
+    "two outputs": two_outputs(),
+    "shared weights": shared_weights(),
+    "pooled": pooled(),
+    "sequence": sequence(),
+}
+
+
+def random_inputs(graph: Graph, rows: int = 32, seed: int = 0) -> Tensors:
+    """A batch for every data input: bytes for uint8, standard normal values for float32."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.integers(0, 256, (rows, *spec.shape), np.uint8)
+        if spec.dtype == np.uint8
+        else rng.standard_normal((rows, *spec.shape)).astype(np.float32)
+        for name, spec in graph.inputs.items()
+    }
+
+
 def random_parameters(source: PolicyGraph, seed: int) -> Tensors:
     """Weights of the size that torch initializes them with."""
     rng = np.random.default_rng(seed)
     shapes = Graph.parse(source).parameters
     return {
-        name: (rng.standard_normal(shape) / np.sqrt(max(shape, default=1))).astype(np.float32)
+        name: (rng.standard_normal(shape) / np.sqrt(max(shape[0], math.prod(shape[1:])))).astype(np.float32)
         for name, shape in shapes.items()
     }
 
@@ -117,11 +312,40 @@ def checkpoint(source: PolicyGraph, version: int, **changes: Any) -> Checkpoint:
     return Checkpoint(**{**fields, **changes})
 
 
+def emitted(plan: Plan, parameters: Tensors, observations: Tensors | None = None, version: int = 1) -> bytes:
+    """The model of run "run", calibrated with `observations` where the scheme needs it."""
+    ranges = {}
+    if plan.observed:
+        plan.graph.check_parameters(parameters)
+        calibration = observations or random_inputs(plan.graph, 256)
+        ranges = Reference(plan.graph).ranges(parameters, calibration, plan.observed)
+    return plan.emit(parameters, ranges, "run", version).model
+
+
+def fp32_outputs(graph: Graph, parameters: Tensors, observations: Tensors) -> NDArray[np.float64]:
+    """The first output of the FP32 policy."""
+    return next(iter(Reference(graph).run(parameters, observations).values()))
+
+
+def float_layers(plan: Plan) -> tuple[str, ...]:
+    """Names of the layers whose weights a plan leaves in float."""
+    ranges = dict.fromkeys(plan.observed, (-1.0, 1.0))
+    layers = plan.emit(random_parameters(plan.graph.source, 0), ranges, "run", 1).layers
+    return tuple(layer.name for layer in layers if layer.in_float)
+
+
 def outputs_of(model: bytes, feeds: Tensors) -> NDArray[np.float32]:
     """The first output of a complete model, as an actor computes it."""
+    return all_outputs_of(model, feeds)[0]
+
+
+def all_outputs_of(model: bytes, feeds: Tensors, folded: bool = True) -> list[NDArray[np.float32]]:
+    """Every output of a complete model; `folded` as actors open it, else with ONNX Runtime's defaults."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
+    if folded:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     assert [value.name for value in session.get_inputs()] == list(feeds)
-    output: NDArray[np.float32] = session.run(None, feeds)[0]
-    return output
+    outputs: list[NDArray[np.float32]] = session.run(None, feeds)
+    return outputs

@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,38 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.policy import Checkpoint, PolicyGraph
+from actorq.process import Service
 from actorq.status import Receipt
 from actorq.transport.blobs import split_blob
 from actorq.transport.server import Server
 from actorq.v1 import quantizer_pb2
 from quantizer_service.__main__ import QuantizerProcess
 from quantizer_service.files import encode_tensors
+from quantizer_service.relay_process import RelayProcess
 
 DEADLINE_S = 30.0
 SOURCE = mlp(16, 16)
 
 
-@contextmanager
-def running_quantizer(store: Path, read_only: bool = False, **config: Any) -> Iterator[str]:
+def running_quantizer(
+    store: Path, read_only: bool = False, listen: str = "127.0.0.1:0", **config: Any
+) -> AbstractContextManager[str]:
     """Serve `store`, give the address, and drain at the end."""
-    process = QuantizerProcess(store, RunConfig(**config), "quantizer", read_only)
+    return running(QuantizerProcess(store, RunConfig(**config), "quantizer", read_only), listen)
+
+
+def running_relay(upstream: str) -> AbstractContextManager[str]:
+    """Relay what an upstream serves, give the address, and drain at the end."""
+    return running(RelayProcess(upstream))
+
+
+@contextmanager
+def running(process: Service, listen: str = "127.0.0.1:0") -> Iterator[str]:
+    """Serve on an event loop of its own, give the address, and drain at the end."""
     started: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()
 
     async def serve() -> int:
-        server = Server("127.0.0.1:0")
+        server = Server(listen)
         try:
             address = await server.start(process.register(server.grpc_server))
         except BaseException as error:
@@ -45,7 +58,7 @@ def running_quantizer(store: Path, read_only: bool = False, **config: Any) -> It
         return code
 
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(asyncio.run(serve())), name="quantizer")
+    thread = threading.Thread(target=lambda: codes.append(asyncio.run(serve())), name="service")
     thread.start()
     loop, address = started.result(DEADLINE_S)
     try:

@@ -1,5 +1,8 @@
 import asyncio
 
+import pytest
+
+from actorq.errors import NotFoundError
 from quantizer_service.board import Board
 
 
@@ -57,10 +60,57 @@ def test_subscribers_and_their_schemes_are_counted() -> None:
     board: Board[str] = Board()
     with board.subscribe("int8"), board.subscribe("fp32") as left:
         assert (board.subscribers, board.schemes) == (2, ("fp32", "int8"))
+        assert board.subscribers_by_scheme == {"fp32": 1, "int8": 1}
         left.close()
         left.close()
         assert (board.subscribers, board.schemes) == (1, ("int8",))
     assert (board.subscribers, board.schemes) == (0, ())
+    assert not board.subscribers_by_scheme
+
+
+def test_a_post_and_a_leaving_watcher_wake_nobody_whom_they_do_not_concern() -> None:
+    async def scenario() -> tuple[bool, bool]:
+        board: Board[str] = Board()
+        with board.subscribe("int8") as concerned, board.subscribe("fp32") as other, board.subscribe("fp32") as leaving:
+            tasks = [asyncio.create_task(each.next()) for each in (concerned, other, leaving)]
+            await asyncio.wait(tasks, timeout=0)
+            waits_for = other._waiting
+            board.post(1, [("int8", "one")])
+            leaving.close()
+            await asyncio.gather(tasks[0], tasks[2])
+            untouched = other._waiting is waits_for and not tasks[1].done()
+            board.close()
+            return untouched, await tasks[1] is None
+
+    assert asyncio.run(scenario()) == (True, True)
+
+
+def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
+    idle: list[str] = []
+    board: Board[str] = Board(idle.append)
+    with board.subscribe("int8"), board.subscribe("fp32") as one:
+        with board.subscribe("fp32"):
+            pass
+        assert idle == []
+        one.close()
+        assert idle == ["fp32"]
+    assert idle == ["fp32", "int8"]
+
+
+def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
+    async def scenario() -> str | None:
+        board: Board[str] = Board()
+        with board.subscribe("int2") as refused:
+            waiting = asyncio.create_task(refused.next())
+            await asyncio.wait([waiting], timeout=0)
+            board.refuse("int2", NotFoundError("no such scheme"))
+            with pytest.raises(NotFoundError, match="no such scheme"):
+                await waiting
+        with board.subscribe("int2") as later:
+            board.post(1, [("int2", "one")])
+            return await later.next()
+
+    assert asyncio.run(scenario()) == "one"
 
 
 def test_closing_ends_watchers_that_wait_after_what_they_have_not_seen() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.policy import FidelityReport, PolicyDescriptor, RefusedRung
 from quantizer_service.emissions import Emissions
 
 FIDELITY = FidelityReport(256, 0.1, 0.2, 0.01, 0.02, 0.99, ())
@@ -23,6 +23,14 @@ def test_policies_are_counted_by_scheme_and_the_newest_of_each_is_kept() -> None
     assert dict(buckets)[0.0025] == 2
     assert dict(buckets)[float("inf")] == 3
     assert total == pytest.approx(0.204)
+
+
+def test_what_the_gate_refused_is_counted_by_scheme() -> None:
+    emissions = Emissions()
+    refused = replace(INT8, fidelity=replace(FIDELITY, refused=(RefusedRung((), 0.1, 0.2, 0.3),) * 2))
+    emissions.note((refused, replace(INT8, scheme="fp32")), seconds=0.002)
+    emissions.note((refused,), seconds=0.002)
+    assert emissions.refusals == {"int8": 4, "fp32": 0}
 
 
 def test_what_an_earlier_life_emitted_is_known_but_not_counted() -> None:

@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 from policy_graphs import checkpoint, dueling, mlp, random_parameters
+from ruined_policies import DEEP, dead_observations, deep_parameters
 
+from actorq.config import GateConfig, QuantizerConfig
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
+from actorq.policy import Checkpoint
 from actorq.trajectory import Evaluation
 from quantizer_service.emitter import Emitter
 from quantizer_service.reader import PolicyReader
@@ -173,6 +176,78 @@ def test_evaluations_of_versions_that_are_gone_are_dropped(tmp_path: Path) -> No
 
     ((entry,), token) = emitter.list_versions()
     assert (entry.version, entry.mean_return, token) == (1, 6.0, "")
+
+
+def ruined(version: int, *layers: str) -> Checkpoint:
+    return checkpoint(DEEP, version, parameters=deep_parameters(version, layers), calibration=dead_observations())
+
+
+def gated(path: Path) -> Emitter:
+    config = QuantizerConfig(gate=GateConfig(min_agreement=0.9))
+    emitter = Emitter(PolicyStore(path, retain_newest=4, retain_best=1), config)
+    emitter.ready("run")
+    emitter.add_graph(DEEP)
+    return emitter
+
+
+def test_what_is_asked_for_later_has_passed_the_gate_too(tmp_path: Path) -> None:
+    emitter = gated(tmp_path)
+    for version in (1, 2):
+        taken = ruined(version, "layers.1", "layers.2", "layers.3")
+        emitter.persist(taken, emitter.emit(taken, ["fp32"]))
+
+    for version in (1, 2):
+        fidelity = emitter.get("int8", version).descriptor.fidelity
+        assert (fidelity.passed, bool(fidelity.refused), bool(fidelity.gated_layers)) == (True, True, True)
+
+
+def test_what_an_old_version_needs_does_not_raise_the_next_one(tmp_path: Path) -> None:
+    emitter = gated(tmp_path)
+    for taken in (ruined(1, "layers.2"), ruined(2)):
+        emitter.persist(taken, emitter.emit(taken, ["fp32"]))
+    assert emitter.get("int8", 1).descriptor.fidelity.gated_layers == ("layers.2",)
+
+    (policy,) = emitter.emit(ruined(3), ["int8"])
+
+    assert (policy.descriptor.fidelity.gated_layers, policy.descriptor.fidelity.refused) == ((), ())
+
+
+def test_a_version_that_the_gate_put_in_float_keeps_its_scheme_and_its_evaluations_count(tmp_path: Path) -> None:
+    emitter = gated(tmp_path)
+    taken = ruined(1, "layers.1", "layers.2", "layers.3")
+    (policy,) = emitter.emit(taken, ["int8"])
+    emitter.persist(taken, [policy])
+    emitter.record_evaluation(Evaluation(1, 1, 100, "fp32", (5.0,), (10,), 0.5))
+
+    assert (policy.descriptor.scheme, policy.descriptor.effective_scheme) == ("int8", "fp32")
+    ((entry,), _) = emitter.list_versions()
+    assert (entry.schemes, entry.mean_return) == (("int8",), 5.0)
+
+
+def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) -> None:
+    taken = ruined(1, "layers.1", "layers.2", "layers.3")
+    emitter = gated(tmp_path)
+    policies = emitter.emit(taken, ["int8"])
+    emitter.persist(taken, policies)
+
+    again = reading(tmp_path).newest_policies()
+
+    assert again == policies
+    assert again[0].descriptor.fidelity.refused
+    assert again[0].descriptor.topology == DEEP.topology
+
+
+def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    taken = checkpoint(SOURCE, 1)
+    emitter.persist(taken, emitter.emit(taken, []))
+
+    assert emitter.newest_version == 1
+    nan = {name: array * float("nan") for name, array in random_parameters(SOURCE, 2).items()}
+    with pytest.raises(InvalidInputError, match="finite"):
+        emitter.emit(checkpoint(SOURCE, 2, parameters=nan), [])
+    assert emitter.get("int8").descriptor.version == 1
+    assert reading(tmp_path).get("int8").descriptor == emitter.get("int8").descriptor
 
 
 @pytest.mark.parametrize(("size", "token"), [(-1, ""), (1001, ""), (0, "x"), (0, "-1")])

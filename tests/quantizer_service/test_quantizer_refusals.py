@@ -118,7 +118,7 @@ def test_a_bad_submission_has_its_status_and_changes_nothing(
     [
         ("another", "int8", CONFLICT, "holds run 'run'; give this quantizer an empty --store"),
         ("", "int8", INVALID, "expected a run id"),
-        ("run", "int2", grpc.StatusCode.NOT_FOUND, "expected one of fp32, int8, got 'int2'"),
+        ("run", "int2", grpc.StatusCode.NOT_FOUND, "int4, got 'int2'"),
     ],
 )
 def test_a_wrong_opening_is_refused(

@@ -181,9 +181,9 @@ def test_questions_that_have_no_answer_are_refused(client: QuantizerClient) -> N
     with pytest.raises(NotFoundError, match="no policy has been published yet"):
         client.get("int8")
     opened(client, versions=1)
-    with pytest.raises(NotFoundError, match="expected one of fp32, int8, got 'int3'"):
+    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
         client.get("int3")
-    with pytest.raises(NotFoundError, match="expected one of fp32, int8, got 'int3'"):
+    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
         next(client.watch("int3"))
     with pytest.raises(NotFoundError, match="version 9 is not retained"):
         client.fidelity("int8", 9)

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import logging
+import math
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from policy_graphs import checkpoint, dueling, mlp
 
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UserError
-from actorq.policy import FidelityReport, Policy, PolicyDescriptor
+from actorq.policy import FidelityReport, LayerReport, OutputError, Policy, PolicyDescriptor, RefusedRung
 from quantizer_service import files
 from quantizer_service.reader import PolicyReader
 from quantizer_service.store import PolicyStore
@@ -19,17 +20,28 @@ SOURCE = mlp(8, 8)
 
 
 def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Policy:
-    report = FidelityReport(32, 0.1, 0.2, 0.01, 0.02, 0.75, ("layers.0",))
+    report = FidelityReport(
+        32,
+        0.1,
+        0.2,
+        0.01,
+        0.02,
+        0.75,
+        (LayerReport("layers.0", "float32", "first layer"),),
+        (OutputError("q_values", (0.1,), (0.2,)),),
+        False,
+        (RefusedRung((), math.inf, math.inf, None), RefusedRung(("layers.0",), 0.5, 0.6, 0.7)),
+    )
     digest = hashlib.sha256(model).digest()
     return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
 
 
-def opened(path: Path, newest: int = 3, best: int = 1) -> PolicyStore:
-    return PolicyStore(path, newest, best)
+def opened(path: Path, newest: int = 3, best: int = 1, every: int = 0) -> PolicyStore:
+    return PolicyStore(path, newest, best, every)
 
 
-def filled(path: Path, versions: int) -> PolicyStore:
-    store = opened(path)
+def filled(path: Path, versions: int, every: int = 0) -> PolicyStore:
+    store = opened(path, every=every)
     store.claim("run")
     store.add_graph(SOURCE)
     for version in range(1, versions + 1):
@@ -66,6 +78,17 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
 
 
+def test_scalars_come_back_as_scalars(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    parameters = {"log_alpha": np.array(0.5, np.float32), "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    store.add_version(checkpoint(SOURCE, 2, parameters=parameters), [])
+
+    loaded = read(tmp_path).checkpoint(2).parameters
+
+    assert {name: array.shape for name, array in loaded.items()} == {"log_alpha": (), "turned": (3, 2)}
+    assert all(np.array_equal(loaded[name], array) for name, array in parameters.items())
+
+
 def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     store.add_evaluation(1, 1.0)
@@ -100,6 +123,88 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "00000002").exists()
     with pytest.raises(NotFoundError, match="version 2 is not retained; 4 are, the newest is 7"):
         store.checkpoint(2)
+
+
+def test_every_nth_version_is_kept_for_good_besides(tmp_path: Path) -> None:
+    store = filled(tmp_path, 2, every=4)
+    store.add_evaluation(2, 9.0)
+    for version in range(3, 16):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+
+    assert retained(store) == retained(read(tmp_path)) == [15, 14, 13, 12, 8, 4, 2]
+
+
+def test_the_next_version_stands_for_an_nth_that_never_came(tmp_path: Path) -> None:
+    store = filled(tmp_path, 3, every=4)
+    for version in (5, 6, 7, 8, 9, 14, 15, 20, 21, 22, 23):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+
+    assert retained(store) == [23, 22, 21, 20, 14, 8, 5]
+
+
+def test_versions_that_were_kept_for_good_stay_until_the_next_retention_under_other_settings(tmp_path: Path) -> None:
+    filled(tmp_path, 9, every=2).close()
+    store = opened(tmp_path, every=3)
+    assert retained(store) == [9, 8, 7, 6, 4, 2]
+
+    store.add_version(checkpoint(SOURCE, 10), [policy(10)])
+
+    assert retained(store) == [10, 9, 8, 6, 4]
+
+
+def test_graphs_that_no_retained_version_has_are_dropped_but_for_the_newest(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    others = [mlp(8, width) for width in range(20, 34)]
+    for graph in others:
+        store.add_graph(graph)
+
+    expected = {SOURCE.topology, *(graph.topology for graph in others[-8:])}
+    assert set(store.graphs) == expected
+    store.close()
+    assert set(opened(tmp_path).graphs) == expected
+    assert len(list((tmp_path / "graphs").iterdir())) == 2 * len(expected)
+
+
+def test_a_graph_stays_while_a_retained_version_has_it(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    for graph in [mlp(8, width) for width in range(20, 29)]:
+        store.add_graph(graph)
+    store.add_graph(dueling())
+    for version in range(2, 5):
+        assert SOURCE.topology in store.graphs
+        store.add_version(checkpoint(dueling(), version), [])
+
+    assert retained(store) == [4, 3, 2]
+    store.add_graph(mlp(8, 40))
+    assert SOURCE.topology not in store.graphs
+    assert dueling().topology in store.graphs
+
+
+@pytest.mark.parametrize("written", [{}, {"format": 1}, {"format": 3}, {"format": "2"}])
+def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, written: dict[str, object]) -> None:
+    filled(tmp_path, 2).close()
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "run", **written}))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    for attempt in (opened, read):
+        with pytest.raises(UserError, match=r"was written by another version .* format .*; this one .* empty folder"):
+            attempt(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("field", ["topology", "fidelity", "sha256"])
+def test_a_descriptor_that_lacks_a_field_is_damaged_and_says_so_in_one_line(tmp_path: Path, field: str) -> None:
+    filled(tmp_path, 1).close()
+    path = tmp_path / "00000001" / "policy-int8.json"
+    tree = json.loads(path.read_text())
+    del tree[field]
+    path.write_text(json.dumps(tree))
+
+    told = read(tmp_path).damaged[1]
+
+    assert str(path) in told
+    assert field in told
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "checkpoint.json", "policy-int8.onnx"])

@@ -1,5 +1,6 @@
 """Graphs as torch.onnx.export makes them, with their initializers turned into inputs as the learner does."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnx import helper
-from policy_graphs import outputs_of
+from policy_graphs import all_outputs_of, emitted, float_layers, fp32_outputs, outputs_of, random_inputs
 from torch import nn
 
 from actorq.policy import PolicyGraph
-from quantizer_service.fidelity import Reference
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
-from quantizer_service.schemes import scheme_named
+from quantizer_service.reference import Reference
+from quantizer_service.schemes import SCHEMES, Options, scheme_named
 
 
 class Dueling(nn.Module):
@@ -62,10 +63,10 @@ def exported(policy: nn.Module) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "float_layers"), [(Dueling, ("torso.0", "value", "advantage")), (D4PGPolicy, ("0", "7"))]
+    ("policy", "in_float"), [(Dueling, ("torso.0", "advantage", "value")), (D4PGPolicy, ("0", "7"))]
 )
 def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
-    policy: type[nn.Module], float_layers: tuple[str, ...]
+    policy: type[nn.Module], in_float: tuple[str, ...]
 ) -> None:
     torch.manual_seed(0)
     module = policy().eval()
@@ -78,10 +79,84 @@ def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
     int8 = Plan(graph, scheme_named("int8"))
     fp32 = Plan(graph, scheme_named("fp32"))
 
-    assert int8.float_layers == float_layers
-    assert np.allclose(Reference(graph).run(parameters, observations), expected, atol=1e-5)
-    assert np.allclose(outputs_of(fp32.emit(parameters, "run", 1), observations), expected, atol=1e-5)
-    error = np.abs(outputs_of(int8.emit(parameters, "run", 1), observations) - expected).max()
+    assert float_layers(int8) == in_float
+    assert np.allclose(fp32_outputs(graph, parameters, observations), expected, atol=1e-5)
+    assert np.allclose(outputs_of(emitted(fp32, parameters), observations), expected, atol=1e-5)
+    error = np.abs(outputs_of(emitted(int8, parameters), observations) - expected).max()
     assert error < 0.03 * np.ptp(expected)
     # Nothing of the exporter's stack traces goes out to actors.
-    assert b"pkg.torch" not in int8.emit(parameters, "run", 1)
+    assert b"pkg.torch" not in emitted(int8, parameters)
+
+
+class NatureCnn(nn.Module):
+    """As CleanRL and Stable-Baselines3 have it: frames are scaled inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 6)),
+        )
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.network(observation.float() / 255.0)
+        return output
+
+
+class Squashed(nn.Module):
+    """Normalized observations and a goal, GELU and LayerNorm, a mean and a clamped log standard deviation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.scale = nn.Buffer(torch.randn(4)), nn.Buffer(torch.rand(4) + 0.5)
+        self.torso = nn.Sequential(nn.Linear(6, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.SiLU())
+        self.head, self.log_std = nn.Linear(64, 3), nn.Linear(64, 3)
+
+    def forward(self, observation: torch.Tensor, goal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.torso(torch.cat([(observation - self.mean) / self.scale, goal], dim=1))
+        return torch.tanh(self.head(x)), self.log_std(x).clamp(-5.0, 2.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("opset", "batch"), [(13, "free"), (20, "one")])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("policy", [D4PGPolicy, NatureCnn, Squashed])
+def test_a_complete_model_of_torchscript_is_quantized(
+    policy: type[nn.Module], scheme: str, batch: str, opset: int
+) -> None:
+    torch.manual_seed(0)
+    module = policy().eval()
+    examples = {
+        D4PGPolicy: (torch.zeros(1, 4),),
+        NatureCnn: (torch.zeros(1, 4, 36, 36, dtype=torch.uint8),),
+        Squashed: (torch.zeros(1, 4), torch.zeros(1, 2)),
+    }[policy]
+    names = ["observation", "goal"][: len(examples)]
+    file = io.BytesIO()
+    axes = {name: {0: "batch"} for name in names} if batch == "free" else None
+    torch.onnx.export(
+        module,
+        examples,
+        file,  # type: ignore[arg-type]
+        input_names=names,
+        dynamic_axes=axes,
+        opset_version=opset,
+        dynamo=False,
+    )
+
+    graph, parameters = Graph.from_model(file.getvalue(), discrete_actions=policy is NatureCnn)
+
+    inputs = random_inputs(graph, 64)
+    with torch.no_grad():
+        outputs = module(*(torch.from_numpy(array) for array in inputs.values()))
+    expected = [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    Reference(graph)
+    plan = Plan(graph, scheme_named(scheme), Options(ends=True))
+    model = emitted(plan, parameters, inputs)
+    bound = {"fp32": 1e-5, "int4": 0.2}.get(scheme, 0.04)
+    for got, wanted in zip(all_outputs_of(model, inputs), expected, strict=True):
+        assert np.abs(got - wanted).max() <= bound * np.ptp(wanted)
+    # Convolutions only in int8-static, and no blocks of 16 of 4 or 6 observations.
+    if scheme != "fp32":
+        narrow_or_convolutions = scheme == "int4" or (scheme == "int8" and policy is NatureCnn)
+        assert bool(float_layers(plan)) == narrow_or_convolutions

@@ -6,12 +6,12 @@ from rich.console import Console
 
 from actorq.cli import numbers
 from actorq.cli.chart import bars
-from actorq.cli.display import PlainDisplay
+from actorq.cli.display import PlainDisplay, status_line
 from actorq.cli.panel import render
 from actorq.cli.view import Resources, RunView
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
-from actorq.policy import FidelityReport, PolicyDescriptor
+from actorq.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
 from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation, Role
@@ -39,7 +39,15 @@ EMITTED = PolicyDescriptor(
     size_bytes=9_812,
     fp32_size_bytes=20_480,
     snapshot_at=1.7e9,
-    fidelity=FidelityReport(256, 0.002, 0.01, 0.001, 0.004, 0.992, ("0",)),
+    fidelity=FidelityReport(
+        256,
+        0.002,
+        0.01,
+        0.001,
+        0.004,
+        0.992,
+        (LayerReport("0", "float32", "first layer"), LayerReport("1", "int8 per channel")),
+    ),
 )
 
 STATUS = RunStatus(
@@ -133,6 +141,68 @@ def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
     restarting = next(line for line in text.splitlines() if "actor-1" in line)
     assert "restarting" in restarting
     assert "4104" not in restarting
+
+
+LAYERS = (
+    LayerReport("0", "float32", "first layer"),
+    LayerReport("1", "float32", FIDELITY_GATE),
+    LayerReport("2", "int8 per channel"),
+)
+
+
+def emitted(layers: tuple[LayerReport, ...], agreement: float | None = 0.992) -> RunStatus:
+    fidelity = FidelityReport(256, 0.002, 0.01, 0.0123, 0.114, agreement, layers)
+    return replace(STATUS, emitted=replace(EMITTED, fidelity=fidelity))
+
+
+def shown(status: RunStatus, width: int = 80) -> str:
+    view = run_view()
+    view.take_status(status)
+    return "\n".join(panel(view, width))
+
+
+def cell(text: str, name: str) -> list[str]:
+    return text.partition(name)[2].split()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_panel_tells_how_faithful_the_policy_is_and_what_the_gate_did(width: int) -> None:
+    as_asked = shown(emitted((LAYERS[0], LAYERS[2])), width)
+    assert cell(as_asked, "argmax agreement")[0] == "99.2%"
+    assert cell(as_asked, "float layers")[:3] == ["1", "of", "2"]
+    assert cell(as_asked, "fidelity gate")[0] == "passed"
+    assert "int8 9.6 KiB" in as_asked
+    climbed = shown(emitted(LAYERS, agreement=None), width)
+    assert cell(climbed, "action error")[:3] == ["1.2%", "/", "11%"]
+    assert cell(climbed, "float layers")[:3] == ["2", "of", "3"]
+    assert cell(climbed, "fidelity gate")[:3] == ["1", "to", "float"]
+
+
+def test_a_policy_that_ended_in_float_is_not_called_quantized() -> None:
+    status = emitted(LAYERS[:2])
+    assert "int8 as fp32 9.6 KiB" in shown(status)
+    assert "emitted v35 int8 as fp32" in shown(status, 120)
+    assert "int8 as fp32 argmax agreement 99.2%" in status_line(status)
+    assert "int8 argmax agreement 99.2%" in status_line(emitted(LAYERS))
+
+
+def test_before_the_first_policy_there_is_no_fidelity() -> None:
+    text = shown(replace(STATUS, emitted=None))
+    assert [cell(text, name)[0] for name in ("policy error", "float layers", "fidelity gate")] == ["-"] * 3
+    assert "agreement" not in status_line(replace(STATUS, emitted=None))
+
+
+def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
+    view = run_view()
+    view.take_status(emitted(LAYERS))
+    coloured = {}
+    for terminal in (True, False):
+        file = io.StringIO()
+        console = Console(width=80, file=file, force_terminal=terminal, color_system="standard" if terminal else None)
+        console.print(render(view, 42.3, 80, lambda _: None))
+        coloured[terminal] = file.getvalue()
+    assert "\x1b[33m1 to float" in coloured[True]
+    assert "\x1b" not in coloured[False]
 
 
 def test_every_header_of_the_table_is_whole_at_80_columns() -> None:

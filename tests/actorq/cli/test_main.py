@@ -7,6 +7,7 @@ from actorq import __version__, settings
 from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.main import main
 from actorq.config import DQNConfig, ReplayConfig, RunConfig
+from actorq.policy import AUTO, SCHEMES
 from actorq.rundirectory import RunDirectory
 
 
@@ -58,7 +59,11 @@ def test_help_of_train_shows_every_setting(capsys: pytest.CaptureFixture[str]) -
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nope"], "run directory nope does not exist"),
         (["evaluate", "nope", "--episodes", "0"], "setting 'episodes': value should be greater than 0, got '0'"),
-        (["evaluate", "nope", "--scheme", "int3"], "setting 'scheme': value should be 'int8' or 'fp32', got 'int3'"),
+        (
+            ["evaluate", "nope", "--scheme", "int3"],
+            "setting 'scheme': value should be 'fp32', 'int8-weights', 'int8', 'int8-static', 'int4' or 'auto', got "
+            "'int3'",
+        ),
         (["evaluate", "nope", "--versio", "3"], "unknown argument '--versio'; did you mean '--version'?"),
         (["status"], "no run under runs/: pass --learner HOST:PORT"),
         (["status", "--learner", "here"], "address: expected HOST:PORT"),
@@ -139,7 +144,8 @@ def test_settings_of_a_command_come_from_the_environment_too(
 
 def test_the_schemes_of_an_evaluation_are_those_of_a_run() -> None:
     (of_evaluation, _) = get_args(get_type_hints(EvaluateSettings)["scheme"])
-    assert of_evaluation == RunConfig.model_fields["scheme"].annotation
+    assert get_args(of_evaluation) == (*SCHEMES, AUTO)
+    assert get_args(RunConfig.model_fields["scheme"].annotation) == (*SCHEMES, AUTO)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_the_schemes_of_an_evaluation_are_those_of_a_run() -> None:
     [
         ("train", "folder of the run (default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
         ("train", "4 somebody stopped the run"),
-        ("evaluate", "quantization of the policy (default: the run's own)"),
+        ("evaluate", "(default: the run's own; of an auto run the one evaluated last when it has ended, else auto)"),
         ("status", "HOST:PORT of the learner (default: that of the newest run here)"),
     ],
 )

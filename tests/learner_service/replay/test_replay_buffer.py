@@ -37,6 +37,21 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     assert buffer.sample(2, 8, out)[0] is out
 
 
+def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    assert buffer.newest_observations(8).shape == (0, *SPEC.observations.shape)
+    for number in range(3):
+        _insert(buffer, number)
+    newest, before = (plain_segment(number).observations.swapaxes(0, 1) for number in (2, 1))
+    rows = newest.shape[0] * newest.shape[1]
+    np.testing.assert_array_equal(buffer.newest_observations(3), newest.reshape(rows, *newest.shape[2:])[:3])
+    both = np.concatenate([segment.reshape(rows, *segment.shape[2:]) for segment in (newest, before)])
+    np.testing.assert_array_equal(buffer.newest_observations(rows + 2), both[: rows + 2])
+    assert len(buffer.newest_observations(1000)) == 3 * rows
+    # A copy: what is written later does not change it.
+    assert buffer.newest_observations(3).base is None
+
+
 def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)

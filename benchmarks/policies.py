@@ -1,0 +1,137 @@
+"""The policy networks that benchmarks measure, and the way from a torch module to a model of any scheme."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from actorq.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.policy_graph import export_policy_graph, snapshot_parameters
+from quantizer_service.fidelity import measure
+from quantizer_service.graph import Graph
+from quantizer_service.plan import Plan
+from quantizer_service.reference import Reference
+from quantizer_service.schemes import Emission, Options, scheme_named
+
+# Observations and actions of dm_control's walker, a common size.
+OBSERVATION_SIZE, ACTION_SIZE = 24, 6
+FRAMES = (4, 84, 84)
+
+
+def relu_mlp(width: int, observations: int = OBSERVATION_SIZE, actions: int = ACTION_SIZE) -> nn.Sequential:
+    """Three hidden layers of `width` with ReLU: float32[B, observations] -> float32[B, actions]."""
+    layers: list[nn.Module] = []
+    for inputs, units in pairwise((observations, width, width, width)):
+        layers += [nn.Linear(inputs, units), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, actions))
+
+
+def d4pg_policy(width: int, observations: int = OBSERVATION_SIZE, actions: int = ACTION_SIZE) -> nn.Sequential:
+    """The policy of D4PG as Acme has it (arXiv 2006.00979, `LayerNormMLP`): float32[B, observations] -> [-1, 1].
+
+    Three hidden layers of `width`, LayerNorm and tanh after the first, ELU after the others, tanh at the end.
+    """
+    first = [nn.Linear(observations, width), nn.LayerNorm(width), nn.Tanh()]
+    others = [nn.Linear(width, width), nn.ELU(), nn.Linear(width, width), nn.ELU()]
+    return nn.Sequential(*first, *others, nn.Linear(width, actions), nn.Tanh())
+
+
+class NatureCNN(nn.Module):
+    """Action values from frames (Mnih et al., Nature 518, 2015): uint8[B, 4, 84, 84] -> float32[B, actions]."""
+
+    def __init__(self, actions: int = ACTION_SIZE) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
+        )
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, actions))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return the value of each action."""
+        values: Tensor = self.head(self.convolutions(frames.to(torch.float32) / 255))
+        return values
+
+
+@dataclass(frozen=True)
+class PolicyNetwork:
+    """A torch policy with what it observes, and observations to calibrate and feed it with.
+
+    observations: of one environment; calibration: [B, *observation].
+    """
+
+    name: str
+    module: nn.Module
+    spec: EnvironmentSpec
+    calibration: NDArray[Any]
+
+
+def environment_spec(shape: tuple[int, ...], dtype: str, actions: int, discrete: bool) -> EnvironmentSpec:
+    """What a learner would know of an environment with these observations and actions."""
+    action = ArraySpec((), "int64") if discrete else ArraySpec((actions,), "float32", -1.0, 1.0)
+    return EnvironmentSpec("benchmark", ArraySpec(shape, dtype), action, actions if discrete else 0)
+
+
+def vector_network(kind: str, width: int, seed: int = 0) -> PolicyNetwork:
+    """An untrained "mlp" or "d4pg" network and standard normal observations of its size."""
+    torch.manual_seed(seed)
+    module = {"mlp": relu_mlp, "d4pg": d4pg_policy}[kind](width)
+    rows = np.random.default_rng(seed).standard_normal((256, OBSERVATION_SIZE)).astype(np.float32)
+    return PolicyNetwork(
+        f"{kind} {width}", module, environment_spec((OBSERVATION_SIZE,), "float32", ACTION_SIZE, False), rows
+    )
+
+
+def frame_network(seed: int = 0) -> PolicyNetwork:
+    """An untrained Nature CNN and random frames."""
+    torch.manual_seed(seed)
+    frames = np.random.default_rng(seed).integers(0, 256, (128, *FRAMES), dtype=np.uint8)
+    return PolicyNetwork("cnn", NatureCNN(), environment_spec(FRAMES, "uint8", ACTION_SIZE, False), frames)
+
+
+def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:
+    """The graph that a learner would publish of this network, and its first version."""
+    graph = export_policy_graph(network.module, network.spec)
+    parameters = snapshot_parameters(network.module)
+    return graph, Checkpoint(1, 1, graph.topology, parameters, {graph.inputs[0]: network.calibration}, 0.0)
+
+
+def emit(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, options: Options | None = None) -> Emission:
+    """That version in a scheme, calibrated on its own calibration batch, without the gate."""
+    plan = Plan(Graph.parse(graph), scheme_named(scheme), options)
+    ranges = {}
+    if plan.observed:
+        ranges = Reference(plan.graph).ranges(checkpoint.parameters, checkpoint.calibration, plan.observed)
+    return plan.emit(checkpoint.parameters, ranges, "benchmark", checkpoint.version)
+
+
+def fidelity_of(
+    graph: PolicyGraph, checkpoint: Checkpoint, emission: Emission, observations: Mapping[str, NDArray[Any]]
+) -> FidelityReport:
+    """Errors of an emitted model on these observations, as the quantizer measures them."""
+    expected = Reference(Graph.parse(graph)).run(checkpoint.parameters, observations)
+    return measure(emission, expected, observations, graph)
+
+
+def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission: Emission) -> Policy:
+    """An emitted model as an actor receives it, with its errors on the calibration batch."""
+    descriptor = PolicyDescriptor(
+        run_id="benchmark",
+        version=checkpoint.version,
+        learner_step=checkpoint.learner_step,
+        scheme=scheme,
+        sha256=b"",
+        size_bytes=len(emission.model),
+        fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
+        snapshot_at=checkpoint.snapshot_at,
+        fidelity=fidelity_of(graph, checkpoint, emission, checkpoint.calibration),
+        topology=graph.topology,
+    )
+    return Policy(descriptor, emission.model)

@@ -1,0 +1,120 @@
+"""From new FP32 tensors to a session that has run once, against exporting and quantizing from scratch.
+
+The policies are ReLU MLPs of three hidden layers. Reference: torch.onnx.export, then
+onnxruntime.quantization.quantize_dynamic, then a new session. Two harder baselines stand beside it: the older
+TorchScript exporter, and a user who exports once and replaces the initializers of that file. All paths run in turn, in
+every repeat with new weights; figures are medians, and of ratios also the lowest and highest repeat.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from actorq.policy import SCHEMES as SCHEME_NAMES
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.policies import vector_network
+from benchmarks.swap_paths import STAGES, ActorQPath, ReferencePath, renew, total
+from quantizer_service.schemes import SCHEMES
+
+DEFAULT_SCHEME = "int8"
+REFERENCE = "torch.onnx.export and quantize_dynamic"
+BASELINES = {
+    REFERENCE: "dynamo",
+    "TorchScript exporter and quantize_dynamic": "torchscript",
+    "patched export and quantize_dynamic": "patched",
+}
+WIDTHS = (64, 128, 256, 512, 1024, 2048)
+BOUNDS = {64: 100.0, 128: 100.0, 256: 100.0, 512: 100.0, 2048: 20.0}
+# Milliseconds of each stage of each swap.
+Swap = dict[str, float]
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=7, metavar="N", help="repeats of every path (default: 7)")
+    parser.add_argument("--quick", action="store_true", help="two repeats, widths 64 and 512")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the stages to FILE, such as a PNG")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    torch.set_num_threads(1)
+    widths = (64, 512) if arguments.quick else WIDTHS
+    repeats = 2 if arguments.quick else arguments.repeats
+    figures = {}
+    for width in widths:
+        started = time.monotonic()
+        figures[width] = summarize(_swaps(width, repeats))
+        print(f"width {width} ({time.monotonic() - started:.0f} s)\n{_table(figures[width])}", flush=True)
+    if arguments.plot:
+        # Here, because everything else works without it.
+        from benchmarks.swap_plot import plot
+
+        plot(figures, (f"actorq {DEFAULT_SCHEME}", *BASELINES), arguments.plot)
+    targets = [
+        Target(
+            f"width {width}: times that swapping is faster than the reference",
+            figures[width][f"actorq {DEFAULT_SCHEME}"]["ratio"]["median"],
+            bound,
+            at_most=False,
+        )
+        for width, bound in BOUNDS.items()
+        if width in figures
+    ]
+    return {"repeats": repeats, "widths": figures}, targets
+
+
+def _swaps(width: int, repeats: int) -> dict[str, list[Swap]]:
+    """Every path's swaps, in turn; the first one of each, which warms up, is not counted."""
+    network = vector_network("mlp", width)
+    generator = torch.Generator().manual_seed(width)
+    paths: dict[str, ActorQPath | ReferencePath] = {
+        f"actorq {scheme}": ActorQPath(network, scheme) for scheme in SCHEME_NAMES if scheme in SCHEMES
+    }
+    paths |= {name: ReferencePath(network, exporter) for name, exporter in BASELINES.items()}
+    swaps: dict[str, list[Swap]] = {name: [] for name in paths}
+    for repeat in range(repeats + 1):
+        for name, path in paths.items():
+            renew(network.module, generator)
+            seconds = path.swap()
+            if repeat:
+                swaps[name].append({stage: 1e3 * value for stage, value in seconds.items()})
+    return swaps
+
+
+def summarize(swaps: Mapping[str, Sequence[Swap]]) -> dict[str, dict[str, Any]]:
+    """For each path: medians of stages and total in ms, and how many times faster than the reference it is.
+
+    A repeat's ratio compares the two swaps of that repeat; the median ratio is the ratio of the medians.
+    """
+    totals = {name: [total(swap) for swap in of_path] for name, of_path in swaps.items()}
+    medians = {name: statistics.median(values) for name, values in totals.items()}
+    figures = {}
+    for name, of_path in swaps.items():
+        stages = {stage for swap in of_path for stage in swap}
+        ratios = [ours / theirs for ours, theirs in zip(totals[REFERENCE], totals[name], strict=True)]
+        figures[name] = {
+            "stages_ms": {stage: statistics.median(swap[stage] for swap in of_path) for stage in sorted(stages)},
+            "total_ms": medians[name],
+            "ratio": {"median": medians[REFERENCE] / medians[name], "low": min(ratios), "high": max(ratios)},
+        }
+    return figures
+
+
+def _table(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [f"  {'ms':42}" + "".join(f"{stage:>15}" for stage in STAGES) + f"{'total':>10}{'reference / it':>24}"]
+    for name, figure in figures.items():
+        stages, ratio = figure["stages_ms"], figure["ratio"]
+        cells = "".join(f"{stages[stage]:15.2f}" if stage in stages else f"{'':15}" for stage in STAGES)
+        spread = f"{ratio['median']:.1f} ({ratio['low']:.1f} to {ratio['high']:.1f})"
+        gate = f"  and {stages['gate']:.2f} ms for the fidelity gate" if "gate" in stages else ""
+        lines.append(f"  {name:42}{cells}{figure['total_ms']:10.2f}{spread:>24}{gate}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

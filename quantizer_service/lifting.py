@@ -1,0 +1,92 @@
+"""Complete ONNX models, with their weights inside, made graphs whose weights are inputs: policies of any library.
+
+The result has the form in which learners publish: data inputs first, then every parameter by name.
+"""
+
+import math
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from actorq.errors import InvalidInputError
+
+_OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
+# Their float constants say how, not what, to compute, and operators want to know them before they run.
+_CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
+
+
+def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
+    """Turn every float32 constant that may be trained into a graph input, in place, and return their values.
+
+    These are initializers and Constant nodes of the main graph of more than one element, and of one element what layers
+    and normalizations read, such as the bias of a single output. A batch dimension that was exported as 1 becomes
+    free. Raises InvalidInputError for weights of another precision, and for constants that do not hold what they say.
+    """
+    graph = model.graph
+    _constants_to_initializers(graph)
+    fixed = {
+        name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
+    }
+    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in list(node.input)[1:] if name}
+    parameters, constants = {}, []
+    for tensor in graph.initializer:
+        several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)
+        if several and tensor.data_type in _OTHER_FLOATS:
+            raise InvalidInputError(
+                f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; export the policy "
+                "in float32, which is what schemes start from"
+            )
+        if several and tensor.data_type == TensorProto.FLOAT and tensor.name not in fixed:
+            parameters[tensor.name] = _values(tensor)
+        else:
+            constants.append(tensor)
+    # Up to IR version 3 an initializer is listed as an input too.
+    initialized = {tensor.name for tensor in graph.initializer}
+    data = [value for value in graph.input if value.name not in initialized]
+    _free_batch(graph, data)
+    data += [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in parameters.items()]
+    for field, values in (("initializer", constants), ("input", data)):
+        kept = [type(value).FromString(value.SerializeToString()) for value in values]
+        graph.ClearField(field)
+        getattr(graph, field).extend(kept)
+    return parameters
+
+
+def _constants_to_initializers(graph: onnx.GraphProto) -> None:
+    kept = []
+    for node in graph.node:
+        values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        if node.op_type == "Constant" and values:
+            graph.initializer.add().CopyFrom(values[0])
+            graph.initializer[-1].name = node.output[0]
+        else:
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        graph.ClearField("node")
+        graph.node.extend(nodes)
+
+
+def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
+    try:
+        return np.ascontiguousarray(numpy_helper.to_array(tensor), np.float32)
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"model: constant {tensor.name!r} says float32{list(tensor.dims)}, but its bytes do not hold that "
+            f"({' '.join(str(error).split())[:100]}); is the file whole?"
+        ) from None
+
+
+def _free_batch(graph: onnx.GraphProto, data: list[onnx.ValueInfoProto]) -> None:
+    """Let go of a batch of 1 that was exported without dynamic shapes; running the graph shows whether it bears it."""
+    leading = [value.type.tensor_type.shape.dim[0] for value in data if value.type.tensor_type.shape.dim]
+    if not leading or any(dim.dim_value != 1 for dim in leading):
+        return
+    for value in (*data, *graph.output):
+        if value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    # Shapes of intermediate values were noted for one row.
+    graph.ClearField("value_info")

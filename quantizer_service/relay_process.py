@@ -1,0 +1,49 @@
+"""A relay as a process: connects to its upstream, serves until it is drained."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import grpc
+from prometheus_client import Metric
+
+from actorq.client import QuantizerClient
+from actorq.process import EXIT_OK
+from actorq.transport.options import Certificates
+from quantizer_service.relay import Relay
+from quantizer_service.relay_metrics import relay_metrics
+from quantizer_service.servicer import QuantizerServicer
+from quantizer_service.upstream import Upstream
+
+
+class RelayProcess:
+    """Serves what the quantizer or relay at `upstream` ("HOST:PORT") serves."""
+
+    def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
+        self._upstream = upstream
+        self._certificates = certificates
+        self._relay: Relay
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicer; raises UserError when the upstream's address is none."""
+        self._relay = Relay(Upstream(QuantizerClient(self._upstream, self._certificates)))
+        return (QuantizerServicer(self._relay).register(server),)
+
+    async def run(self, address: str) -> int:
+        """Serve until drained; raises what made a stream from the upstream fail for good."""
+        draining = asyncio.ensure_future(self._relay.draining.wait())
+        try:
+            await asyncio.wait((draining, self._relay.failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._relay.failed.done():
+                self._relay.failed.result()
+        finally:
+            draining.cancel()
+            await self._relay.settle()
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """End the watchers' streams; see Relay.begin_drain."""
+        self._relay.begin_drain()
+
+    def metrics(self) -> Iterable[Metric]:
+        """What it relayed and to whom."""
+        return relay_metrics(self._relay)

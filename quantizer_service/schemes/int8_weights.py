@@ -1,0 +1,58 @@
+"""int8-weights: int8 on the wire, float32 at work. For small networks, where float32 computes fastest.
+
+Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
+
+    weight' = values * scale    (float32; values and scale as in schemes.weights.quantize_int8, a scale per channel)
+
+ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
+without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
+other, and neither first nor last layers have to stay in float.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.policy import INT8_PER_CHANNEL
+from quantizer_service.graph import Graph
+from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.selection import select
+from quantizer_service.schemes.skeleton import Skeleton
+from quantizer_service.schemes.weights import quantize_int8
+
+
+class Int8Weights:
+    """Quantizes the weights of all linear layers and convolutions, also where no operator computes with integers."""
+
+    name = "int8-weights"
+
+    def plan(self, graph: Graph, options: Options) -> "_Int8WeightsPlan":
+        """Put a DequantizeLinear before the first node for each weight."""
+        return _Int8WeightsPlan(graph, options)
+
+
+class _Int8WeightsPlan:
+    observed = ()
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        selection = select(graph, options, lambda layer: "", ends=True)
+        # Of a weight that several layers use, one form serves all.
+        self._channels = {layer.weight: layer.channels for layer in selection.layers}
+        self._layers = selection.report({layer.name: INT8_PER_CHANNEL for layer in selection.layers})
+        dequantize = [
+            helper.make_node("DequantizeLinear", [f"{name}:int8", f"{name}:scale"], [name], name=name, axis=axis)
+            for name, axis in self._channels.items()
+        ]
+        tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
+        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+    ) -> Emission:
+        values = {name: array for name, array in parameters.items() if name not in self._channels}
+        for name, axis in self._channels.items():
+            weight = quantize_int8(parameters[name].swapaxes(0, axis))
+            values[f"{name}:int8"], values[f"{name}:scale"] = weight.values.swapaxes(0, axis), weight.scale
+        return Emission(self._skeleton.fill(values, metadata), self._layers)

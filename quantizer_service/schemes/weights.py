@@ -1,0 +1,159 @@
+"""How weights become integers: symmetric, rounded half to even, with a scale for each tensor, channel or block.
+
+Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
+Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
+Lam et al. 2022 (arXiv 1910.01055), section 3, for both in reinforcement learning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
+
+_LARGEST = np.float32(127)
+_TINY = np.finfo(np.float32).tiny
+# Values worked on at a time, so that they stay in a core's cache: a 2048 x 2048 layer takes half as long.
+_CHUNK = 32768
+_STRIP = 16
+
+
+@dataclass(frozen=True)
+class Int8Weight:
+    """weight ~ values * scale, with values int8[N, ...] in [-127, 127], and scale float32[] or float32[N], above 0."""
+
+    values: NDArray[np.int8]
+    scale: NDArray[np.float32]
+
+    @property
+    def form(self) -> str:
+        """As layer reports name it."""
+        return INT8_PER_CHANNEL if self.scale.ndim else INT8_PER_TENSOR
+
+
+def quantize_int8(
+    weight: NDArray[np.float32], per_tensor_error: float = 0.0, least: NDArray[np.float32] | None = None
+) -> Int8Weight:
+    """Int8 weights with one scale where that is precise enough, else with one for each channel.
+
+    weight: float32[N, ...], finite, N output channels, in any memory layout.
+    per_tensor_error: largest relative error for which one scale is taken. It is the Frobenius norm of
+        weight - values * scale relative to that of the weight, taken for each channel and averaged over them (root mean
+        square), so that a channel of small weights counts as much as the others. 0 gives each channel its own scale.
+    least: float32[N], bounds below of the scales, for layers whose bias shares them.
+
+    In float32 arithmetic, with the maximum over the channel, or over the tensor for one scale:
+
+        scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
+        values = rint(weight / scale), rint rounding half to even
+
+    so that values lie in [-127, 127] and the error of each weight is at most scale / 2.
+    """
+    rows = _contiguous(weight.reshape(len(weight), -1))
+    largest = np.empty(len(rows), np.float32)
+    for part in _chunks(rows):
+        chunk = rows[part]
+        largest[part] = np.maximum(chunk.max(axis=1), -chunk.min(axis=1))
+    scales = largest / _LARGEST
+    if least is not None:
+        np.maximum(scales, least, out=scales)
+    values = np.empty(rows.shape, np.int8)
+    one = _usable(scales.max(initial=0))
+    if per_tensor_error and _fill(values, rows, np.full(len(rows), one), per_tensor_error):
+        return Int8Weight(values.reshape(weight.shape), one)
+    scales = _usable(scales)
+    _fill(values, rows, scales)
+    return Int8Weight(values.reshape(weight.shape), scales)
+
+
+def quantize_int4(weight: NDArray[np.float32], block: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """4-bit weights in blocks along the inputs, two to a byte, as MatMulNBits of com.microsoft reads them.
+
+    weight: float32[N, K], finite. block: weights that share a scale, even; the last block is filled up with zeros.
+    Returns uint8[N, B, block / 2], low half first, and scale float32[N, B] with B = ceil(K / block) and
+    weight ~ (q - 8) * scale, where for the weight w of largest magnitude in the block
+
+        scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
+
+    w itself is at -8, so that all 16 values are used: ONNX Runtime quantizes blocks so, and ggml's Q4_0. The error of
+    a weight is at most |scale| / 2, except of one beyond 7.5 scales on the other side, at most |scale|.
+    """
+    weight = _contiguous(weight)
+    units, inputs = weight.shape
+    blocks = -(-inputs // block)
+    packed = np.empty((units, blocks, block // 2), np.uint8)
+    scales = np.empty((units, blocks), np.float32)
+    padded = np.zeros((_step(weight), blocks * block), np.float32)
+    for part in _chunks(weight):
+        count = len(weight[part])
+        padded[:count, :inputs] = weight[part]
+        chunk = padded[:count].reshape(-1, blocks, block)
+        high, low = chunk.max(axis=2), chunk.min(axis=2)
+        scale = np.where(high > -low, high, low) / np.float32(-8)
+        scale = np.where(np.abs(scale) < _TINY, np.float32(1), scale)
+        scales[part] = scale
+        chunk /= scale[:, :, None]
+        np.rint(chunk, out=chunk)
+        np.minimum(chunk, np.float32(7), out=chunk)
+        # 16 high + low + 8 + 8 * 16 of neighbours makes the byte of both.
+        packed[part] = chunk[:, :, 1::2] * np.float32(16) + chunk[:, :, 0::2] + np.float32(136)
+    return packed, scales
+
+
+def transposed(values: NDArray[np.int8]) -> NDArray[np.int8]:
+    """int8[K, N] in C order of int8[N, K]."""
+    result = np.empty(values.shape[::-1], np.int8)
+    # In strips of a few columns the cache holds what is written: 1.3 ms instead of 19 for 2048 x 2048.
+    for start in range(0, len(values), _STRIP):
+        result[:, start : start + _STRIP] = values[start : start + _STRIP].T
+    return result
+
+
+def _fill(
+    values: NDArray[np.int8], rows: NDArray[np.float32], scales: NDArray[np.float32], allowed: float | None = None
+) -> bool:
+    """Quantize into `values`; False as soon as the error is seen to be above what is allowed."""
+    error = 0.0
+    # Kept, because fresh memory for each chunk would take longer than the arithmetic.
+    scaled_rows, rounded_rows = np.empty((2, _step(rows), rows.shape[1]), np.float32)
+    for part in _chunks(rows):
+        count = len(rows[part])
+        scaled = np.divide(rows[part], scales[part, None], out=scaled_rows[:count])
+        rounded = np.rint(scaled, out=rounded_rows[:count])
+        values[part] = rounded
+        if allowed is not None:
+            norms = np.vecdot(scaled, scaled)
+            lost = np.subtract(scaled, rounded, out=rounded)
+            # A channel so small that its squares vanish is all lost, unless it is 0.
+            vanished = (norms == 0) & scaled.any(axis=1) if not norms.all() else False
+            error += float((np.vecdot(lost, lost) / np.maximum(norms, _TINY) + vanished).sum())
+            if error > allowed**2 * len(rows):
+                return False
+    return True
+
+
+def _contiguous(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same matrix in C order."""
+    if rows.flags.c_contiguous:
+        return rows
+    result = np.empty(rows.shape, np.float32)
+    for start in range(0, rows.shape[1], _STRIP):
+        result[:, start : start + _STRIP] = rows[:, start : start + _STRIP]
+    return result
+
+
+def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A scale for weights of zeros, or so small that it is not a normal number: any would do, 0 would not."""
+    return np.where(scale < _TINY, np.float32(1), scale)
+
+
+def _chunks(rows: NDArray[np.float32]) -> Iterator[slice]:
+    step = _step(rows)
+    for start in range(0, len(rows), step):
+        yield slice(start, start + step)
+
+
+def _step(rows: NDArray[np.float32]) -> int:
+    return int(max(1, _CHUNK // max(1, rows.shape[1])))

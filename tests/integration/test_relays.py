@@ -1,0 +1,148 @@
+"""Relays as processes: a tree of three levels, what is killed in it, certificates, a drain, metrics."""
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from service_process import refusal, service_process
+from training_run import actorq
+
+from actorq.client import QuantizerClient
+from actorq.errors import UnavailableError
+from actorq.policy import Policy
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.transport.options import Certificates
+from benchmarks.watchers import Source
+
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SCHEME = "int8"
+
+
+@contextmanager
+def publishing(address: str) -> Iterator[Source]:
+    source = Source(address, (32, 32), SPEC)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def seen_until(policies: Iterator[Policy], version: int) -> list[int]:
+    seen: list[int] = []
+    while not seen or seen[-1] < version:
+        seen.append(next(policies).descriptor.version)
+    return seen
+
+
+def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        root = stack.enter_context(service_process("quantizer", "--store", str(tmp_path / "policies")))
+        with service_process("quantizer", "--upstream", root.address) as middle:
+            leaf = stack.enter_context(service_process("quantizer", "--upstream", middle.address))
+            beside = stack.enter_context(service_process("quantizer", "--upstream", root.address))
+            source = stack.enter_context(publishing(root.address))
+            below = stack.enter_context(QuantizerClient(leaf.address))
+            other = stack.enter_context(QuantizerClient(beside.address))
+            watch, watch_beside = below.watch(SCHEME), other.watch(SCHEME)
+            first = source.publish()
+            assert seen_until(watch, first.version)[-1] == first.version
+            assert seen_until(watch_beside, first.version)[-1] == first.version
+            with QuantizerClient(root.address) as of_root:
+                assert below.get(SCHEME) == other.get(SCHEME) == of_root.get(SCHEME)
+                assert below.list() == of_root.list()
+
+        # Killed. The leaf serves what it has, and goes on when there is a middle again; others never notice.
+        missed = source.publish()
+        assert seen_until(watch_beside, missed.version) == [missed.version]
+        assert below.get(SCHEME).descriptor.version == first.version
+        with QuantizerClient(leaf.address) as late:
+            assert next(late.watch(SCHEME)).descriptor.version == first.version
+
+        stack.enter_context(service_process("quantizer", "--upstream", root.address, "--listen", middle.address))
+        newest = source.publish()
+        seen = seen_until(watch, newest.version)
+        assert seen in ([missed.version, newest.version], [newest.version])
+
+
+def test_a_relay_outlives_its_upstream_and_drains(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        with service_process("quantizer", "--store", str(tmp_path / "policies")) as root:
+            with publishing(root.address) as source:
+                published = source.publish()
+            command = [sys.executable, "-m", "quantizer_service", "--upstream", root.address]
+            process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            stack.callback(process.kill)
+            assert process.stderr is not None
+            serving = next(line for line in process.stderr if "serving on" in line)
+            client = stack.enter_context(QuantizerClient(serving.split()[-1]))
+            watch = client.watch(SCHEME)
+            assert next(watch).descriptor.version == published.version
+
+        assert client.get(SCHEME).descriptor.version == published.version
+        with pytest.raises(UnavailableError):
+            client.list()
+        process.send_signal(signal.SIGTERM)
+
+        assert list(watch) == []
+        assert process.wait(30) == 0
+
+
+def test_certificates_are_asked_for_on_both_sides_of_a_relay(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    assert actorq("certificates", "init", str(folder)).returncode == 0
+    secure = ("--transport.certificates", str(folder))
+    store = ("--store", str(tmp_path / "policies"))
+    with service_process("quantizer", *store) as plain, publishing(plain.address) as source:
+        version = source.publish().version
+    with (
+        service_process("quantizer", *store, *secure) as root,
+        service_process("quantizer", "--upstream", root.address, *secure) as secured,
+        QuantizerClient(secured.address, Certificates.of(folder, "client")) as client,
+        QuantizerClient(secured.address) as stranger,
+    ):
+        assert next(client.watch(SCHEME)).descriptor.version == version
+        assert client.get("fp32").descriptor.version == version
+        with pytest.raises(UnavailableError):
+            stranger.get(SCHEME)
+
+
+def test_what_a_relay_tells_prometheus(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        root = stack.enter_context(service_process("quantizer", "--store", str(tmp_path / "policies")))
+        flags = ("--upstream", root.address, "--metrics", "127.0.0.1:0")
+        middle = stack.enter_context(service_process("quantizer", *flags))
+        source = stack.enter_context(publishing(root.address))
+        client = stack.enter_context(QuantizerClient(middle.address))
+        watch = client.watch(SCHEME)
+        version = source.publish().version
+        seen_until(watch, version)
+        with urllib.request.urlopen(f"http://{middle.metrics}/metrics", timeout=20) as response:
+            text = response.read().decode()
+
+    for sample in (
+        'actorq_relay_subscribers{scheme="int8"} 1.0',
+        'actorq_relay_upstream_connected{scheme="int8"} 1.0',
+        f'actorq_relay_policy_version{{scheme="int8"}} {version}.0',
+    ):
+        assert sample in text, text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['actorq_relay_policies_total{scheme="int8"}']) >= 1
+    assert 0 < float(values['actorq_relay_lag_seconds{scheme="int8"}']) < 60
+    assert "actorq_grpc_handled_total" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--upstream", "127.0.0.1:1", "--store", "x"], "--upstream: a relay has no store, but --store came with it"),
+        (["--upstream", "127.0.0.1:1", "--read-only"], "--upstream: a relay has no store, but --read-only came"),
+        (["--upstream", "nowhere"], "expected HOST:PORT"),
+    ],
+)
+def test_a_users_mistake_is_one_line(arguments: list[str], reason: str) -> None:
+    assert reason in refusal("quantizer", *arguments)

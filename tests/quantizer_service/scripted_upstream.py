@@ -1,0 +1,83 @@
+"""An upstream that sends what a test tells it to, on a real socket, and policies that need no quantizer."""
+
+import hashlib
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from actorq.policy import FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.v1 import quantizer_pb2
+
+DEADLINE_S = 30.0
+
+
+def policy(version: int, run_id: str = "run", scheme: str = "int8", size: int = 1_000) -> Policy:
+    """A policy whose model is no model, but has the size and digest that it claims."""
+    model = bytes((version + place) % 256 for place in range(size))
+    report = FidelityReport(32, 0.1, 0.2, 0.01, 0.02, None, (LayerReport("layers.0", "int8 per tensor"),))
+    descriptor = PolicyDescriptor(
+        run_id=run_id,
+        version=version,
+        learner_step=100 * version,
+        scheme=scheme,
+        sha256=hashlib.sha256(model).digest(),
+        size_bytes=size,
+        fp32_size_bytes=4 * size,
+        snapshot_at=1_700_000_000.0 + version,
+        fidelity=report,
+        topology=bytes(32),
+    )
+    return Policy(descriptor, model)
+
+
+class ScriptedUpstream:
+    """Answers each WatchPolicies with the next script: its messages, then the end of the stream."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
+        self._scripts: queue.Queue[Sequence[bytes]] = queue.Queue()
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Send this in the stream that waits for it, or in the next one, and end that stream."""
+        self._scripts.put(messages)
+
+    def wait_for_call(self) -> quantizer_pb2.WatchPoliciesRequest:
+        """Wait until one more stream is opened; it waits for what is sent next."""
+        return self._calls.get(timeout=DEADLINE_S)
+
+    def watch(self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Handle a call."""
+        self._calls.put(request)
+        context.send_initial_metadata(())
+        yield from self._scripts.get()
+
+    def get(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Refuse a call."""
+        context.abort(grpc.StatusCode.UNAVAILABLE, "this upstream only serves streams")
+        yield b""
+
+    def end(self) -> None:
+        """Let the stream that waits go."""
+        self._scripts.put(())
+
+
+@contextmanager
+def scripted_upstream(address: str = "127.0.0.1:0") -> Iterator[tuple[str, ScriptedUpstream]]:
+    """Serve it, and give its address."""
+    upstream = ScriptedUpstream()
+    handler: Any = grpc.unary_stream_rpc_method_handler(upstream.watch, quantizer_pb2.WatchPoliciesRequest.FromString)
+    handlers = {"WatchPolicies": handler, "GetPolicy": grpc.unary_stream_rpc_method_handler(upstream.get)}
+    service = grpc.method_handlers_generic_handler("actorq.v1.QuantizerService", handlers)
+    server = grpc.server(ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port(address)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}", upstream
+    finally:
+        upstream.end()
+        server.stop(None).wait(DEADLINE_S)
