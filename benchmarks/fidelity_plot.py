@@ -31,21 +31,23 @@ def plot(figures: Mapping[str, Mapping[str, Figures]], file: Path) -> None:
         for row, variant in enumerate(names):
             axes.annotate(
                 f"{np.mean(variants[variant].returns):.0f}",
-                (1.0, row),
+                (0.99, row),
                 xycoords=("axes fraction", "data"),
+                ha="right",
                 va="center",
                 fontsize=7,
                 color="0.35",
             )
         axes.axvline(1 - MIN_AGREEMENT if discrete else MAX_MEAN_ERROR, color="0.6", linestyle="--", linewidth=1)
         axes.set_xscale("log")
-        axes.set_xlim(_FLOOR, 1)
+        axes.set_xlim(_FLOOR, 10)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_xlabel("share of other actions" if discrete else "mean action error / range", fontsize=8)
         axes.set_title(f"{name}\nreturns at the right", fontsize=8)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0][-1].legend(frameon=False, fontsize=8, loc="lower right")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    drawing.legend(handles, labels, frameon=False, fontsize=8, ncols=len(BATCHES), loc="outside lower left")
     file.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(file, dpi=100)
     pyplot.close(drawing)

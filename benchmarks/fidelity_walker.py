@@ -33,7 +33,7 @@ class WalkerStand:
     spec = environment_spec((OBSERVATIONS,), "float32", ACTIONS, False)
     episodes = 5
 
-    def __init__(self, seed: int = 0, iterations: int = 80, updates: int = 6_000) -> None:
+    def __init__(self, seed: int = 0, iterations: int = 140, updates: int = 6_000) -> None:
         self._seed, self._iterations, self._updates = seed, iterations, updates
 
     def train(self, progress: Progress) -> TrainedPolicy:

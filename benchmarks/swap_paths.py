@@ -136,9 +136,8 @@ class ReferencePath:
     def swap(self) -> dict[str, float]:
         """Seconds of each stage for the module's weights as they are now."""
         watch = Stopwatch()
-        with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
+        with tempfile.TemporaryDirectory() as directory, _quiet(""), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            logging.getLogger().setLevel(logging.ERROR)
             target = Path(directory) / "policy-int8.onnx"
             with watch.stage("export"):
                 exported = self._patch() if self._exporter == "patched" else self._export(self._exporter)
@@ -157,8 +156,7 @@ class ReferencePath:
     def _export(self, exporter: str) -> onnx.ModelProto:
         example = torch.from_numpy(self._network.calibration[:2])
         module = self._network.module.eval()
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with _quiet("torch.onnx"), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if exporter == "dynamo":
                 shapes = ({0: torch.export.Dim("batch")},)
@@ -195,3 +193,15 @@ def renew(module: nn.Module, generator: torch.Generator) -> None:
 def total(seconds: dict[str, float]) -> float:
     """Seconds of a swap without the gate."""
     return float(np.sum([value for name, value in seconds.items() if name in STAGES]))
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Only errors of that logger, "" for the root of all."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -114,7 +114,8 @@ class LearnerService:
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):
-            raise fault
+            # Not itself: the call that brought it to light has it too, and clears the frames that it passed through.
+            raise UserError(str(fault)) from fault
         raise ActorQError(f"the run cannot go on: {fault}") from fault
 
     def begin_drain(self) -> None:

@@ -33,6 +33,8 @@ class EventLog:
         }
         if status.training_return is not None:
             scalars["return/training"] = status.training_return
+        if status.quantization_aware_since is not None:
+            scalars["training/quantization_aware_since_update"] = status.quantization_aware_since
         if status.activation_s is not None:
             scalars["policy/activation_ms"] = status.activation_s * 1e3
         if status.emitted is not None:

@@ -1,9 +1,10 @@
 """`actorq cluster`: a run on Kubernetes, with the permissions of the person who gives the command."""
 
-import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 
 from rich.console import Console
 
@@ -13,13 +14,13 @@ from actorq.cli.view import RunView
 from actorq.cluster import access, deployment, diagnosis, inventory, manifests
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
+from actorq.cluster.logs import stream_logs
 from actorq.cluster.progress import await_progress
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
+from actorq.local.events import Events, signals_as_events
 from actorq.settings import OneLineParser
 from actorq.status import RunStatus
 from actorq.transport.options import Certificates
-
-_ENDS = {signal.SIGINT, signal.SIGTERM}
 
 _HELP = """usage: actorq cluster COMMAND [flags]
 
@@ -77,6 +78,8 @@ def _up(arguments: Sequence[str]) -> None:
         "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long progress may take (default: 300)"
     )
     given = parser.parse_args(arguments)
+    if not given.timeout >= 0:
+        parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
     certificates = Certificates.of(given.certificates, "client")
     rendered = manifests.render(given.overlay)
     name = manifests.check_name(given.name) if given.name else manifests.default_name(given.overlay)
@@ -134,7 +137,12 @@ def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates |
             status = learner.status()
             return status, summary(status)
     except UnavailableError as error:
-        return None, f"how the run goes is not known: {error}"
+        return None, f"how the run goes is not known: {error}{_hint(certificates)}"
+
+
+def _hint(certificates: Certificates | None) -> str:
+    """What may be the matter when the learner's pod is ready, but does not answer."""
+    return "" if certificates else "; where the run uses mutual TLS, give --certificates DIR"
 
 
 def _scale(arguments: Sequence[str]) -> None:
@@ -159,6 +167,8 @@ def _logs(arguments: Sequence[str]) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C or the pods have ended")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
     given = parser.parse_args(arguments)
+    if given.tail is not None and given.tail < 0:
+        parser.error(f"--tail: expected 0 or more, got {given.tail}")
     cluster = connect(given.namespace)
     views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
     names = [view.name for view in access.matching(views, given.pods)]
@@ -168,7 +178,7 @@ def _logs(arguments: Sequence[str]) -> None:
         if len(names) == 1
         else (lambda pod, line: print(f"{pod:<{width}}  {line}", flush=True))
     )
-    access.stream_logs(cluster, names, given.follow, given.tail, write)
+    stream_logs(cluster, names, given.follow, given.tail, write)
 
 
 def _forward(arguments: Sequence[str]) -> None:
@@ -187,16 +197,22 @@ def _forward(arguments: Sequence[str]) -> None:
     views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
     actors = [view for name in given.pods for view in access.matching(views, name)]
     width = max(map(len, [*access.PORTS, *(actor.name for actor in actors)]))
-    # Blocked before the threads of the forwards begin, so that the signal waits for the one that waits for it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    with ExitStack() as stack:
-        forwards = {role: access.forwarded(cluster, role, getattr(given, f"{role}_port")) for role in access.PORTS}
-        forwards |= {actor.name: access.forwarded_pod(cluster, actor) for actor in actors}
-        for name, forward in forwards.items():
-            stack.enter_context(forward)
-            print(f"{name:<{width}}  {forward.address}", flush=True)
+    events: Events = SimpleQueue()
+    with signals_as_events(events), ExitStack() as stack:
+        for role in access.PORTS:
+            forward = stack.enter_context(access.forwarded(cluster, role, getattr(given, f"{role}_port"), _complain))
+            print(f"{role:<{width}}  {forward.address}", flush=True)
+        for actor in actors:
+            forward = stack.enter_context(access.forwarded_pod(cluster, actor, _complain))
+            print(f"{actor.name:<{width}}  {forward.address}", flush=True)
         print("Ctrl-C ends it", flush=True)
-        signal.sigwait(_ENDS)
+        events.get()
+
+
+def _complain(text: str) -> None:
+    # In one piece: several threads may have something to say.
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _down(arguments: Sequence[str]) -> None:
@@ -223,6 +239,8 @@ def _save(cluster: Cluster, certificates: Certificates | None) -> None:
     except ConflictError:
         # The run is over, and saved, or has not begun.
         return
+    except UnavailableError as error:
+        print(f"not saved beforehand, but as its pod ends: {error}{_hint(certificates)}", flush=True)
     except ActorQError as error:
         print(f"not saved beforehand, but as its pod ends: {error}", flush=True)
 

@@ -1,11 +1,8 @@
 """Reaches the pods and services of a run."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-from kubernetes.client.exceptions import ApiException
 
 from actorq.client import LearnerClient
 from actorq.cluster import diagnosis
@@ -13,7 +10,7 @@ from actorq.cluster.connection import Cluster, Object
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.manifests import ACTORQ, COMPONENT_LABEL
 from actorq.cluster.portforward import PortForward, open_pod_port
-from actorq.errors import ActorQError, UnavailableError, UserError
+from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates
 
 PORTS = {"learner": 50051, "quantizer": 50052}
@@ -38,8 +35,11 @@ def some_pods(cluster: Cluster) -> list[Object]:
     return pods
 
 
-def forwarded(cluster: Cluster, role: str, port: int = 0) -> PortForward:
-    """A port of this machine that leads to the one pod of a service, also after it was replaced."""
+def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], None] = lambda _: None) -> PortForward:
+    """A port of this machine that leads to the one pod of a service, also after it was replaced.
+
+    tell: hears why the port leads nowhere.
+    """
 
     def connect() -> Any:
         ready = [view.name for view in map(diagnosis.view, pods_of(cluster, role)) if view.ready]
@@ -47,12 +47,12 @@ def forwarded(cluster: Cluster, role: str, port: int = 0) -> PortForward:
             raise UnavailableError(f"no {role} pod in namespace {cluster.namespace} is ready")
         return open_pod_port(cluster, ready[0], PORTS[role])
 
-    return PortForward(connect, port)
+    return PortForward(connect, port, tell)
 
 
-def forwarded_pod(cluster: Cluster, pod: PodView) -> PortForward:
-    """A free port of this machine that leads to one pod."""
-    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)))
+def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
+    """A free port of this machine that leads to one pod; `tell` hears why it leads nowhere."""
+    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)), tell=tell)
 
 
 class ForwardedLearner(LearnerClient):
@@ -90,74 +90,6 @@ def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
             f"no pod is called {wanted!r} or has that role: there are {', '.join(view.name for view in views)}"
         )
     return found
-
-
-def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
-    """The line that says why a container ended: its last, or the last one that begins with "error"."""
-    try:
-        with cluster.refusals(f"read the log of pod {pod}"):
-            text = cluster.core().read_namespaced_pod_log(pod, cluster.namespace, container=container, tail_lines=20)
-    except ActorQError:
-        return ""
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or [""])[-1].removeprefix("error: ")
-
-
-def stream_logs(
-    cluster: Cluster, pods: Sequence[str], follow: bool, tail: int | None, write: Callable[[str, str], None]
-) -> None:
-    """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
-
-    Why one of several pods has no log stands in place of its lines.
-    """
-    lock = threading.Lock()
-
-    def locked(pod: str, line: str) -> None:
-        with lock:
-            write(pod, line)
-
-    if len(pods) == 1:
-        _copy_log(cluster, pods[0], follow, tail, locked)
-        return
-    if not follow:
-        for pod in pods:
-            _copy_one_log(cluster, pod, False, tail, locked)
-        return
-    threads = [
-        threading.Thread(target=_copy_one_log, args=(cluster, pod, True, tail, locked), name=f"log {pod}", daemon=True)
-        for pod in pods
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _copy_one_log(
-    cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]
-) -> None:
-    try:
-        _copy_log(cluster, pod, follow, tail, write)
-    except ActorQError as error:
-        write(pod, str(error))
-
-
-def _copy_log(cluster: Cluster, pod: str, follow: bool, tail: int | None, write: Callable[[str, str], None]) -> None:
-    options: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
-    with cluster.refusals(f"read the log of pod {pod}"):
-        response: Any = cluster.core().read_namespaced_pod_log(
-            pod, cluster.namespace, follow=follow, _preload_content=False, **options
-        )
-        if response.status != 200:
-            raise ApiException(status=response.status, reason=response.reason, body=response.read())
-        rest = b""
-        for chunk in response.stream():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                write(pod, line.decode("utf-8", "replace"))
-        if rest:
-            write(pod, rest.decode("utf-8", "replace"))
 
 
 def _order(pod: Object) -> tuple[int, str]:

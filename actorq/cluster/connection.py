@@ -3,17 +3,19 @@
 Objects are plain JSON trees, as the API gives them.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.discovery import LazyDiscoverer
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
+from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
 
 from actorq.cluster.refusals import explained
@@ -46,6 +48,19 @@ class Cluster:
     def core(self) -> client.CoreV1Api:
         """Typed access for what is no object, with a connection of its own: streams change the client they use."""
         return client.CoreV1Api(client.ApiClient(self._configuration))
+
+    def open_websocket(self, path: str, query: str) -> Any:
+        """A WebSocket to a part of an object of the namespace, such as "pods/learner-0/portforward"."""
+        base = self.host.replace("http", "ws", 1)
+        # The credentials may have been renewed: only this asks for those of now.
+        settings: dict[str, Any] = dict(self._configuration.auth_settings())
+        headers = {each["key"]: each["value"] for each in settings.values()}
+        try:
+            url = f"{base}/api/v1/namespaces/{self.namespace}/{path}?{query}"
+            return create_websocket(self._configuration, url, headers)
+        except Exception as error:
+            # The WebSocket library's own errors, those of sockets, and those of TLS; with what the server answered.
+            raise ApiException(status=0, reason=str(error)) from error
 
     def get(self, api_version: str, kind: str, name: str) -> Object | None:
         """One object; None when there is none."""
@@ -118,15 +133,24 @@ class Cluster:
         with self.refusals(f"find out about {kind}"):
             return bool(self._resource(api_version, kind).namespaced)
 
+    def has_kind(self, api_version: str, kind: str) -> bool:
+        """Whether the cluster has a kind of objects."""
+        with self.refusals(f"find out about {kind}"):
+            return self._find(api_version, kind) is not None
+
     def await_pod_change(self, selector: str, at_most_s: int) -> None:
         """Return when a pod changes, or after a while."""
         with self.refusals("watch Pods"):
             listed = self._request("get", "v1", "Pod", label_selector=selector, limit=1)
-            events = self._resource("v1", "Pod").watch(
+            events = watch.Watch().stream(
+                self._resource("v1", "Pod").get,
                 namespace=self.namespace,
                 label_selector=selector,
                 resource_version=listed["metadata"].get("resourceVersion"),
-                timeout=at_most_s,
+                serialize=False,
+                timeout_seconds=at_most_s,
+                # The server ends it; for when the server is gone without a word.
+                _request_timeout=at_most_s + _READ_TIMEOUT_S,
             )
             next(iter(events), None)
 
@@ -143,15 +167,29 @@ class Cluster:
             ) from error
 
     def _resource(self, api_version: str, kind: str) -> Any:
+        found = self._find(api_version, kind)
+        if found is None:
+            raise UserError(f"the cluster has no kind {kind} ({api_version}): install what brings it, or leave it out")
+        return found
+
+    def _find(self, api_version: str, kind: str) -> Any:
+        try:
+            return self._discovered().resources.get(api_version=api_version, kind=kind)
+        except ResourceNotFoundError:
+            return None
+
+    def _discovered(self) -> DynamicClient:
         if self._dynamic is None:
             nowhere = os.path.join(os.devnull, "none")
-            self._dynamic = DynamicClient(client.ApiClient(self._configuration), nowhere, _Discoverer)
-        try:
-            return self._dynamic.resources.get(api_version=api_version, kind=kind)
-        except ResourceNotFoundError:
-            raise UserError(
-                f"the cluster has no kind {kind} ({api_version}): install what brings it, or leave it out"
-            ) from None
+            try:
+                self._dynamic = DynamicClient(client.ApiClient(self._configuration), nowhere, _Discoverer)
+            except (AttributeError, TypeError, ValueError):
+                # The library takes it for granted that the answer is what a Kubernetes API server says.
+                raise UserError(
+                    f"no cluster: what answers at {self.host} is no Kubernetes API server; check the `server` of the "
+                    "current context (`kubectl config view --minify`)"
+                ) from None
+        return self._dynamic
 
     def _request(self, verb: str, api_version: str, kind: str, **arguments: Any) -> Object:
         resource = self._resource(api_version, kind)
@@ -167,17 +205,48 @@ def connect(namespace: str | None) -> Cluster:
     namespace: that of the context when None. Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()
+    # Where credentials come from a command, the library logs why it gave none, and goes on without.
+    refused = _Heard()
+    logging.getLogger().addHandler(refused)
     try:
         if _POD_HOST in os.environ and "KUBECONFIG" not in os.environ and not Path(_kubeconfig()).exists():
             config.load_incluster_config(client_configuration=configuration)
         else:
             config.load_kube_config(_kubeconfig(), client_configuration=configuration)
+        namespace = namespace or _context_namespace()
     except config.ConfigException as error:
+        raise _no_configuration(str(error)) from None
+    except Exception as error:
+        # The library checks little of a kubeconfig: it fails in any way on one that is not what it expects.
+        raise _no_configuration(f"{_kubeconfig()} is no kubeconfig that can be read ({error})") from None
+    finally:
+        logging.getLogger().removeHandler(refused)
+    if refused.text:
         raise UserError(
-            f"no cluster: {' '.join(str(error).split()).rstrip('.')}; set KUBECONFIG, or choose a context with "
-            "`kubectl config use-context`"
-        ) from None
-    return Cluster(configuration, namespace or _context_namespace())
+            f"no cluster: the command that gives your credentials fails ({refused.text}); see `users` in "
+            "`kubectl config view --minify`"
+        )
+    if not str(configuration.host).startswith(("http://", "https://")):
+        raise _no_configuration(f"`server` of the current context: expected https://HOST, got {configuration.host!r}")
+    return Cluster(configuration, namespace)
+
+
+class _Heard(logging.Handler):
+    """Keeps the last error that was logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = " ".join(record.getMessage().split())
+
+
+def _no_configuration(reason: str) -> UserError:
+    return UserError(
+        f"no cluster: {' '.join(reason.split()).rstrip('.')}; set KUBECONFIG, or choose a context with "
+        "`kubectl config use-context`"
+    )
 
 
 def _kubeconfig() -> str:
@@ -205,4 +274,5 @@ def _reason(error: HTTPError) -> str:
     """The last part of urllib3's nested message, such as "Connection refused"."""
     cause = getattr(error, "reason", None) or error
     text = " ".join(str(cause).split()).partition(" (_ssl")[0]
-    return text.rpartition(": ")[2].rstrip(")")
+    # "[Errno 111] Connection refused", "[SSL: WRONG_VERSION_NUMBER] wrong version number"
+    return text.rpartition(": ")[2].rpartition("] ")[2].rstrip(")")

@@ -21,6 +21,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, say: Callabl
     _check_alone(cluster, before, name)
     own = _ensure_shared(cluster, manifests, say)
     for manifest in own:
+        _check_free(cluster, manifest, name)
         cluster.apply(manifest, dry_run=True)
     references = tuple(Reference.of(manifest) for manifest in own)
     # Written before the first object: whatever happens from here on, `down` finds it.
@@ -33,7 +34,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, say: Callabl
             cluster.apply(manifest)
         for left in before.objects if before else ():
             if left not in references and left.kind != _VOLUME:
-                cluster.delete(left.api_version, left.kind, left.name)
+                _delete(cluster, left)
     except ActorQError as error:
         raise type(error)(f"{error} (`actorq cluster down -n {cluster.namespace}` removes what was made)") from error
     inventory.write(cluster, Inventory(name, references))
@@ -49,15 +50,16 @@ def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
         )
     for reference in reversed(made.objects if made else ()):
         if reference.kind != _VOLUME:
-            cluster.delete(reference.api_version, reference.kind, reference.name)
+            _delete(cluster, reference)
     _await_no_pods(cluster, say)
-    for volume in volumes(cluster):
-        name = volume["metadata"]["name"]
+    names = [volume["metadata"]["name"] for volume in volumes(cluster)]
+    for name in names:
         if delete_volume:
             cluster.delete("v1", _VOLUME, name)
-            say(f"volume {name} deleted")
         else:
             say(f"volume {name} kept: `up` goes on with it, `down --delete-volume` deletes it")
+    if delete_volume:
+        _await_no_volumes(cluster, names, say)
     inventory.erase(cluster)
 
 
@@ -88,6 +90,19 @@ def _check_alone(cluster: Cluster, before: Inventory | None, name: str) -> None:
             )
 
 
+def _check_free(cluster: Cluster, manifest: Object, name: str) -> None:
+    """Raise UserError for an object that is there and not this run's: `up` would change it, and `down` delete it."""
+    api_version, kind, called = manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
+    found = cluster.get(api_version, kind, called)
+    # Volumes outlive a run that was applied with kubectl; those of other runs are told apart before.
+    if found is None or kind == _VOLUME or (found["metadata"].get("labels") or {}).get(RUN_LABEL) == name:
+        return
+    raise UserError(
+        f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs one of that name: choose "
+        f"another namespace with -n, or delete it with `kubectl delete {kind.lower()} {called} -n {cluster.namespace}`"
+    )
+
+
 def _ensure_shared(cluster: Cluster, manifests: Sequence[Object], say: Callable[[str], None]) -> list[Object]:
     """Make what lives in no namespace (Namespace, PriorityClass) where it is missing; returns the other objects.
 
@@ -113,6 +128,24 @@ def _is_missing(cluster: Cluster, manifest: Object, say: Callable[[str], None]) 
         # Who may not look at it cannot make it either. When it is there, nothing more is needed.
         say(f"{kind} {name} is taken to exist ({error})")
         return False
+
+
+def _delete(cluster: Cluster, reference: Reference) -> None:
+    # A kind that the cluster has no more has taken its objects along.
+    if cluster.has_kind(reference.api_version, reference.kind):
+        cluster.delete(reference.api_version, reference.kind, reference.name)
+
+
+def _await_no_volumes(cluster: Cluster, names: Sequence[str], say: Callable[[str], None]) -> None:
+    """Wait until the cluster has let go of them: a next run's pods would wait for ever for one that is still going."""
+    left = list(names)
+    while left:
+        there = {volume["metadata"]["name"] for volume in volumes(cluster)}
+        for name in [name for name in left if name not in there]:
+            left.remove(name)
+            say(f"volume {name} deleted")
+        if left:
+            cluster.await_pod_change(ACTORQ, _CHANGE_S)
 
 
 def _await_no_pods(cluster: Cluster, say: Callable[[str], None]) -> None:

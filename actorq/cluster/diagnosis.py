@@ -12,6 +12,10 @@ from actorq.process import EXIT_USER_ERROR
 # The scheduler needs a moment: a volume is being bound, a node is being added.
 PATIENCE_S = 20.0
 
+# Which version of a workload a pod of a StatefulSet, and which one a ReplicaSet of a Deployment, is of.
+_STATEFUL_REVISION = "controller-revision-hash"
+_REVISION = "deployment.kubernetes.io/revision"
+
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -29,11 +33,15 @@ class PodView:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something does not run; `container` names the one whose last log line tells more."""
+    """Why something does not run; `container` names the one whose last log line tells more.
+
+    unplaced: no node has room for it, which is nothing that is wrong with it.
+    """
 
     subject: str
     text: str
     container: str | None = None
+    unplaced: bool = False
 
     def line(self, last_log_line: str = "") -> str:
         """In one line."""
@@ -68,7 +76,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
             if since is None or now - since >= PATIENCE_S:
-                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}")
+                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}", unplaced=True)
     return None
 
 
@@ -87,6 +95,36 @@ def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
     return None
 
 
+def is_rolled_out(workload: Object) -> bool:
+    """Whether the pods of a Deployment or StatefulSet, ready or not, are all of what it says now."""
+    status, spec = workload.get("status") or {}, workload["spec"]
+    if not _is_observed(workload):
+        return False
+    if "updateRevision" in status:
+        return bool(status["updateRevision"] == status.get("currentRevision"))
+    there, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
+    return there == updated >= min(1, int(spec.get("replicas", 1)))
+
+
+def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence[Object]) -> bool:
+    """Whether a pod is of what its workload said before, and is about to be replaced."""
+    owner, metadata = _owner(pod), pod["metadata"]
+    if owner is None:
+        return False
+    revision = (metadata.get("labels") or {}).get(_STATEFUL_REVISION)
+    if owner[0] == "ReplicaSet":
+        replica_set = next((each for each in replica_sets if each["metadata"]["name"] == owner[1]), None)
+        owner = _owner(replica_set) if replica_set else None
+        if replica_set is None or owner is None:
+            return True
+        revision = (replica_set["metadata"].get("annotations") or {}).get(_REVISION)
+    workload = next((each for each in workloads if (each["kind"], each["metadata"]["name"]) == owner), None)
+    if workload is None or not _is_observed(workload):
+        return True
+    now = (workload.get("status") or {}).get("updateRevision")
+    return bool(revision != (now or (workload["metadata"].get("annotations") or {}).get(_REVISION)))
+
+
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:
     """What a pod that is not ready waits for, by its newest warning; its phase when there is none."""
     uid = pod["metadata"].get("uid")
@@ -101,6 +139,17 @@ def newest_first(events: Iterable[Object]) -> list[Object]:
     return sorted(
         events, key=lambda event: _seconds(event.get("lastTimestamp") or event.get("eventTime")) or 0, reverse=True
     )
+
+
+def _is_observed(workload: Object) -> bool:
+    """Whether the controller has seen what the workload says now."""
+    observed = (workload.get("status") or {}).get("observedGeneration")
+    return int(observed or 0) >= int(workload["metadata"].get("generation") or 0)
+
+
+def _owner(child: Object) -> tuple[str, str] | None:
+    owners = child["metadata"].get("ownerReferences") or []
+    return (owners[0]["kind"], owners[0]["name"]) if owners else None
 
 
 def _containers(pod: Object) -> list[Object]:

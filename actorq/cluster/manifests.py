@@ -4,9 +4,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,10 +17,13 @@ from actorq.errors import UserError
 RUN_LABEL = "actorq/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 ACTORQ = "app.kubernetes.io/name=actorq"
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RENDER_TIMEOUT_S = 60
+# Newer versions of kubectl log what went wrong: E1120 14:35:03.129553 11686 run.go:72] "command failed" err="..."
+_KUBECTL_LOG = re.compile(r'^E\d{4} .*\berr="(?P<error>.*)"$')
 # What a run cannot be without: the component of its pods, and the kind that runs it.
 _REQUIRED = {"learner": "StatefulSet", "quantizer": "Deployment", "actor": "Deployment"}
 # Others refer to these, or their pods start with them; the rest follows in the overlay's own order.
@@ -27,6 +31,8 @@ _FIRST = (
     "Namespace", "PriorityClass", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding",
     "NetworkPolicy", "Issuer", "Certificate", "Secret", "ConfigMap", "PersistentVolumeClaim", "Service",
 )  # fmt: skip
+# What the addresses in k8s/ name; there fields cannot know where they will be.
+_WRITTEN_NAMESPACE = "actorq"
 _WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 
 
@@ -62,8 +68,7 @@ def parse(text: str, source: str) -> list[Object]:
 
 def component_of(manifest: Object) -> str:
     """What the pods of a workload are: learner, quantizer, actor or evaluator."""
-    template = (manifest.get("spec") or {}).get("template") or {}
-    labels = (template.get("metadata") or {}).get("labels") or {}
+    labels = _part(manifest, "spec", "template", "metadata", "labels")
     return str(labels.get(COMPONENT_LABEL, ""))
 
 
@@ -95,12 +100,17 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str, images: Map
     images: by the last part of an image's name, such as {"actorq-actor": "registry.example/actorq-actor:2"}; raises
     UserError for one that nothing uses.
     """
-    earlier = namespace_of(manifests)
+    earlier = namespace_of(manifests) or _WRITTEN_NAMESPACE
+    services = [str(manifest["metadata"]["name"]) for manifest in manifests if manifest["kind"] == "Service"]
+    address = _addresses(services, {earlier, _WRITTEN_NAMESPACE})
     used: set[str] = set()
     ready = []
     for manifest in deepcopy(list(manifests)):
         _label(manifest, name)
         _move(manifest, earlier, namespace)
+        if manifest["kind"] not in ("ConfigMap", "Secret"):
+            _move_references(manifest, earlier, namespace)
+            _move_addresses(manifest, address, namespace)
         _name_protocols(manifest)
         used |= _set_images(manifest, images)
         ready.append(manifest)
@@ -141,8 +151,10 @@ def _kustomize(folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise UserError(f"overlay {folder}: kubectl kustomize took more than {_RENDER_TIMEOUT_S} s") from None
     if completed.returncode:
-        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"overlay {folder} cannot be rendered: {reason.removeprefix('error: ')}")
+        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
+        if (logged := _KUBECTL_LOG.search(reason)) is not None:
+            reason = logged["error"].replace('\\"', '"')
+        raise UserError(f"overlay {folder} cannot be rendered: {reason}")
     return completed.stdout
 
 
@@ -153,33 +165,84 @@ def _is_object(document: object) -> bool:
         and isinstance(document.get("kind"), str)
         and isinstance(document.get("metadata"), dict)
         and isinstance(document["metadata"].get("name"), str)
+        and isinstance(document["metadata"].get("namespace") or "", str)
     )
 
 
+def _part(tree: object, *path: str) -> Object:
+    """A tree in a tree; an empty one where there is none: what is wrong with it is for the API server to say."""
+    for name in path:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, dict) else {}
+
+
+def _items(tree: object, name: str) -> list[Object]:
+    """The trees of a list in a tree."""
+    items = tree.get(name) if isinstance(tree, dict) else None
+    return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+
+
 def _label(manifest: Object, name: str) -> None:
-    owners = [manifest, *(manifest.get("spec") or {}).get("volumeClaimTemplates", [])]
-    for owner in owners:
-        labels = owner.setdefault("metadata", {}).get("labels") or {}
-        owner["metadata"]["labels"] = {**labels, RUN_LABEL: name}
+    for owner in (manifest, *_items(_part(manifest, "spec"), "volumeClaimTemplates")):
+        metadata = _part(owner, "metadata")
+        owner["metadata"] = {**metadata, "labels": {**_part(metadata, "labels"), RUN_LABEL: name}}
 
 
-def _move(manifest: Object, earlier: str | None, namespace: str) -> None:
+def _move(manifest: Object, earlier: str, namespace: str) -> None:
     if manifest["kind"] == "Namespace":
         if manifest["metadata"]["name"] == earlier:
             manifest["metadata"]["name"] = namespace
         return
     if "namespace" in manifest["metadata"]:
         manifest["metadata"]["namespace"] = namespace
-    for subject in manifest.get("subjects") or []:
+    for subject in _items(manifest, "subjects"):
         if subject.get("namespace") == earlier:
             subject["namespace"] = namespace
 
 
+def _move_references(tree: object, earlier: str, namespace: str) -> None:
+    """Let what selects the run's namespace by its name, in a monitor or a network policy, select the new one."""
+    if isinstance(tree, list):
+        for each in tree:
+            _move_references(each, earlier, namespace)
+    if not isinstance(tree, dict):
+        return
+    selector = _part(tree, "namespaceSelector")
+    names = selector.get("matchNames")
+    if isinstance(names, list) and earlier in names:
+        selector["matchNames"] = [namespace if name == earlier else name for name in names]
+    labels = _part(selector, "matchLabels")
+    if labels.get(_NAMESPACE_NAME) == earlier:
+        labels[_NAMESPACE_NAME] = namespace
+    for each in tree.values():
+        _move_references(each, earlier, namespace)
+
+
+def _addresses(services: Sequence[str], namespaces: Iterable[str]) -> re.Pattern[str]:
+    """Names of services with their namespace, alone or before a port: learner.actorq, learner.actorq.svc:50051."""
+    of_services, of_namespaces = ("|".join(map(re.escape, sorted(names))) for names in (services, namespaces))
+    end = r"(?=(?:\.svc(?:\.cluster\.local)?)?(?![\w.-]))"
+    return re.compile(rf"(?<![\w-])({of_services or '(?!)'})\.(?:{of_namespaces}){end}")
+
+
+def _move_addresses(tree: object, address: re.Pattern[str], namespace: str) -> None:
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, list):
+        items = enumerate(tree)
+    for key, value in list(items):
+        if isinstance(value, str):
+            tree[key] = address.sub(rf"\1.{namespace}", value)  # type: ignore[index]
+        else:
+            _move_addresses(value, address, namespace)
+
+
 def _name_protocols(manifest: Object) -> None:
     """Ports are told apart by number and protocol: older API servers refuse to apply them without its default."""
-    owners = [manifest["spec"]] if manifest["kind"] == "Service" else _containers(manifest)
+    owners = [_part(manifest, "spec")] if manifest["kind"] == "Service" else _containers(manifest)
     for owner in owners:
-        for port in owner.get("ports") or []:
+        for port in _items(owner, "ports"):
             port.setdefault("protocol", "TCP")
 
 
@@ -196,8 +259,8 @@ def _set_images(manifest: Object, images: Mapping[str, str]) -> set[str]:
 def _containers(manifest: Object) -> list[Object]:
     if manifest["kind"] not in _WORKLOADS:
         return []
-    pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
-    return [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
+    pod = _part(manifest, "spec", "template", "spec")
+    return [*_items(pod, "containers"), *_items(pod, "initContainers")]
 
 
 def _image_name(image: str) -> str:

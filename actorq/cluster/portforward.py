@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from kubernetes.stream import portforward
+from kubernetes.stream.ws_client import PortForward as WebSocketPorts
 
 from actorq.cluster.connection import Cluster
 from actorq.errors import ActorQError, UserError
@@ -27,11 +27,13 @@ class PortForward:
     """A listening socket on this machine; each connection to it is carried over one to the far end.
 
     A far end that cannot be reached closes the connection at once, so that a client sees that and may try again: a
-    pod that was replaced is found anew by the next connection. `failure` is why the newest connection was closed so.
+    pod that was replaced is found anew by the next connection. `failure` is why the newest connection was closed so;
+    `tell` hears it once for each reason.
     """
 
-    def __init__(self, opener: Opener, port: int = 0) -> None:
+    def __init__(self, opener: Opener, port: int = 0, tell: Callable[[str], None] = _log.info) -> None:
         self._opener = opener
+        self._tell = tell
         self._lock = threading.Lock()
         self._open: set[Any] = set()
         self._closed = False
@@ -41,6 +43,8 @@ class PortForward:
             self._listener = socket.create_server(("127.0.0.1", port))
         except OSError as error:
             raise UserError(f"port {port} of this machine cannot be used ({os.strerror(error.errno or 0)})") from None
+        except OverflowError:
+            raise UserError(f"port: expected 0 to 65535, got {port}") from None
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._accepting = threading.Thread(target=self._accept, name=f"forward {self.address}", daemon=True)
         self._accepting.start()
@@ -85,8 +89,9 @@ class PortForward:
             far = self._opener()
             self.failure = None
         except ActorQError as error:
+            if str(error) != str(self.failure):
+                self._tell(f"{self.address}: {error}")
             self.failure = error
-            _log.info("%s: %s", self.address, error)
             near.close()
             return
         ends = (near, far)
@@ -106,12 +111,31 @@ class PortForward:
             end.close()
 
 
+class _PodPort(WebSocketPorts):
+    """The library's sockets over a WebSocket; however the connection ends, they just end.
+
+    Its thread takes an end that is already gone, such as after a Ctrl-C of the program that used the port, for an
+    error of its own.
+    """
+
+    def _proxy(self) -> None:
+        try:
+            super()._proxy()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            _log.debug("connection to a pod ended: %s", error)
+        finally:
+            for port in self.local_ports.values():
+                port.python.close()
+            # Not a close, which would wait for the other side to say that it closes, too.
+            self.websocket.shutdown()
+
+
 def open_pod_port(cluster: Cluster, pod: str, port: int) -> Any:
     """A socket to a port of a pod."""
     with cluster.refusals(f"forward port {port} of pod {pod}"):
-        # A client of its own: while it connects, the library changes how that client makes all requests.
-        connect = cluster.core().connect_get_namespaced_pod_portforward
-        return portforward(connect, pod, cluster.namespace, ports=str(port)).socket(port)
+        websocket = cluster.open_websocket(f"pods/{pod}/portforward", f"ports={port}")
+        ports: Any = _PodPort(websocket, [port])  # type: ignore[no-untyped-call]
+        return ports.socket(port)
 
 
 def _pump(source: Any, target: Any) -> None:

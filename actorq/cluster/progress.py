@@ -4,9 +4,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from actorq.cluster.access import last_log_line, pods_of
+from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster, Object
-from actorq.cluster.diagnosis import Fault, PodView, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.diagnosis import (
+    Fault,
+    PodView,
+    is_outdated,
+    is_rolled_out,
+    pod_fault,
+    view,
+    waiting_for,
+    workload_fault,
+)
+from actorq.cluster.logs import last_log_line
 from actorq.cluster.manifests import ACTORQ
 from actorq.errors import ActorQError, UnavailableError
 from actorq.status import RunStatus
@@ -35,20 +45,25 @@ def await_progress(
 ) -> RunStatus:
     """Return once environment steps have grown, or the run is over; raises ActorQError with what is wrong.
 
+    Steps count once no pod of an earlier version of the run's workloads is left: that one made progress says nothing.
+
     ask: for the learner's status; raises UnavailableError while it does not answer.
     """
     deadline = clock() + timeout_s
     phases: dict[str, str] = {}
     said: set[str] = set()
     first: RunStatus | None = None
+    rolled_out = False
     while True:
+        rolled_out = rolled_out or all(map(is_rolled_out, _workloads(cluster)))
         pods = pods_of(cluster)
         _tell_phases([view(pod) for pod in pods], phases, watcher)
         _check_pods(cluster, pods, said, watcher)
         status = _ask(ask) if any(each.role == "learner" and each.ready for each in map(view, pods)) else None
         if status is not None:
-            first = first or status
             watcher.status(status)
+        if status is not None and rolled_out:
+            first = first or status
             if status.state.final or status.environment_steps > first.environment_steps:
                 return status
         if clock() >= deadline:
@@ -64,12 +79,15 @@ def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault
     bearable: list[Fault] = []
     for pod, seen in zip(pods, views, strict=True):
         if (fault := pod_fault(pod, now)) is not None:
-            (bearable if acting and seen.role == "actor" else fatal).append(fault)
+            (bearable if acting and fault.unplaced and seen.role == "actor" else fatal).append(fault)
     return fatal, bearable
 
 
 def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watcher: Watcher) -> None:
     fatal, bearable = serious(pods, time.time())
+    if fatal:
+        # A mistake that has been put right is still to be seen in the pod that will be replaced.
+        fatal, bearable = serious(_without_outdated(cluster, pods), time.time())
     fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
     for fault in fatal:
         line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
@@ -80,16 +98,23 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
             watcher.event(fault.line())
 
 
+def _without_outdated(cluster: Cluster, pods: Sequence[Object]) -> list[Object]:
+    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", ACTORQ)
+    return [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
+
+
 def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
     if roles >= {"learner", "quantizer", "actor"}:
         return []
-    workloads = []
-    for kind in ("StatefulSet", "Deployment"):
-        # The items of a list do not name their kind.
-        workloads += [{**each, "kind": kind} for each in cluster.list("apps/v1", kind, ACTORQ)]
     events = cluster.list("v1", "Event")
-    faults = [workload_fault(workload, events) for workload in workloads if workload["spec"].get("replicas", 1)]
+    faults = [workload_fault(each, events) for each in _workloads(cluster) if each["spec"].get("replicas", 1)]
     return [fault for fault in faults if fault is not None]
+
+
+def _workloads(cluster: Cluster) -> list[Object]:
+    """The run's StatefulSets and Deployments; the items of a list do not name their kind."""
+    kinds = ("StatefulSet", "Deployment")
+    return [{**each, "kind": kind} for kind in kinds for each in cluster.list("apps/v1", kind, ACTORQ)]
 
 
 def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:
@@ -114,6 +139,8 @@ def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus
             return f"pod {pod['metadata']['name']} is not ready ({waiting_for(pod, events)})"
     if not any(view(pod).role == "learner" for pod in pods):
         return "there is no pod of the learner; `kubectl describe statefulset learner` may say why"
+    if old := [each for each in _workloads(cluster) if not is_rolled_out(each)]:
+        return f"{old[0]['kind']} {old[0]['metadata']['name']} still has pods of an earlier version"
     if status is None:
         return (
             "the learner's pod is ready but does not answer; where the run uses mutual TLS, give the folder of the "

@@ -13,6 +13,8 @@ _FORBIDDEN = re.compile(
     r'User \\?"(?P<user>[^"\\]*)\\?" cannot (?P<verb>\w+) resource \\?"(?P<resource>[^"\\]*)\\?" in API group '
     r'\\?"(?P<group>[^"\\]*)\\?"(?: in the namespace \\?"(?P<namespace>[^"\\]*)\\?")?'
 )
+# The end of a WebSocket library's account of an answer that opened none: headers, then the server's words.
+_HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"')
 _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
@@ -59,4 +61,6 @@ def _text(error: ApiException) -> str:
         message = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
         message = body or error.reason or f"status {error.status}"
+    if (answer := _HANDSHAKE.search(message)) is not None:
+        message = answer["message"].replace('\\"', '"')
     return " ".join(message.split())

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,35 +17,49 @@ from kubernetes.stream import stream
 from actorq.client import ActorClient, QuantizerClient
 from actorq.cluster import access, diagnosis
 from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.logs import stream_logs
 from actorq.cluster.manifests import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from actorq.status import ActorStatus, RunStatus
 from actorq.transport.options import Certificates
 
 HERE = Path(__file__).parent
 ACTOR_PORT = 50053
 _COMMAND_TIMEOUT_S = 300
+# Of each pod, and of a namespace, when a test has failed.
+_LOG_LINES = 20
+_EVENTS = 30
 
 
 def on_cluster(timeout_s: int) -> list[pytest.MarkDecorator]:
     """The marks of tests that need a cluster."""
-    # The kubernetes library's own thread complains when a forwarded connection ends at the same time on both sides.
-    harmless = "ignore:Exception in thread Kubernetes port forward:pytest.PytestUnhandledThreadExceptionWarning"
-    return [pytest.mark.cluster, pytest.mark.timeout(timeout_s), pytest.mark.filterwarnings(harmless)]
+    return [pytest.mark.cluster, pytest.mark.timeout(timeout_s)]
 
 
 def actorq(*arguments: str) -> str:
     """Run a command to its end, which must be a good one; returns what it printed."""
-    completed = subprocess.run(
+    completed = _completed(arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+def failing_actorq(*arguments: str) -> str:
+    """Run a command that must fail; returns the one line that says why."""
+    completed = _completed(arguments)
+    assert completed.returncode in (1, 2), completed.stdout + completed.stderr
+    (line,) = completed.stderr.splitlines()
+    return line
+
+
+def _completed(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "actorq.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=_COMMAND_TIMEOUT_S,
         check=False,
     )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout
 
 
 @dataclass
@@ -89,6 +103,10 @@ class ClusterRun:
     def command(self, name: str, *arguments: str) -> str:
         """A subcommand of `actorq cluster`."""
         return actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
+
+    def failing(self, name: str, *arguments: str) -> str:
+        """The line with which a subcommand of `actorq cluster` fails."""
+        return failing_actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
 
     def until(self, condition: Callable[[RunStatus], bool], period_s: float = 0.1) -> RunStatus:
         """Watch the run, also across deaths of its learner, until `condition` holds; steps must never be fewer."""
@@ -160,6 +178,29 @@ class ClusterRun:
     def _flags(self) -> tuple[str, ...]:
         folder = self.certificates_directory
         return ("--certificates", str(folder)) if folder else ()
+
+
+def describe(namespace: str) -> str:
+    """What there is to say about a namespace when a test has failed: its pods, their logs, its newest events."""
+    cluster = connect(namespace)
+    lines = [f"namespace {namespace}"]
+
+    def add_log_line(_: str, line: str) -> None:
+        lines.append(f"    {line}")
+
+    for pod in access.pods_of(cluster):
+        view = diagnosis.view(pod)
+        fault = diagnosis.pod_fault(pod, time.time())
+        lines.append(f"{view.name}: {view.phase}, {'ready' if view.ready else 'not ready'}, {view.restarts} restarts")
+        lines += [fault.line()] if fault else []
+        try:
+            stream_logs(cluster, [view.name], False, _LOG_LINES, add_log_line)
+        except ActorQError as error:
+            lines.append(f"    {error}")
+    for event in diagnosis.newest_first(cluster.list("v1", "Event"))[:_EVENTS]:
+        about = event["involvedObject"]
+        lines.append(f"{event.get('lastTimestamp')} {about['kind']} {about['name']}: {event.get('message')}")
+    return "\n".join(lines)
 
 
 def acting(status: RunStatus) -> list[ActorStatus]:

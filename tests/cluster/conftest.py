@@ -1,15 +1,16 @@
 """Namespaces for tests on a real cluster, and the times that they took."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from uuid import uuid4
 
 import pytest
-from cluster_run import Timings, kubeconfig_is_set
+from cluster_run import Timings, describe, kubeconfig_is_set
 from kubernetes import client
 
 from actorq.cluster.connection import connect
 
 _TIMINGS = Timings()
+_NAMESPACES: list[str] = []
 _RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 
 
@@ -24,17 +25,32 @@ def new_namespace() -> Iterator[Callable[[], str]]:
     if not kubeconfig_is_set():
         pytest.fail("KUBECONFIG must name the cluster to test on")
     core = connect(None).core()
-    made: list[str] = []
 
     def make() -> str:
         name = f"actorq-test-{uuid4().hex[:8]}"
         core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name, labels=_RESTRICTED)))
-        made.append(name)
+        _NAMESPACES.append(name)
         return name
 
     yield make
-    for name in made:
-        core.delete_namespace(name)
+    while _NAMESPACES:
+        core.delete_namespace(_NAMESPACES.pop())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the cluster's side of a failure: its namespace will be gone when somebody looks."""
+    report = yield
+    if report.failed and call.when != "teardown":
+        for namespace in _NAMESPACES:
+            try:
+                report.sections.append(("cluster", describe(namespace)))
+            except Exception as error:
+                # The failure itself is what matters; a cluster that is gone has nothing to say.
+                report.sections.append(("cluster", f"namespace {namespace}: {error!r}"))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

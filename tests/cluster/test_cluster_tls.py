@@ -11,6 +11,7 @@ from cluster_run import ClusterRun, Timings, actorq, on_cluster
 
 from actorq.client import LearnerClient
 from actorq.cluster import access
+from actorq.cluster.diagnosis import PodView
 from actorq.errors import UnavailableError
 from actorq.status import RunState
 from actorq.transport.options import Certificates
@@ -30,6 +31,11 @@ def make_secrets(run: ClusterRun, directory: Path) -> None:
                 "data": {name: text.decode() for name, text in files.items()},
             }
         )
+
+
+def is_back(pod: PodView) -> bool:
+    """Whether a pod that has ended once is there again."""
+    return pod.ready and pod.restarts > 0
 
 
 def intruder(actor: dict[str, Any], argument: str) -> dict[str, Any]:
@@ -53,6 +59,14 @@ def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_pa
     with timings.measure("CartPole solved with mutual TLS, from actorq cluster up on"):
         run.up()
         assert run.until(lambda status: status.state.final).state is RunState.SOLVED
+
+    # Through a forwarded port an actor is called 127.0.0.1, which its certificate is for, too. One that was told that
+    # the run is over has ended, and is there again.
+    run.await_pods(lambda pods: any(map(is_back, pods)), "actor")
+    pod = next(filter(is_back, run.pods("actor"))).name
+    with run.actor(pod) as actor_client, run.quantizer() as quantizer:
+        assert actor_client.status().name == pod
+        assert quantizer.list()
 
     for stranger in (None, Certificates.of(others, "client")):
         with (

@@ -86,7 +86,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
     metrics = ("--metrics", "127.0.0.1:0", "--node", "node-7")
     with ExitStack() as stack:
         quantizer = stack.enter_context(service_process("quantizer", "--store", str(folder / "p"), *metrics))
-        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address)
+        # A run that does not end, by being solved, before it has been asked.
+        endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
+        state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address, *endless)
         learner = stack.enter_context(service_process("learner", *state, *metrics))
         peers = ("--learner", learner.address, "--quantizer", quantizer.address, *metrics)
         actor = stack.enter_context(service_process("actor", *peers, "--name", "actor-0"))
@@ -134,7 +136,7 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_learner_updates_total",] > 10
     assert samples["actorq_learner_evaluation_return",] > 0
     assert samples["actorq_learner_training_return",] > 0
-    assert samples["actorq_learner_target_return",] == 475
+    assert samples["actorq_learner_target_return",] == 1000
     assert samples["actorq_learner_state", "training"] == 1
     assert samples["actorq_learner_state", "paused"] == 0
     assert samples["actorq_learner_actors", "actor"] == 1

@@ -63,3 +63,45 @@ def containers(objects: tuple[Object, ...]) -> Iterator[tuple[Object, Object]]:
 def environment(container: Object) -> dict[str, str]:
     """The environment variables with plain values."""
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def is_let_through(objects: tuple[Object, ...], source: str, target: str, port: int) -> bool:
+    """Whether the network policies let one workload's pods open a connection to a port of another's."""
+    labels = {name: pod_labels(objects, name) for name in (source, target)}
+    policies = of_kind(objects, "NetworkPolicy").values()
+    out = [each["spec"] for each in policies if _applies(each, "Egress", labels[source])]
+    into = [each["spec"] for each in policies if _applies(each, "Ingress", labels[target])]
+    return _allowed(out, "egress", "to", labels[target], port) and _allowed(
+        into, "ingress", "from", labels[source], port
+    )
+
+
+def pod_labels(objects: tuple[Object, ...], workload: str) -> dict[str, str]:
+    """The labels of a workload's pods."""
+    labels: dict[str, str] = of_kind(objects, "Deployment", "StatefulSet")[workload]["spec"]["template"]["metadata"][
+        "labels"
+    ]
+    return labels
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether a label selector takes these labels."""
+    if not selector.get("matchLabels", {}).items() <= labels.items():
+        return False
+    expressions = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in expressions)
+    return all(labels.get(each["key"]) in each["values"] for each in expressions)
+
+
+def _applies(policy: Object, direction: str, labels: dict[str, str]) -> bool:
+    return direction in policy["spec"]["policyTypes"] and selects(policy["spec"]["podSelector"], labels)
+
+
+def _allowed(specs: list[Object], direction: str, side: str, peer: dict[str, str], port: int) -> bool:
+    """Without a policy everything is; with some, what one of their rules names. Peers are of the run's namespace."""
+    rules = [rule for spec in specs for rule in spec.get(direction, ())]
+    return not specs or any(
+        any(each["port"] == port for each in rule["ports"])
+        and any(selects(each["podSelector"], peer) for each in rule.get(side, ()) if "namespaceSelector" not in each)
+        for rule in rules
+    )

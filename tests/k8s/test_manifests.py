@@ -17,12 +17,16 @@ from rendered_manifests import (
     Object,
     containers,
     environment,
+    is_let_through,
     of_kind,
+    pod_labels,
     pods,
     render,
+    selects,
     with_components,
 )
 
+from actorq.cluster.manifests import prepared
 from actorq.config import RunConfig
 
 # Kinds of operators, which bring schemas of their own.
@@ -62,6 +66,24 @@ def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...
     cluster_wide = {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
     assert not cluster_wide & {each["kind"] for each in manifests}
     assert not any("namespace" in each["metadata"] for each in manifests)
+
+
+def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: tuple[Object, ...]) -> None:
+    assert "learner.actorq" in yaml.safe_dump_all(with_addresses(manifests))
+    moved = yaml.safe_dump_all(prepared(with_addresses(manifests), "demo", "lab", {}))
+    assert "learner.lab" in moved
+    assert not re.search(r"\.actorq\b", moved)
+
+
+def with_addresses(manifests: tuple[Object, ...]) -> list[Object]:
+    """Those of the overlay, with one address at least."""
+    example = {
+        "apiVersion": "v1",
+        "kind": "Example",
+        "metadata": {"name": "example"},
+        "spec": "learner.actorq.svc:50051",
+    }
+    return [*manifests, example]
 
 
 def test_pods_pass_the_restricted_level(manifests: tuple[Object, ...]) -> None:
@@ -163,8 +185,10 @@ def test_probes_ask_for_health_and_never_speak_plain_grpc_to_a_server_with_tls()
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert container[probe]["grpc"] == {"port": port}
     for _, container in containers(render(K8S / "overlays" / "production")):
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        paths = {"startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+        for probe, path in paths.items():
             assert "grpc" not in container[probe]
+            assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 def test_certificates_are_for_the_names_that_clients_use() -> None:
@@ -183,6 +207,77 @@ def test_the_learner_comes_before_actors_where_room_is_short() -> None:
     production = pods(render(K8S / "overlays" / "production"))
     value = {name: classes[pod["priorityClassName"]]["value"] for name, pod in production.items()}
     assert value["learner"] == value["quantizer"] > value["actor"] == value["evaluator"]
+
+
+def test_nothing_keeps_a_node_from_being_drained(manifests: tuple[Object, ...]) -> None:
+    workloads = of_kind(manifests, "Deployment", "StatefulSet")
+    budgets = of_kind(manifests, "PodDisruptionBudget")
+    assert set(budgets) == {"actor"}
+    for name, budget in budgets.items():
+        spec = budget["spec"]
+        assert spec["selector"] == workloads[name]["spec"]["selector"]
+        # A share of one pod is rounded up to it.
+        assert "minAvailable" not in spec
+        assert int(spec["maxUnavailable"].removesuffix("%")) > 0
+        assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+PORTS = {"learner": 50051, "quantizer": 50052, "actor": 50053, "evaluator": 50053}
+
+
+def test_policies_let_each_service_reach_those_that_it_is_told_of_and_nobody_else() -> None:
+    production = render(K8S / "overlays" / "production")
+    told = {
+        (name, match[1], int(match[2]))
+        for name, pod in pods(production).items()
+        for argument in pod["containers"][0]["args"]
+        if (match := re.fullmatch(r"--(learner|quantizer)=\1:(\d+)", argument))
+    }
+    assert {(source, target) for source, target, _ in told} >= {("learner", "quantizer"), ("actor", "learner")}
+    for source in WORKLOADS:
+        for target, port in PORTS.items():
+            expected = (source, target, port) in told
+            assert is_let_through(production, source, target, port) is expected, f"{source} -> {target}"
+            assert not is_let_through(production, source, target, 9090), "metrics are for those who monitor"
+
+
+@pytest.mark.parametrize(
+    ("label", "targets", "port"), [("actorq/monitoring", WORKLOADS, 9090), ("actorq/scaling", ("learner",), 50051)]
+)
+def test_other_namespaces_come_in_where_they_are_labelled(label: str, targets: tuple[str, ...], port: int) -> None:
+    production = render(K8S / "overlays" / "production")
+    opened = [
+        (policy["spec"]["podSelector"], [each["port"] for each in rule["ports"]])
+        for policy in of_kind(production, "NetworkPolicy").values()
+        for rule in policy["spec"].get("ingress", ())
+        for peer in rule["from"]
+        if peer.get("namespaceSelector") == {"matchLabels": {label: "true"}}
+    ]
+    assert [ports for _, ports in opened] == [[port]]
+    assert {name for name in WORKLOADS if selects(opened[0][0], pod_labels(production, name))} == set(targets)
+
+
+def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
+    production = render(K8S / "overlays" / "production")
+    policies = of_kind(production, "NetworkPolicy")
+    everything = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert policies["default-deny"]["spec"] == everything
+    (rule,) = policies["dns"]["spec"]["egress"]
+    assert rule == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+    assert all(selects(policies["dns"]["spec"]["podSelector"], pod_labels(production, name)) for name in WORKLOADS)
+
+
+def test_two_autoscalers_of_actors_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"keda.*/spec/replicas"):
+        with_components(tmp_path, "plaintext", "hpa", "keda")
+
+
+def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
+    by_cpu = of_kind(render(K8S / "overlays" / "production"), "HorizontalPodAutoscaler")["actor"]
+    assert by_cpu["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "actor"}
+    by_need = of_kind(with_components(tmp_path, "plaintext", "keda"), "ScaledObject")["actor"]["spec"]
+    assert by_need["scaleTargetRef"] == {"name": "actor"}
+    assert by_need["triggers"][0]["metadata"]["scalerAddress"] == "learner.actorq:50051"
 
 
 def test_an_autoscaler_owns_the_number_of_actors(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +18,8 @@ Object = dict[str, Any]
 
 USER = "ada"
 # Group and version: kind, plural, whether it lives in a namespace.
-KINDS = {
+Kinds = dict[str, list[tuple[str, str, bool]]]
+KINDS: Kinds = {
     "v1": [
         ("Pod", "pods", True),
         ("Service", "services", True),
@@ -25,7 +28,11 @@ KINDS = {
         ("PersistentVolumeClaim", "persistentvolumeclaims", True),
         ("Namespace", "namespaces", False),
     ],
-    "apps/v1": [("StatefulSet", "statefulsets", True), ("Deployment", "deployments", True)],
+    "apps/v1": [
+        ("StatefulSet", "statefulsets", True),
+        ("Deployment", "deployments", True),
+        ("ReplicaSet", "replicasets", True),
+    ],
     "scheduling.k8s.io/v1": [("PriorityClass", "priorityclasses", False)],
 }
 
@@ -38,10 +45,15 @@ class ClusterApi(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, Object] = {}
+        self.kinds = dict(KINDS)
         self.logs: dict[str, str] = {}
         self.forbidden: set[tuple[str, str]] = set()
         self.allowed: set[tuple[str, str]] | None = None
         self.namespaces = {"lab"}
+        # What a pod answers to a piece of data that comes through a forwarded port; None ends the connection.
+        self.answer: Callable[[bytes], bytes | None] | None = None
+        # What takes its time to end: it is there until somebody has waited for a change.
+        self.ending: set[str] = set()
         self.changes: list[tuple[str, str]] = []
 
     def add(self, api_version: str, plural: str, manifest: Object) -> None:
@@ -67,10 +79,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = parse_qs(url.query)
-        if (discovered := _discovery(url.path)) is not None:
+        if (discovered := _discovery(url.path, self.server.kinds)) is not None:
             return self._answer(200, discovered)
         if self._is_refused(url.path, "watch" if "watch" in query else "get"):
             return None
+        if url.path.endswith("/portforward") and self.server.answer is not None:
+            return self._forward(int(query["ports"][0]), self.server.answer)
         if url.path.endswith("/log"):
             name = url.path.split("/")[-2]
             if name not in self.server.logs:
@@ -80,6 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(200, self.server.logs[name].encode(), "text/plain")
         if "watch" in query:
             # What changes here has changed before the answer.
+            for path in self.server.ending:
+                self.server.objects.pop(path, None)
+            self.server.ending.clear()
             return self._send(200, b"", "application/json")
         if url.path.endswith("/scale"):
             found = self.server.objects.get(url.path.removesuffix("/scale"))
@@ -88,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, {**found, "kind": "Scale", "apiVersion": "autoscaling/v1"})
         if url.path in self.server.objects:
             return self._answer(200, self.server.objects[url.path])
-        if any(url.path.endswith(f"/{plural}") for kinds in KINDS.values() for _, plural, _ in kinds):
+        if any(url.path.endswith(f"/{plural}") for kinds in self.server.kinds.values() for _, plural, _ in kinds):
             return self._answer(200, self._list(url.path, query.get("labelSelector", [""])[0]))
         return self._fail(404, f'"{url.path.rpartition("/")[2]}" not found')
 
@@ -118,13 +135,42 @@ class _Handler(BaseHTTPRequestHandler):
         self._body()
         if self._is_refused(path, "delete"):
             return None
-        if self.server.objects.pop(path, None) is None:
+        if path not in self.server.objects:
             return self._fail(404, f'"{path.rpartition("/")[2]}" not found')
         self.server.changes.append(("delete", path.rpartition("/")[2]))
+        if "/persistentvolumeclaims/" in path:
+            self.server.ending.add(path)
+        else:
+            del self.server.objects[path]
         if path.endswith("/statefulsets/learner"):
-            for pod in [each for each in self.server.objects if "/pods/" in each]:
-                del self.server.objects[pod]
+            self.server.ending |= {each for each in self.server.objects if "/pods/" in each}
         return self._answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+    def _forward(self, port: int, answer: Callable[[bytes], bytes | None]) -> None:
+        """Be a pod's port, by the channels of the API server's WebSocket: 0 has the data, 1 what went wrong."""
+        digest = sha1((self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
+        self.send_response(101)
+        for name, value in (("Upgrade", "websocket"), ("Connection", "Upgrade")):
+            self.send_header(name, value)
+        self.send_header("Sec-WebSocket-Accept", b64encode(digest).decode())
+        self.end_headers()
+        for channel in (b"\0", b"\1"):
+            self._send_frame(channel + port.to_bytes(2, "little"))
+        while (data := self._read_frame()) is not None and (said := answer(data[1:])) is not None:
+            self._send_frame(b"\0" + said)
+        self.close_connection = True
+
+    def _send_frame(self, data: bytes) -> None:
+        self.wfile.write(b"\x82\x7f" + len(data).to_bytes(8, "big") + data)
+
+    def _read_frame(self) -> bytes | None:
+        head = self.rfile.read(2)
+        if len(head) < 2 or head[0] & 0x0F != 2:
+            return None
+        extended = {126: 2, 127: 8}.get(head[1] & 0x7F, 0)
+        size = int.from_bytes(self.rfile.read(extended), "big") if extended else head[1] & 0x7F
+        mask = self.rfile.read(4)
+        return bytes(byte ^ mask[index % 4] for index, byte in enumerate(self.rfile.read(size)))
 
     def _keep(self, path: str, body: Object, dry_run: bool) -> None:
         if not dry_run:
@@ -179,23 +225,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _discovery(path: str) -> Object | None:
+def _discovery(path: str, kinds: Kinds) -> Object | None:
     if path == "/version":
         return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
     if path == "/apis":
         groups = []
-        for each in KINDS:
+        for each in kinds:
             if "/" in each:
                 name, version = each.split("/")
                 offered = {"groupVersion": each, "version": version}
                 groups.append({"name": name, "versions": [offered], "preferredVersion": offered})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     version = path.removeprefix("/apis/").removeprefix("/api/")
-    if version not in KINDS:
+    if version not in kinds:
         return None
     resources = [
         {"name": plural, "singularName": "", "kind": kind, "namespaced": namespaced, "verbs": ["get", "list", "patch"]}
-        for kind, plural, namespaced in KINDS[version]
+        for kind, plural, namespaced in kinds[version]
     ]
     if version == "apps/v1":
         scale = {"name": "deployments/scale", "kind": "Scale", "group": "autoscaling", "version": "v1"}

@@ -83,6 +83,18 @@ def workload(kind: str, component: str, image: str = "") -> Object:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": component, "labels": labels}, "spec": spec}
 
 
+def owned(child: Object, kind: str, name: str) -> Object:
+    """The same, made by a controller for another object."""
+    child["metadata"]["ownerReferences"] = [{"kind": kind, "name": name}]
+    return child
+
+
+def replica_set(name: str, deployment: str, revision: str) -> Object:
+    labels = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": deployment}
+    metadata = {"name": name, "labels": labels, "annotations": {"deployment.kubernetes.io/revision": revision}}
+    return owned({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata}, "Deployment", deployment)
+
+
 def overlay() -> list[Object]:
     """What the smallest run renders to."""
     return [

@@ -1,8 +1,12 @@
 """`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -87,6 +91,15 @@ def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsy
     ]
 
 
+def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.answer = lambda _: None
+    assert main(["cluster", "status"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("how the run goes is not known: learner at 127.0.0.1:")
+    assert line.endswith("; where the run uses mutual TLS, give --certificates DIR")
+
+
 def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
@@ -152,6 +165,8 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
         (["down"], "namespace lab has no run of `actorq cluster up`"),
         (["scale", "actors", "4"], "namespace lab has no Deployment actor: name another with -n"),
         (["scale", "actors", "-1"], "N: expected 0 or more, got -1; see actorq cluster scale --help"),
+        (["logs", "--tail", "-3"], "--tail: expected 0 or more, got -3; see actorq cluster logs --help"),
+        (["up", "x", "--timeout", "nan"], "--timeout: expected 0 or more seconds, got nan"),
         (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),
         (["up", "/nowhere"], "overlay /nowhere cannot be read (No such file or directory)"),
         (["status", "--namespce", "x"], "unknown argument '--namespce'; did you mean '--namespace'?"),
@@ -169,6 +184,107 @@ def test_without_a_cluster_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert main(["cluster", "status"]) == 2
     assert capsys.readouterr().err.startswith("error: no cluster: ")
+
+
+CONTEXT = {"name": "here", "context": {"cluster": "here", "user": "me"}}
+
+
+def kubeconfig(server: str, **user: object) -> str:
+    tree = {
+        "current-context": "here",
+        "contexts": [CONTEXT],
+        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "users": [{"name": "me", "user": user}],
+    }
+    return yaml.safe_dump(tree)
+
+
+PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-command", "interactiveMode": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: [", "is no kubeconfig that can be read (while parsing"),
+        ("hello", "is no kubeconfig that can be read ("),
+        ("[1]", "is no kubeconfig that can be read ("),
+        ("current-context: x", "Invalid kube-config file"),
+        (
+            kubeconfig("https://127.0.0.1:1", exec=PLUGIN),
+            "the command that gives your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
+        ),
+        (kubeconfig("http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached (Connection refused)"),
+        (kubeconfig("127.0.0.1:1"), "`server` of the current context: expected https://HOST, got '127.0.0.1:1'; set"),
+    ],
+    ids=["no YAML", "text", "list", "no context", "no credentials", "no server", "no address"],
+)
+def test_a_kubeconfig_that_leads_nowhere_is_one_line(
+    text: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kubeconfig").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    assert main(["cluster", "status", "-n", "lab"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: no cluster: ")
+    assert fault in line
+
+
+def test_a_folder_is_no_kubeconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path))
+    assert main(["cluster", "status"]) == 2
+    assert "is no kubeconfig that can be read ([Errno 21] Is a directory" in capsys.readouterr().err
+
+
+def test_another_web_server_is_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        (tmp_path / "kubeconfig").write_text(kubeconfig(address))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        try:
+            assert main(["cluster", "status"]) == 2
+        finally:
+            server.shutdown()
+            thread.join()
+    expected = f"error: no cluster: what answers at {address} is no Kubernetes API server; check the `server` of the "
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
+    # As in `actorq cluster logs -f | head -1`.
+    pods = {"learner-0": "learner", "actor-1": "actor"}
+    for name, role in pods.items():
+        api.add("v1", "pods", ready_pod(name, role))
+    api.logs = dict.fromkeys(pods, "line\n" * 10_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "actorq.cli.main", "cluster", "logs", "-f"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        assert process.stdout.readline().endswith("  line\n")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (1, "")
+    finally:
+        process.kill()
+        process.stderr.close()
 
 
 def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:

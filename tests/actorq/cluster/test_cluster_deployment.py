@@ -61,7 +61,10 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     api.add("v1", "persistentvolumeclaims", CLAIM)
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
     api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
-    assert down(api) == ["volume data-learner-0 kept: `up` goes on with it, `down --delete-volume` deletes it"]
+    assert down(api) == [
+        "waiting for 1 pod to save and end",
+        "volume data-learner-0 kept: `up` goes on with it, `down --delete-volume` deletes it",
+    ]
     assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
 
 
@@ -76,9 +79,43 @@ def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
 def test_down_says_how_many_pods_it_waits_for(api: ClusterApi) -> None:
     up(api)
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
-    assert down(api) == []
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    assert down(api) == ["waiting for 2 pods to save and end"]
     with pytest.raises(UserError, match=r"namespace lab has no run of `actorq cluster up`"):
         down(api)
+
+
+def test_a_volume_is_deleted_once_the_cluster_has_let_go_of_it(api: ClusterApi) -> None:
+    up(api)
+    api.add("v1", "persistentvolumeclaims", CLAIM)
+    assert down(api, delete_volume=True) == ["volume data-learner-0 deleted"]
+    assert not api.objects
+
+
+@pytest.mark.parametrize("owner", [None, "other"])
+def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: ClusterApi, owner: str | None) -> None:
+    labels = {"labels": {"actorq/run": owner}} if owner else {}
+    service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", **labels}}
+    api.add("v1", "services", service)
+    fault = (
+        r"^Service learner in namespace lab is not of run demo, which needs one of that name: choose another namespace "
+        r"with -n, or delete it with `kubectl delete service learner -n lab`$"
+    )
+    with pytest.raises(UserError, match=fault):
+        up(api)
+    assert list(api.objects.values()) == [service]
+
+
+def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:
+    api.kinds["keda.sh/v1alpha1"] = [("ScaledObject", "scaledobjects", True)]
+    scaled: Object = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "actor"}}
+    up(api, prepared([*overlay(), scaled], "demo", "lab", {}))
+    assert api.names("scaledobjects") == {"actor"}
+    # Its definition goes, and its objects with it.
+    del api.kinds["keda.sh/v1alpha1"]
+    api.objects = {path: each for path, each in api.objects.items() if "scaledobjects" not in path}
+    down(api)
+    assert not api.objects
 
 
 def test_an_object_that_left_the_overlay_leaves_the_cluster(api: ClusterApi) -> None:

@@ -8,15 +8,17 @@ from cluster_objects import (
     container,
     crash_loop,
     event,
+    owned,
     pod,
     ready_pod,
+    replica_set,
     terminated,
     unschedulable,
     waiting,
     workload,
 )
 
-from actorq.cluster.diagnosis import PodView, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.diagnosis import PodView, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.progress import serious
 
 SINCE = "2026-01-02T03:04:05Z"
@@ -90,6 +92,8 @@ def test_one_actor_of_several_may_be_missing() -> None:
     missing, other = unschedulable("actor-1", "actor", SINCE), ready_pod("actor-2", "actor")
     assert [len(faults) for faults in serious([missing, other], NOW + 60)] == [0, 1]
     assert [len(faults) for faults in serious([missing], NOW + 60)] == [1, 0]
+    broken = pod("actor-1", "actor", container(waiting("ErrImagePull", "not found")))
+    assert [len(faults) for faults in serious([broken, other], NOW + 60)] == [1, 0]
     learner = unschedulable("learner-0", "learner", SINCE)
     assert [len(faults) for faults in serious([learner, other], NOW + 60)] == [1, 0]
 
@@ -131,3 +135,54 @@ def test_what_a_pod_waits_for_is_its_newest_warning() -> None:
     events = [event("learner-0", "Scheduled", "ok", SINCE, "Normal"), event("learner-0", "FailedMount", mount, SINCE)]
     assert waiting_for(found, events) == mount
     assert waiting_for(found, []) == "ContainerCreating"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, False),
+        ({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}, False),
+        ({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1}, False),
+        ({"observedGeneration": 2}, False),
+        ({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "unavailableReplicas": 2}, True),
+        ({"observedGeneration": 2, "updateRevision": "b", "currentRevision": "a"}, False),
+        ({"observedGeneration": 2, "updateRevision": "b", "currentRevision": "b"}, True),
+    ],
+    ids=["unseen", "not looked at", "under way", "none yet", "done", "learner under way", "learner done"],
+)
+def test_a_workload_is_rolled_out_when_no_earlier_pods_are_left(status: Object, expected: bool) -> None:
+    found = workload("StatefulSet" if "updateRevision" in status else "Deployment", "actor")
+    found["metadata"]["generation"] = 2
+    found["spec"]["replicas"] = 2
+    found["status"] = status
+    assert is_rolled_out(found) is expected
+
+
+def test_a_pod_of_a_statefulset_is_outdated_by_its_revision() -> None:
+    found = owned(pod("learner-0", "learner"), "StatefulSet", "learner")
+    found["metadata"]["labels"]["controller-revision-hash"] = "a"
+    learner = workload("StatefulSet", "learner")
+    learner["metadata"]["generation"] = 2
+    learner["status"] = {"observedGeneration": 2, "updateRevision": "a"}
+    assert not is_outdated(found, [learner], [])
+    learner["status"]["updateRevision"] = "b"
+    assert is_outdated(found, [learner], [])
+    learner["status"] = {"observedGeneration": 1, "updateRevision": "a"}
+    assert is_outdated(found, [learner], []), "what it says now has not been looked at"
+
+
+def test_a_pod_of_a_deployment_is_outdated_by_its_replica_set() -> None:
+    found = owned(pod("actor-a-1", "actor"), "ReplicaSet", "actor-a")
+    actor = workload("Deployment", "actor")
+    actor["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "2"}
+    assert not is_outdated(found, [actor], [replica_set("actor-a", "actor", "2"), replica_set("actor-b", "actor", "1")])
+    assert is_outdated(found, [actor], [replica_set("actor-a", "actor", "1"), replica_set("actor-b", "actor", "2")])
+    assert is_outdated(found, [actor], []), "its replica set has been deleted"
+    assert not is_outdated(pod("by-hand", "actor"), [actor], [])
+
+
+def test_a_workload_without_pods_is_rolled_out_without_any() -> None:
+    found = workload("Deployment", "actor")
+    found["spec"]["replicas"] = 0
+    found["status"] = {"observedGeneration": 1}
+    assert is_rolled_out(found)

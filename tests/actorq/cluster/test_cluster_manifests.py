@@ -65,6 +65,78 @@ def test_the_namespace_given_takes_the_place_of_the_overlays() -> None:
     assert by_kind(ready, "RoleBinding")["subjects"] == [{"namespace": "lab"}, {"namespace": "keda"}]
 
 
+@pytest.mark.parametrize("written", [None, "actorq", "original"])
+def test_names_with_a_namespace_in_any_field_follow_the_run(written: str | None) -> None:
+    given = overlay()
+    for each in given:
+        if written:
+            each["metadata"]["namespace"] = written
+    fields: Object = {
+        "triggers": [{"metadata": {"scalerAddress": "learner.actorq:50051"}}],
+        "dnsNames": ["learner", "learner.actorq", "learner.actorq.svc", "learner.actorq.svc.cluster.local"],
+        "others": ["learner.actorq.example.com", "learners.actorq", "learner.actorq-2", "mine.actorq", "learner.keda"],
+        "args": ["--learner=learner.actorq:50051"],
+    }
+    given.append({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "a"}, "spec": fields})
+    moved = by_kind(manifests.prepared(given, "demo", "lab", {}), "ScaledObject")["spec"]
+    assert moved == {
+        "triggers": [{"metadata": {"scalerAddress": "learner.lab:50051"}}],
+        "dnsNames": ["learner", "learner.lab", "learner.lab.svc", "learner.lab.svc.cluster.local"],
+        "others": fields["others"],
+        "args": ["--learner=learner.lab:50051"],
+    }
+
+
+def test_what_selects_the_runs_namespace_by_name_follows_it() -> None:
+    selected = {"matchLabels": {"kubernetes.io/metadata.name": "actorq"}}
+    other = {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}
+    policy = {"ingress": [{"from": [{"namespaceSelector": selected}, {"namespaceSelector": other}]}]}
+    given: list[Object] = [
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "p"}, "spec": policy},
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "ServiceMonitor",
+            "metadata": {"name": "m"},
+            "spec": {"namespaceSelector": {"matchNames": ["actorq", "other"]}},
+        },
+    ]
+    ready = manifests.prepared([*overlay(), *given], "demo", "lab", {})
+    peers = by_kind(ready, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+    names = [each["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for each in peers]
+    assert names == ["lab", "keda"]
+    assert by_kind(ready, "ServiceMonitor")["spec"]["namespaceSelector"]["matchNames"] == ["lab", "other"]
+
+
+def test_what_is_in_a_configuration_is_not_touched() -> None:
+    given = overlay()
+    by_kind(given, "ConfigMap")["data"] = {"config.yaml": "address: learner.actorq:50051"}
+    assert by_kind(manifests.prepared(given, "demo", "lab", {}), "ConfigMap")["data"] == {
+        "config.yaml": "address: learner.actorq:50051"
+    }
+
+
+def odd_shapes() -> list[Object]:
+    given = overlay()
+    learner = by_kind(given, "StatefulSet")
+    learner["spec"]["volumeClaimTemplates"] = [3, {"metadata": None}]
+    learner["metadata"]["labels"] = 3
+    given[0]["spec"]["template"]["spec"]["containers"] = 5
+    given.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "no-spec"}, "subjects": 1})
+    monitor = {"namespaceSelector": {"matchNames": 1}}
+    return [*given, {"apiVersion": "v1", "kind": "Odd", "metadata": {"name": "x"}, "spec": monitor}]
+
+
+def test_what_is_of_no_use_is_left_to_the_api_server_to_refuse() -> None:
+    ready = manifests.prepared(odd_shapes(), "demo", "lab", {})
+    assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
+
+
+def test_a_workload_that_is_none_is_said_so() -> None:
+    learner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "learner"}, "spec": 5}
+    with pytest.raises(UserError, match="is no overlay of a run: it has no StatefulSet"):
+        manifests.parse(yaml.safe_dump_all([learner, *overlay()[:2]]), "run.yaml")
+
+
 def test_a_run_lives_in_one_namespace() -> None:
     given = overlay()
     given[0]["metadata"]["namespace"], given[1]["metadata"]["namespace"] = "a", "b"
@@ -128,11 +200,19 @@ def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: p
         manifests.render(str(tmp_path))
 
 
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The tests need no kubectl: this one ends as the real one does for a missing base.
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: no such directory '../missing'",
+        'E1120 14:35:03.129553   11686 run.go:72] "command failed" err="no such directory \'../missing\'"',
+    ],
+    ids=["plain", "logged"],
+)
+def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    # The tests need no kubectl: this one ends as real ones do for a missing base.
     (tmp_path / "kustomization.yaml").write_text("resources: [../missing]")
     fake = tmp_path / "kubectl"
-    fake.write_text("#!/bin/sh\necho warning >&2\necho \"error: no such directory '../missing'\" >&2\nexit 1\n")
+    fake.write_text(f"#!/bin/sh\necho warning >&2\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError, match=r"cannot be rendered: no such directory '\.\./missing'$"):

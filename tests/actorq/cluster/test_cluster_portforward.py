@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from cluster_api import cluster_api
 
-from actorq.cluster.portforward import PortForward
-from actorq.errors import UnavailableError, UserError
+from actorq.cluster.portforward import PortForward, open_pod_port
+from actorq.errors import ActorQError, UnavailableError, UserError
 
 TIMEOUT_S = 20.0
 LARGE = bytes(range(256)) * 8_192
@@ -117,3 +118,61 @@ def test_a_port_in_use_is_a_mistake() -> None:
         port = int(forward.address.rpartition(":")[2])
         with pytest.raises(UserError, match=rf"^port {port} of this machine cannot be used \(Address already in use\)"):
             PortForward(lambda: None, port)
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_is_none_is_a_mistake(port: int) -> None:
+    with pytest.raises(UserError, match=rf"^port: expected 0 to 65535, got {port}$"):
+        PortForward(lambda: None, port)
+
+
+def test_why_a_port_leads_nowhere_is_told_once_for_each_reason() -> None:
+    reasons = iter(["no pod", "no pod", "no permission"])
+    told: list[str] = []
+
+    def opener() -> socket.socket:
+        raise UnavailableError(next(reasons))
+
+    with PortForward(opener, tell=told.append) as forward:
+        for _ in range(3):
+            with connect(forward) as peer:
+                assert receive(peer, 1) == b""
+        assert told == [f"{forward.address}: no pod", f"{forward.address}: no permission"]
+
+
+def test_a_pods_port_is_reached_through_the_api_server() -> None:
+    with cluster_api() as api:
+        api.answer = lambda data: data
+        forward = PortForward(lambda: open_pod_port(api.cluster(), "learner-0", 50051))
+        with forward, connect(forward) as peer:
+            sender = threading.Thread(target=peer.sendall, args=(LARGE[:300_000],))
+            sender.start()
+            assert receive(peer, 300_000) == LARGE[:300_000]
+            sender.join()
+
+
+def test_a_connection_that_ends_on_both_sides_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    # An error in any thread fails a test. The answer comes when this end is gone.
+    answered, gone = threading.Event(), threading.Event()
+
+    def answer(data: bytes) -> bytes:
+        answered.set()
+        assert gone.wait(TIMEOUT_S)
+        return LARGE
+
+    with cluster_api() as api:
+        api.answer = answer
+        far = open_pod_port(api.cluster(), "learner-0", 50051)
+        far.sendall(b"x")
+        assert answered.wait(TIMEOUT_S)
+        (thread,) = (each for each in threading.enumerate() if each.name.startswith("Kubernetes port forward"))
+        far.shutdown(socket.SHUT_RD)
+        gone.set()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+    assert not caplog.records
+
+
+def test_a_pod_that_is_gone_is_said_in_the_servers_words() -> None:
+    with cluster_api() as api, pytest.raises(ActorQError, match=r'^cannot forward port 1 of pod x: "portforward" not'):
+        open_pod_port(api.cluster(), "x", 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from cluster_api import ClusterApi, cluster_api
-from cluster_objects import container, crash_loop, event, pod, ready_pod, waiting, workload
+from cluster_objects import container, crash_loop, event, owned, pod, ready_pod, waiting, workload
 
 from actorq.client import LearnerClient
 from actorq.cluster.access import forwarded, learner_of, matching
@@ -87,6 +87,27 @@ def test_it_returns_once_steps_have_grown(api: ClusterApi) -> None:
     assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
 
 
+def test_steps_of_pods_of_an_earlier_version_say_nothing(api: ClusterApi) -> None:
+    # A broken image of the learner is never pulled while the pod of before trains on.
+    actor = workload("Deployment", "actor")
+    actor["metadata"]["generation"] = 2
+    actor["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1}
+    api.add("apps/v1", "deployments", actor)
+
+    class Rolling(Counting):
+        async def GetStatus(  # noqa: N802
+            self, request: learner_pb2.GetStatusRequest, context: object
+        ) -> learner_pb2.GetStatusResponse:
+            answer = await super().GetStatus(request, context)
+            if answer.status.environment_steps == 300:
+                actor["status"]["replicas"] = 1
+            return answer
+
+    status, _, _ = wait_for(api, Rolling([100, 200, 300, 400, 500]))
+    assert status
+    assert status.environment_steps == 500
+
+
 def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
     status, _, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED))
     assert status
@@ -97,6 +118,20 @@ def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", container(waiting("ErrImagePull", "not found"))))
     _, _, line = wait(api)
     assert line.startswith("pod learner-0 cannot pull image actorq-actor:9 (not found): push it, or choose another")
+
+
+def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi) -> None:
+    # As of the image that this `up` has put right.
+    learner = workload("StatefulSet", "learner")
+    learner["metadata"]["generation"] = 2
+    learner["status"] = {"observedGeneration": 1, "updateRevision": "a", "currentRevision": "a"}
+    api.add("apps/v1", "statefulsets", learner)
+    broken = owned(pod("learner-0", "learner", container(waiting("ErrImagePull", "no"))), "StatefulSet", "learner")
+    broken["metadata"]["labels"]["controller-revision-hash"] = "a"
+    api.add("v1", "pods", broken)
+    assert wait(api, timeout_s=0)[2] == "no progress in 0 s: pod learner-0 is not ready (ErrImagePull)"
+    learner["status"]["observedGeneration"] = 2
+    assert wait(api)[2].startswith("pod learner-0 cannot pull image")
 
 
 def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:

@@ -1,0 +1,139 @@
+"""Reads the logs of a run's pods."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+
+from actorq.cluster.connection import Cluster
+from actorq.errors import ActorQError
+
+_LAST_LINES = 20
+_CLOSE_S = 5.0
+
+
+def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
+    """The line that says why a container ended: its last, or the last one that begins with "error"."""
+    try:
+        with cluster.refusals(f"read the log of pod {pod}"):
+            text = cluster.core().read_namespaced_pod_log(
+                pod, cluster.namespace, container=container, tail_lines=_LAST_LINES
+            )
+    except ActorQError:
+        return ""
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1].removeprefix("error: ")
+
+
+def stream_logs(
+    cluster: Cluster, pods: Sequence[str], follow: bool, tail: int | None, write: Callable[[str, str], None]
+) -> None:
+    """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
+
+    Why one of several pods has no log stands in place of its lines. `write` is called by the caller's thread alone.
+    """
+    if len(pods) == 1:
+        for line in _lines(cluster, pods[0], follow, tail):
+            write(pods[0], line)
+    elif follow:
+        with _Followed(cluster, pods, tail) as followed:
+            for pod, line in followed:
+                write(pod, line)
+    else:
+        for pod in pods:
+            for line in _lines_or_reason(cluster, pod, False, tail):
+                write(pod, line)
+
+
+class _Followed:
+    """The logs of several pods at once, read by threads that end with it: a process must not end under them."""
+
+    def __init__(self, cluster: Cluster, pods: Sequence[str], tail: int | None) -> None:
+        self._given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._responses: list[Any] = []
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._read, args=(cluster, pod, tail), name=f"log {pod}", daemon=True)
+            for pod in pods
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> "_Followed":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._closed = True
+            for response in self._responses:
+                _end(response)
+        for thread in self._threads:
+            thread.join(_CLOSE_S)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        left = len(self._threads)
+        while left:
+            match self._given.get():
+                case None:
+                    left -= 1
+                case BaseException() as error:
+                    raise error
+                case pod, line:
+                    yield pod, line
+
+    def _read(self, cluster: Cluster, pod: str, tail: int | None) -> None:
+        try:
+            for line in _lines_or_reason(cluster, pod, True, tail, self._opened):
+                self._given.put((pod, line))
+            self._given.put(None)
+        except BaseException as error:
+            self._given.put(error)
+
+    def _opened(self, response: Any) -> None:
+        with self._lock:
+            self._responses.append(response)
+            if self._closed:
+                _end(response)
+
+
+def _end(response: Any) -> None:
+    # One that has ended by itself cannot be ended.
+    with suppress(OSError, RuntimeError, ValueError):
+        response.shutdown()
+
+
+def _lines_or_reason(
+    cluster: Cluster, pod: str, follow: bool, tail: int | None, opened: Callable[[Any], None] = lambda _: None
+) -> Iterator[str]:
+    try:
+        yield from _lines(cluster, pod, follow, tail, opened)
+    except ActorQError as error:
+        yield str(error)
+
+
+def _lines(
+    cluster: Cluster, pod: str, follow: bool, tail: int | None, opened: Callable[[Any], None] = lambda _: None
+) -> Iterator[str]:
+    options: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
+    with cluster.refusals(f"read the log of pod {pod}"):
+        response: Any = cluster.core().read_namespaced_pod_log(
+            pod, cluster.namespace, follow=follow, _preload_content=False, **options
+        )
+        opened(response)
+        if response.status != 200:
+            raise ApiException(status=response.status, reason=response.reason, body=response.read())
+        rest = b""
+        for chunk in response.stream():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")

@@ -1,0 +1,169 @@
+"""What a person gets wrong on a real cluster ends in one line that says so, and leaves nothing that `down` does not."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
+from kubernetes import client
+
+from actorq.cluster import deployment
+from actorq.cluster.connection import Object
+from actorq.cluster.manifests import RUN_LABEL, render
+
+pytestmark = on_cluster(300)
+
+ROLE = (HERE.parents[1] / "docs" / "cluster.md").read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
+KINDS = {
+    "v1": ("ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim"),
+    "apps/v1": ("StatefulSet", "Deployment"),
+    "policy/v1beta1": ("PodDisruptionBudget",),
+}
+
+
+@pytest.fixture(scope="module")
+def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), "overlay")
+    yield run
+    if deployment.volumes(run.cluster):
+        run.down("--delete-volume")
+
+
+def objects(run: ClusterRun) -> set[tuple[str, str]]:
+    """Kind and name of everything in the namespace that carries a run's name, and its pods."""
+    found = {
+        (kind, each["metadata"]["name"])
+        for version, kinds in KINDS.items()
+        for kind in kinds
+        for each in run.cluster.list(version, kind, RUN_LABEL)
+    }
+    return found | {("Pod", pod.name) for pod in run.pods()}
+
+
+def changed_overlay(folder: Path, change: Callable[[Object], None]) -> str:
+    """A file with the overlay's objects, the learner's container changed."""
+    rendered = render(str(HERE / "overlay"))
+    for each in rendered:
+        if each["kind"] == "StatefulSet":
+            change(each["spec"]["template"]["spec"]["containers"][0])
+    path = folder / "changed.yaml"
+    path.write_text(yaml.safe_dump_all(rendered))
+    return str(path)
+
+
+def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun) -> None:
+    fault = run.failing("up", str(HERE / "overlay"), "--set-image", "actorq-learner=actorq-learner:none")
+    assert re.match(r"error: pod learner-0 cannot pull image \S*actorq-learner:none \(.+\): push it, or choose", fault)
+    assert objects(run)
+    run.down("--delete-volume")
+    assert objects(run) == set()
+
+
+def test_a_pod_that_fits_nowhere_is_said_so(run: ClusterRun, tmp_path: Path) -> None:
+    def grow(container: Object) -> None:
+        container["resources"] = {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}
+
+    path = changed_overlay(tmp_path, grow)
+    fault = run.failing("up", path, "--name", "overlay")
+    assert fault.startswith("error: pod learner-0 cannot be scheduled: 0/")
+    assert "Insufficient cpu" in fault
+
+
+def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun, tmp_path: Path) -> None:
+    def misspell(container: Object) -> None:
+        container["args"].append("--dqn.bach-size=3")
+
+    fault = run.failing("up", changed_overlay(tmp_path, misspell), "--name", "overlay")
+    assert fault.startswith("error: pod learner-0 ended at once (exit code 2, a mistake in its settings): ")
+    assert "bach-size" in fault
+
+
+def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
+    assert "makes progress" in run.up() or "is over" in run.status_command()
+
+
+def test_a_second_run_is_refused(run: ClusterRun) -> None:
+    before = objects(run)
+    fault = run.failing("up", str(HERE / "endless"))
+    assert fault.startswith(f"error: namespace {run.cluster.namespace} has run 'overlay' already: choose another")
+    assert objects(run) == before
+
+
+def test_a_broken_upgrade_is_no_progress(run: ClusterRun) -> None:
+    fault = run.failing("up", str(HERE / "overlay"), "--set-image", "actorq-actor=actorq-actor:none")
+    assert re.match(r"error: pod (actor|evaluator)-\S+ cannot pull image \S*actorq-actor:none", fault)
+
+
+def test_the_volume_of_another_run_is_refused(run: ClusterRun) -> None:
+    assert "kept" in run.down()
+    before = objects(run)
+    assert {kind for kind, _ in before} == {"PersistentVolumeClaim"}
+    fault = run.failing("up", str(HERE / "endless"))
+    assert re.match(rf"error: volume \S+ in namespace {run.cluster.namespace} belongs to run 'overlay': go on", fault)
+    assert objects(run) == before
+    run.down("--delete-volume")
+    assert objects(run) == set()
+
+
+def test_a_namespace_that_is_not_there_is_said_so() -> None:
+    fault = failing_actorq("cluster", "up", str(HERE / "overlay"), "-n", "actorq-nowhere")
+    assert fault.startswith("error: namespace actorq-nowhere does not exist: make it with `kubectl create namespace")
+
+
+@pytest.fixture(scope="module")
+def somebody(run: ClusterRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kubeconfig of an account that may do nothing."""
+    core, namespace = run.cluster.core(), run.cluster.namespace
+    core.create_namespaced_service_account(
+        namespace, client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="somebody"))
+    )
+    asked = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
+    answer = core.create_namespaced_service_account_token("somebody", namespace, asked)
+    assert answer.status
+    kubeconfig = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text("utf-8"))
+    kubeconfig["users"] = [
+        {"name": each["name"], "user": {"token": answer.status.token}} for each in kubeconfig["users"]
+    ]
+    path = tmp_path_factory.mktemp("somebody") / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig))
+    return path
+
+
+def test_without_a_permission_nothing_is_made(run: ClusterRun, somebody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(somebody))
+    fault = run.failing("up", str(HERE / "overlay"))
+    who = f"system:serviceaccount:{run.cluster.namespace}:somebody"
+    assert fault.startswith(f"error: no permission: {who} may not get configmaps in namespace {run.cluster.namespace};")
+    assert objects(run) == set()
+
+
+def test_the_documented_role_is_enough(run: ClusterRun, somebody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = {"kind": "ServiceAccount", "name": "somebody", "namespace": run.cluster.namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "actorq-runs"}
+    run.cluster.create(yaml.safe_load(ROLE))
+    run.cluster.create(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "actorq-runs"},
+            "subjects": [subject],
+            "roleRef": reference,
+        }
+    )
+    monkeypatch.setenv("KUBECONFIG", str(somebody))
+    run.up()
+    assert "learner-0" in run.status_command()
+    run.command("scale", "actors", "1")
+    assert run.command("logs", "learner", "--tail", "1")
+    run.down("--delete-volume")
+    assert objects(run) == set()
+
+
+def test_an_overlay_that_cannot_be_rendered_is_one_line(run: ClusterRun, tmp_path: Path) -> None:
+    shutil.copytree(HERE / "overlay", tmp_path / "overlay")
+    fault = run.failing("up", str(tmp_path / "overlay"))
+    assert fault.startswith(f"error: overlay {tmp_path}/overlay cannot be rendered: ")

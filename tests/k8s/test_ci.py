@@ -1,0 +1,125 @@
+"""The scripts of .ci take a cluster down whatever came of it, and pass on what went wrong.
+
+They are run in a folder of their own with another tool in the place of the one that runs clusters.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from rendered_manifests import ROOT
+
+TIMEOUT_S = 60
+TOOL = """#!/bin/sh
+echo "$*" >>calls
+echo "called $1"
+case $1 in
+$FAILS) exit 3 ;;
+$HANGS) exec tail -f /dev/null ;;
+esac
+"""
+UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9"]
+TESTS = "run make test-cluster ARGS=--maxfail=2"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """As much of a clone as the scripts read."""
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    (tmp_path / "Makefile").write_text("install test:\n\t@echo made $@\n")
+    (tmp_path / "actorq").mkdir()
+    (tmp_path / "actorq" / "__init__.py").write_text('__version__ = "9"\n')
+    for name in ("tool", "kubectl"):
+        (tmp_path / name).write_text(TOOL)
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def start(clone: Path, script: str, fails: str = "-", hangs: str = "-", **more: str) -> subprocess.Popen[str]:
+    """Run a script; the tool's commands `fails` and `hangs` do that."""
+    own = {"KUBELAB": "./tool", "FAILS": fails, "HANGS": hangs, "PATH": f"{clone}{os.pathsep}{os.environ['PATH']}"}
+    # The pattern of a case has to be in the text.
+    for name in ("tool", "kubectl"):
+        text = (clone / name).read_text().replace("$FAILS", fails).replace("$HANGS", hangs)
+        (clone / name).write_text(text)
+    # A make that runs these tests would tell those of the scripts that they are its children, and they would print it.
+    around = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    return subprocess.Popen(
+        [clone / ".ci" / script],
+        env={**around, **own, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        shown, told = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    return process.returncode, shown, told
+
+
+def calls(clone: Path) -> list[str]:
+    return (clone / "calls").read_text().splitlines()
+
+
+def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> None:
+    code, _, told = finish(start(clone, "cluster"))
+    assert (code, told) == (0, "")
+    made = [f"build-image . actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor")]
+    assert calls(clone) == ["install", "base-image", "build", *made, *UP, TESTS, "down"]
+
+
+@pytest.mark.parametrize("command", ["up", "run"])
+def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: Path, command: str) -> None:
+    code, _, told = finish(start(clone, "cluster", fails=command))
+    assert code == 3
+    assert re.search(rf"^error: failed with 3 after \d+ s: ./tool {command} ", told, re.MULTILINE)
+    assert "kubectl get pods -A -o wide" in calls(clone)
+    assert calls(clone)[-1] == "down"
+
+
+def test_without_time_a_step_is_stopped_and_the_cluster_taken_down(clone: Path) -> None:
+    code, _, told = finish(start(clone, "cluster", hangs="run", LIMIT_S="5"))
+    assert code == 124
+    assert "no time is left: ./tool run make test-cluster" in told
+    assert calls(clone)[-1] == "down"
+
+
+def test_a_signal_takes_the_cluster_down_at_once(clone: Path) -> None:
+    process = start(clone, "cluster", hangs="run")
+    assert process.stdout
+    while process.stdout.readline() != "called run\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, _, _ = finish(process)
+    assert code == 143
+    assert calls(clone)[-1] == "down"
+
+
+def test_a_cluster_that_cannot_be_taken_down_is_a_failure(clone: Path) -> None:
+    (clone / "tool").write_text(TOOL.replace("$FAILS)", "down) [ $(grep -c down calls) -lt 2 ] || exit 5 ;;\n-)"))
+    code, _, _ = finish(start(clone, "cluster"))
+    assert code == 1
+
+
+def test_ci_runs_the_tests_on_a_cluster_after_all_others(clone: Path) -> None:
+    code, shown, _ = finish(start(clone, "run"))
+    assert code == 0
+    assert shown.startswith("made test\n")
+    assert calls(clone)[-2:] == [TESTS, "down"]
+
+
+def test_ci_says_that_it_skips_them_where_there_is_nothing_to_run_a_cluster_with(clone: Path) -> None:
+    code, shown, _ = finish(start(clone, "run", KUBELAB="../nowhere"))
+    assert code == 0
+    line = "the tests on a cluster are skipped: ../nowhere is not there (with a cluster of yours: make test-cluster)"
+    assert shown.splitlines() == ["made test", line]
+    assert not (clone / "calls").exists()
