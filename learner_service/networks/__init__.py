@@ -1,0 +1,6 @@
+"""Policy and critic modules. What is defined here is what actors run: the quantizer gets its graph."""
+
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.q_network import QNetwork
+
+__all__ = ["Normalizer", "QNetwork"]
