@@ -33,7 +33,11 @@ Exit codes: 0 the target was reached, 3 the budget ended first, 4 somebody stopp
 learner), 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
 
 # What the networks, the replay's files and the checkpoints of a run are made for.
-_FIXED = ("environment", "algorithm", "dqn.hidden_sizes", "dqn.dueling", "replay.capacity")
+_FIXED = (
+    *("environment", "environment_backend", "algorithm", "network", "normalize_observations", "replay.capacity"),
+    *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
+    *("td3.hidden_sizes", "sac.hidden_sizes"),
+)
 
 
 class TrainSettings(Settings):
@@ -60,7 +64,6 @@ class _Request:
 def run(arguments: Sequence[str]) -> int:
     """Train until the run is over; returns the exit code."""
     request = _resolve(arguments)
-    _check_environment_id(request.config.environment)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
         run.create(request.config)
@@ -80,7 +83,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _resolve(arguments: Sequence[str]) -> _Request:
     models = (TrainSettings, RunConfig)
-    sources = Sources.read(models, argument_parser("actorq train", _DESCRIPTION, models).parse_args(arguments))
+    parser = argument_parser("actorq train", _DESCRIPTION, models)
+    presets_in_help = parser.section("presets", _PRESETS)
+    for name, text in descriptions():
+        presets_in_help.add_argument_group(name, text)
+    sources = Sources.read(models, parser.parse_args(arguments))
     train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
