@@ -110,6 +110,10 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def without_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `prefixed` put into a state, again copies; empty when there is nothing of that name."""
-    return {name.removeprefix(prefix): tensor.clone() for name, tensor in state.items() if name.startswith(prefix)}
+def without_prefix(prefix: str, state: Mapping[str, Tensor], device: torch.device | None = None) -> dict[str, Tensor]:
+    """What `prefixed` put into a state, copied to `device` if given; empty when there is nothing of that name."""
+    return {
+        name.removeprefix(prefix): tensor.to(device or tensor.device, copy=True)
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

@@ -116,5 +116,5 @@ class DQN:
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))
-        if moments := without_prefix("adam.", state):
+        if moments := without_prefix("adam.", state, self._device):
             self._optimizer.state[self._online_parameters.vector] = moments

@@ -7,7 +7,7 @@ from actorq.trajectory import EnvironmentSpec
 
 
 class ActionScale(nn.Module):
-    """The last step of a policy for continuous actions: middle + half * action, a part of its graph.
+    """The last step of a policy for continuous actions: middle + half_range * action, a part of its graph.
 
     forward: float32[B, components] in [-1, 1] -> float32[B, *action] within the environment's bounds.
 
@@ -15,7 +15,7 @@ class ActionScale(nn.Module):
     """
 
     middle: Tensor
-    half: Tensor
+    half_range: Tensor
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         super().__init__()
@@ -23,17 +23,17 @@ class ActionScale(nn.Module):
         self.shape = spec.actions.shape
         self.components = low.numel()
         self.register_buffer("middle", ((high + low) / 2).flatten(), persistent=False)
-        self.register_buffer("half", ((high - low) / 2).flatten(), persistent=False)
+        self.register_buffer("half_range", ((high - low) / 2).flatten(), persistent=False)
         # Decided once, so that a graph has nothing in it that does nothing.
-        self._unit = not bool(self.middle.any()) and bool((self.half == 1).all())
+        self._unit = not bool(self.middle.any()) and bool((self.half_range == 1).all())
 
     def forward(self, actions: Tensor) -> Tensor:
         """Return the environment's actions."""
         if not self._unit:
-            actions = self.middle + self.half * actions
-        return actions if len(self.shape) == 1 else actions.unflatten(1, self.shape)
+            actions = self.middle + self.half_range * actions
+        return actions if len(self.shape) == 1 else actions.view(-1, *self.shape)
 
     def normalize(self, actions: Tensor) -> Tensor:
         """The reverse, as critics see them: [B, *action] of any dtype -> float32[B, components] in [-1, 1]."""
         actions = actions.to(torch.float32).flatten(1)
-        return actions if self._unit else (actions - self.middle) / self.half
+        return actions if self._unit else (actions - self.middle) / self.half_range
