@@ -19,6 +19,8 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 # Those that come with the learner; others are given as MODULE:CLASS.
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+# The group in which an installed package declares an algorithm: `name = "module:Class"`.
+ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 # Those of actorq.policy.SCHEMES; a test holds them together.
 SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
 
@@ -209,6 +211,10 @@ class LearnerConfig(Settings):
     """Resources of the learner."""
 
     torch_threads: PositiveInt = Field(1, description="threads of a torch operation")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto", description="where networks are trained: cpu, cuda, cuda:N, or auto for a GPU if there is one"
+    )
+    compile: bool = Field(False, description="compile updates with torch.compile, which takes a minute at the start")
     quantization_aware_after: Fraction | None = Field(
         None,
         description="share of the environment steps from which the policy is trained as actors run it, with fake "
@@ -248,6 +254,12 @@ class RunConfig(Settings):
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
     algorithm: Annotated[str, Field(min_length=1)] = Field(
         "dqn", description="learning algorithm: dqn, d4pg, td3, sac, or MODULE:CLASS of one's own"
+    )
+    network: str | None = Field(
+        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
+    )
+    environment_backend: Literal["gymnasium", "envpool"] = Field(
+        "gymnasium", description="what runs the environments: gymnasium (DM Control too), or envpool where installed"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
