@@ -127,7 +127,7 @@ class ReplayConfig(Settings):
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
     importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
-    reward_clip: PositiveFloat | None = Field(
+    clip_rewards: PositiveFloat | None = Field(
         None, description="rewards are learned from as if within this of 0, and stored as they were; not when none"
     )
 

@@ -19,6 +19,11 @@ class Family:
     algorithm: str
 
 
+# Any other environment; with continuous actions it takes another algorithm. Not d4pg, which has to be told how large
+# returns can be.
+OTHERS = Family("others", ("*",), "dqn")
+CONTINUOUS_ALGORITHM = "sac"
+
 # The first that fits counts; the last fits everything.
 FAMILIES = (
     Family("CartPole", ("CartPole-v*",), "dqn"),
@@ -37,7 +42,7 @@ FAMILIES = (
         "sac",
     ),
     Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*", "MountainCarContinuous-v*"), "sac"),
-    Family("others", ("*",), "dqn"),
+    OTHERS,
 )
 
 _EVALUATE_LONG_EPISODES = {"episodes": 5, "period_updates": 5_000}
@@ -106,7 +111,7 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
         "max_environment_steps": 10_000_000,
         "scheme": "int8-static",
         "dqn": {"learning_rate": 1e-4, "batch_size": 32, "n_step": 3, "target_update_period": 2_000},
-        "replay": {"capacity": 400_000, "min_size": 20_000, "reward_clip": 1.0},
+        "replay": {"capacity": 400_000, "min_size": 20_000, "clip_rewards": 1.0},
         "rate_limiter": {"samples_per_insert": 8.0},
         "exploration": {"epsilon": 0.4},
         "publication": {"period_updates": 200},
