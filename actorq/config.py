@@ -167,6 +167,9 @@ class ActorConfig(Settings):
     )
     queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
+    environment_timeout_s: PositiveFloat = Field(
+        60.0, description="seconds that a step of the environments may take; then the actor ends, to be restarted"
+    )
 
 
 class GateConfig(Settings):
@@ -246,6 +249,9 @@ class RunConfig(Settings):
     """A whole run."""
 
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
+    environment_backend: Literal["python", "envpool"] = Field(
+        "python", description="who steps the environments: their own library, or EnvPool's version of them"
+    )
     algorithm: Annotated[str, Field(min_length=1)] = Field(
         "dqn", description="learning algorithm: dqn, d4pg, td3, sac, or MODULE:CLASS of one's own"
     )
