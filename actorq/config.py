@@ -118,6 +118,10 @@ class ReplayConfig(Settings):
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
     importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
+    clip_rewards: PositiveFloat | None = Field(
+        None,
+        description="rewards are clipped to this on either side when sampled, as 1 for Atari; returns are told unclipped",
+    )
 
 
 class RateLimiterConfig(Settings):
