@@ -4,11 +4,12 @@ Each field's description is its help text. The resolved tree is written to `conf
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from actorq.settings import Settings
+from actorq.presets import with_preset
+from actorq.settings import DefaultText, Settings
 from actorq.status import Exploration
 from actorq.transport.options import MAX_SEGMENT_BYTES
 
@@ -68,6 +69,14 @@ class D4PGConfig(Settings):
     value_min: float = Field(-150.0, description="lowest of them")
     value_max: float = Field(150.0, description="highest of them")
 
+    @model_validator(mode="after")
+    def _values_ascend(self) -> "D4PGConfig":
+        if self.value_min >= self.value_max:
+            raise ValueError(
+                f"d4pg.value_min must be below d4pg.value_max ({self.value_max:g}), got {self.value_min:g}"
+            )
+        return self
+
 
 class TD3Config(Settings):
     """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
@@ -119,8 +128,7 @@ class ReplayConfig(Settings):
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
     importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
     clip_rewards: PositiveFloat | None = Field(
-        None,
-        description="rewards are clipped to this on either side when sampled, as 1 for Atari; returns are told unclipped",
+        None, description="rewards are learned from as if within this of 0, and stored as they were; not when none"
     )
 
 
@@ -256,8 +264,9 @@ class RunConfig(Settings):
     """A whole run."""
 
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
-    algorithm: Annotated[str, Field(min_length=1)] = Field(
-        "dqn", description="learning algorithm: dqn, d4pg, td3, sac, or MODULE:CLASS of one's own"
+    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family")] = Field(
+        "dqn",
+        description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
@@ -295,12 +304,10 @@ class RunConfig(Settings):
     energy: EnergyConfig = EnergyConfig()
     transport: TransportConfig = TransportConfig()
 
-    @field_validator("algorithm")
+    @model_validator(mode="before")
     @classmethod
-    def _algorithm_exists(cls, name: str) -> str:
-        if name not in ALGORITHMS and ":" not in name:
-            raise ValueError(f"expected one of {', '.join(ALGORITHMS)}, or MODULE:CLASS, got {name!r}")
-        return name
+    def _over_its_preset(cls, given: Any) -> Any:
+        return with_preset(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "RunConfig":

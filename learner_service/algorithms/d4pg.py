@@ -63,9 +63,7 @@ class D4PG:
             name: torch.optim.Adam([parameters.vector], lr=rates[name], fused=True)
             for name, parameters in self._parameters.items()
         }
-        self._critic_loss_of, self._direction_of = self._critic_loss, self._direction
-        if config.learner.compile:
-            self._critic_loss_of, self._direction_of = torch.compile(self._critic_loss), torch.compile(self._direction)
+        self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._updates = 0
         self._warned = False
 
@@ -89,7 +87,7 @@ class D4PG:
         loss, errors, beyond = self._critic_loss_of(batch)
         self._descend("critic", loss)
 
-        squashed, direction = self._direction_of(batch.observations)
+        squashed, direction = self._direction(batch.observations)
         # Its gradient by phi is -dJ/dphi: the direction is a constant here.
         self._descend("policy", -(direction * squashed).sum(1).mean())
 
@@ -119,7 +117,9 @@ class D4PG:
         """pi(s) float32[B, components], and dQ/da there of norm 1 at most; the critic's parameters get no gradient."""
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
+        self._critic.requires_grad_(False)
         values = self._support.mean(self._critic(observations, actions))
+        self._critic.requires_grad_(True)
         (direction,) = torch.autograd.grad(values.sum(), actions)
         norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
         return squashed, direction / norms.clamp(min=1.0)

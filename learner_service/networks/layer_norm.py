@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
+from learner_service.networks.layers import Linear
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -19,7 +20,7 @@ def layer_norm_mlp(sizes: Sequence[int]) -> nn.Sequential:
     """float32[B, sizes[0]] -> float32[B, sizes[-1]]: LayerNorm and tanh after the first layer, ELU after the others."""
     layers: list[nn.Module] = []
     for number, (inputs, units) in enumerate(pairwise(sizes)):
-        linear = nn.Linear(inputs, units)
+        linear = Linear(inputs, units)
         nn.init.uniform_(linear.weight, -math.sqrt(1 / units), math.sqrt(1 / units))
         nn.init.zeros_(linear.bias)
         layers += [linear, nn.ELU()] if number else [linear, nn.LayerNorm(units), nn.Tanh()]
@@ -44,7 +45,7 @@ class LayerNormPolicy(nn.Module):
         self.features, inputs = layers or (nn.Identity(), input_size(spec))
         self.torso = layer_norm_mlp((inputs, *hidden_sizes))
         self.scale = ActionScale(spec)
-        self.head = nn.Linear(hidden_sizes[-1], self.scale.components)
+        self.head = Linear(hidden_sizes[-1], self.scale.components)
         nn.init.normal_(self.head.weight, std=math.sqrt(_NEAR_ZERO / hidden_sizes[-1]))
         nn.init.zeros_(self.head.bias)
 

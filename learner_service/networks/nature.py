@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from actorq.errors import UserError
+from learner_service.networks.layers import Linear
 
 _FEATURES = 512
 # The smallest image of which the three convolutions leave anything.
@@ -26,5 +27,5 @@ def nature_layers(shape: Sequence[int]) -> nn.Sequential:
         *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
         *(nn.Conv2d(64, 64, 3), nn.ReLU()),
         nn.Flatten(),
-        *(nn.Linear(64 * height * width, _FEATURES), nn.ReLU()),
+        *(Linear(64 * height * width, _FEATURES), nn.ReLU()),
     )

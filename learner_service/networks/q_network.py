@@ -1,11 +1,11 @@
 """Action values of discrete actions."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from torch import Tensor, nn
 
 from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.layers import Linear, relu_mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -27,9 +27,9 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (_relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
-        self.advantage = nn.Linear(features, spec.discrete_actions)
-        self.value = nn.Linear(features, 1) if dueling else None
+        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.advantage = Linear(features, spec.discrete_actions)
+        self.value = Linear(features, 1) if dueling else None
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the value of each action."""
@@ -38,10 +38,3 @@ class QNetwork(nn.Module):
         if self.value is None:
             return advantage
         return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)  # type: ignore[no-any-return]
-
-
-def _relu_mlp(sizes: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, units in pairwise(sizes):
-        layers += [nn.Linear(inputs, units), nn.ReLU()]
-    return nn.Sequential(*layers)

@@ -72,9 +72,7 @@ class Returns:
     def __post_init__(self) -> None:
         """Raise UserError when a number is out of range."""
         if self.n_step < 1 or not 0 <= self.discount <= 1:
-            raise UserError(
-                f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}"
-            )
+            raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
         if self.clip_rewards is not None and not self.clip_rewards > 0:
             raise UserError(f"replay: clip_rewards must be positive, got {self.clip_rewards}")
 

@@ -106,7 +106,9 @@ def open_replay(
     """A real replay buffer with uniform sampling."""
     store = ReplayStore.open(directory, spec, capacity)
     limiter = RateLimiter(samples_per_insert, min_size, error_buffer, ManualClock())
-    return ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, Returns(n_step=3, discount=0.9))
+    return ReplayBuffer(
+        store, UniformSampler(store, np.random.default_rng(0)), limiter, Returns(n_step=3, discount=0.9)
+    )
 
 
 def await_samples(limiter: RateLimiter, samples: int) -> None:

@@ -41,9 +41,7 @@ def build(
     save: Callable[[int], Path] = lambda updates: Path(str(updates)),
 ) -> Training:
     """Built and not started."""
-    training, graph = build_training(
-        settings or config(), spec, directory, "run", client, state, save, lambda _: None
-    )
+    training, graph = build_training(settings or config(), spec, directory, "run", client, state, save, lambda _: None)
     assert graph.inputs
     return training
 
