@@ -193,7 +193,7 @@ class Trainer:
             self._normalize()
         with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
             losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
-        self._replay.update_priorities(drawn.sampled, losses.priorities)
+        self._prefetcher.update_priorities(drawn, losses.priorities)
         self._recent = drawn.batch.observations
         before, self.updates = self.updates, self.updates + _UPDATES_PER_SAMPLE
         self.loss += 0.05 * (losses.loss - self.loss)

@@ -173,12 +173,12 @@ def _restore(
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
-    except (KeyError, RuntimeError) as error:
+        replay.load_state_dict(state.values["limiter"])
+    except (KeyError, RuntimeError, ValueError) as error:
         raise UserError(
             f"the checkpoint does not fit the configured networks: {' '.join(str(error).split())}; resume with the "
             "settings in the run's config.yaml"
         ) from None
-    replay.load_state_dict(state.values["limiter"])
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])
 

@@ -61,6 +61,15 @@ class Prefetcher:
             self._draw()
         return drawn
 
+    def update_priorities(self, drawn: Drawn, priorities: NDArray[np.float32]) -> None:
+        """Set the priorities float32[B] of a batch, after the drawing that goes on, which is then never in between.
+
+        So it is not left to the threads which draw sees them first: it is the one after the next.
+        """
+        if self._ahead is not None:
+            self._ahead.exception()
+        self._replay.update_priorities(drawn.sampled, priorities)
+
     def discard(self) -> None:
         """Drop what was drawn ahead, and wait for a drawing that goes on.
 

@@ -17,7 +17,7 @@ from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch, ReplayStore, SegmentSource, assemble
+from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
 
 BATCH = 16
 CPU = torch.device("cpu")
@@ -199,7 +199,7 @@ def values_of_chain(directory: Path, segments: list[Segment], n_step: int, disco
     for number, part in enumerate(segments, start=1):
         store.insert(part, SegmentSource.from_name("actor", 1, number))
     rows = np.flatnonzero(store.flags & 1).astype(np.int64)
-    batch = assemble(store, np.resize(rows, 1000 * BATCH), n_step, discount)
+    batch = assemble(store, np.resize(rows, 1000 * BATCH), Returns(n_step, discount))
     store.close()
     dqn = make_dqn(
         CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1000, target_update_period=20
