@@ -94,6 +94,10 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
 def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onnx.ModelProto:
     # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
     policy = copy.deepcopy(policy).to("cpu").eval()
+    # The exporter merges constants of equal values, as the biases of a new network may be.
+    with torch.no_grad():
+        for number, tensor in enumerate(policy.state_dict().values()):
+            tensor.fill_(number + 1)
     examples = tuple(torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for each in inputs.values())
     batch = torch.export.Dim("batch")
     # The exporter prints its progress and warns about packages that nothing here uses.

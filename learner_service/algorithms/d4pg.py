@@ -166,6 +166,7 @@ class D4PG:
         for name in self._parameters:
             self._parameters[name].vector.copy_(state[f"{name}.online"])
             self._targets[name].vector.copy_(state[f"{name}.target"])
+            self._optimizers[name].state.clear()
             if moments := without_prefix(f"{name}.adam.", state, self._device):
                 self._optimizers[name].state[self._parameters[name].vector] = moments
         self._updates = int(state["updates"])

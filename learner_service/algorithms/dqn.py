@@ -116,5 +116,6 @@ class DQN:
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))
+        self._optimizer.state.clear()
         if moments := without_prefix("adam.", state, self._device):
             self._optimizer.state[self._online_parameters.vector] = moments
