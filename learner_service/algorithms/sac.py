@@ -129,7 +129,7 @@ class SAC:
     @torch.no_grad()
     def _targets(self, batch: Minibatch, alpha: Tensor) -> Tensor:
         actions, log_probabilities = self._draw(batch.bootstrap_observations)
-        values = self._target_critic(batch.bootstrap_observations, actions).amin(0)
+        values: Tensor = self._target_critic(batch.bootstrap_observations, actions).amin(0)
         return batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -102,7 +102,7 @@ class TD3:
         noise = torch.empty_like(actions).normal_(0.0, self._config.target_noise, generator=self._generator)
         noise.clamp_(-self._config.target_noise_clip, self._config.target_noise_clip)
         smoothed = actions.add_(noise).clamp_(-1.0, 1.0)
-        values = self._target_critic(batch.bootstrap_observations, smoothed).amin(0)
+        values: Tensor = self._target_critic(batch.bootstrap_observations, smoothed).amin(0)
         return batch.returns + batch.bootstrap_discounts * values
 
     def _policy_loss(self, observations: Tensor) -> Tensor:

@@ -294,7 +294,7 @@ def test_a_state_from_before_the_first_update_can_be_gone_back_to(name: str) -> 
 
 def test_a_state_of_other_networks_is_refused(name: str) -> None:
     state = trained(make(name), spec_of(name)).state()
-    sizes = {"policy_sizes": (8,), "critic_sizes": (8,)} if name == "d4pg" else {"hidden_sizes": (8,)}
+    sizes: dict[str, Any] = {"policy_sizes": (8,), "critic_sizes": (8,)} if name == "d4pg" else {"hidden_sizes": (8,)}
     with pytest.raises((KeyError, RuntimeError)):
         make(name, **sizes).load_state(state)
     with pytest.raises((KeyError, RuntimeError)):
@@ -392,7 +392,9 @@ def test_bounds_are_those_of_each_component(name: str) -> None:
     low, high = BOUNDED.actions.bounds()
     plain, bounded = make(name, CONTINUOUS), make(name, BOUNDED)
     batch = random_batch(np.random.default_rng(0), CONTINUOUS, 4 * BATCH)
-    renamed = replace(batch, actions=(low + (high - low) * (batch.actions + 1) / 2).astype(np.float32))
+    renamed = replace(
+        batch, actions=(low + (high - low) * (np.asarray(batch.actions, np.float32) + 1) / 2).astype(np.float32)
+    )
     expected, losses = plain.update(batch, ones(4 * BATCH)), bounded.update(renamed, ones(4 * BATCH))
     np.testing.assert_allclose(losses.priorities, expected.priorities, rtol=1e-3, atol=1e-3)
     actions, scaled = act(bounded, batch.observations), act(plain, batch.observations)
@@ -400,7 +402,7 @@ def test_bounds_are_those_of_each_component(name: str) -> None:
     # With large weights, so that tanh saturates.
     with torch.no_grad():
         for parameter in bounded.policy.parameters():
-            parameter.mul_(100.0)
+            parameter.mul_(1e5)
     extreme = act(bounded, batch.observations)
     assert (extreme >= low).all()
     assert (extreme <= high).all()

@@ -34,7 +34,7 @@ def test_densities_are_those_of_torch(mean: list[float]) -> None:
     squashed = TransformedDistribution(Independent(Normal(location, scale), 1), [TanhTransform(cache_size=1)])
     drawn = location + scale * noise.double()
     # In float64 and by the cached inverse, which is exact to where the difference from 1 is 1e-16.
-    expected = squashed.log_prob(squashed.transforms[0](drawn))
+    expected: Tensor = squashed.log_prob(squashed.transforms[0](drawn))  # type: ignore[no-untyped-call]
     torch.testing.assert_close(actions, torch.tanh(drawn).float(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(log_probabilities, expected.float(), rtol=1e-4, atol=1e-4)
 
