@@ -1,8 +1,9 @@
 """What the learner's updates are compared with: Stable-Baselines3, and plain torch as single-file programs have it."""
 
+import importlib
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -33,11 +34,11 @@ class _Spaces(gymnasium.Env[NDArray[Any], Any]):
 def stable_baselines(
     algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int
 ) -> Updates:
-    """`updates` updates of Stable-Baselines3 with its defaults but for the networks' sizes; sampling is a part of it."""
-    import stable_baselines3
-    from stable_baselines3.common.logger import Logger
-
-    model = getattr(stable_baselines3, algorithm.upper())(
+    """`updates` updates of Stable-Baselines3 with its defaults but for the networks' sizes, sampling included."""
+    # Neither a dependency nor typed here: who compares with it installs it.
+    library = importlib.import_module("stable_baselines3")
+    logger = importlib.import_module("stable_baselines3.common.logger")
+    model = getattr(library, algorithm.upper())(
         "MlpPolicy",
         _Spaces(spec),
         batch_size=batch,
@@ -46,7 +47,7 @@ def stable_baselines(
         device="cpu",
         seed=1,
     )
-    model.set_logger(Logger(None, []))
+    model.set_logger(logger.Logger(None, []))
     buffer = model.replay_buffer
     buffer.observations[:, 0], buffer.next_observations[:, 0] = rows["observations"], rows["next_observations"]
     buffer.actions[:, 0] = rows["actions"].reshape(len(rows["actions"]), -1)
@@ -60,7 +61,7 @@ def plain(algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], b
     for each loss, every gradient taken with `backward`, a loop over parameters for the targets.
     """
     torch.manual_seed(1)
-    made = {"dqn": _PlainDQN, "td3": _PlainTD3, "sac": _PlainSAC}[algorithm](spec, sizes)
+    made: _Plain = {"dqn": _PlainDQN, "td3": _PlainTD3, "sac": _PlainSAC}[algorithm](spec, sizes)
     rng, size = np.random.default_rng(1), len(rows["rewards"])
 
     def run() -> None:
@@ -92,6 +93,12 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
+
+
+class _Plain(Protocol):
+    def update(
+        self, observations: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, dones: Tensor
+    ) -> None: ...
 
 
 class _PlainDQN:
@@ -157,7 +164,8 @@ class _PlainSAC:
         normal = torch.distributions.Normal(self._mean(x), self._log_deviation(x).clamp(-20, 2).exp())
         drawn = normal.rsample()
         actions = torch.tanh(drawn)
-        return actions, (normal.log_prob(drawn) - torch.log(1 - actions.square() + 1e-6)).sum(1)
+        log_probabilities: Tensor = normal.log_prob(drawn)  # type: ignore[no-untyped-call]
+        return actions, (log_probabilities - torch.log(1 - actions.square() + 1e-6)).sum(1)
 
     def update(self, observations: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, dones: Tensor) -> None:
         alpha = self._log_alpha.detach().exp()

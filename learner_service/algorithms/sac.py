@@ -69,7 +69,7 @@ class SAC:
         self._config = config.sac
         self._device = device
         self.batch_size, self.n_step, self.discount = config.sac.batch_size, config.sac.n_step, config.sac.discount
-        self._normalizer = Normalizer(spec) if config.normalize_observations else None
+        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
         self._scale = ActionScale(spec).to(device)
         self._temperature = Temperature(config.sac, self._scale.components).to(device)
         with torch.random.fork_rng(devices=()):
@@ -129,7 +129,7 @@ class SAC:
     @torch.no_grad()
     def _targets(self, batch: Minibatch, alpha: Tensor) -> Tensor:
         actions, log_probabilities = self._draw(batch.bootstrap_observations)
-        values = self._target_critic(batch.bootstrap_observations, actions).amin(0)
+        values: Tensor = self._target_critic(batch.bootstrap_observations, actions).amin(0)
         return batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,8 +149,8 @@ class SAC:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        self._policy_minimizer.load_state(without_prefix("policy.", state))
-        self._critic_minimizer.load_state(without_prefix("critic.", state))
+        self._policy_minimizer.load_state(without_prefix("policy.", state, self._device))
+        self._critic_minimizer.load_state(without_prefix("critic.", state, self._device))
         load_vector(self._target_parameters, state["target_critic"])
         self._generator.set_state(state["generator"].cpu())
         if self._normalizer is not None:

@@ -44,7 +44,7 @@ class TD3:
         self._config = config.td3
         self._device = device
         self.batch_size, self.n_step, self.discount = config.td3.batch_size, config.td3.n_step, config.td3.discount
-        self._normalizer = Normalizer(spec) if config.normalize_observations else None
+        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
         self._scale = ActionScale(spec).to(device)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
@@ -102,7 +102,7 @@ class TD3:
         noise = torch.empty_like(actions).normal_(0.0, self._config.target_noise, generator=self._generator)
         noise.clamp_(-self._config.target_noise_clip, self._config.target_noise_clip)
         smoothed = actions.add_(noise).clamp_(-1.0, 1.0)
-        values = self._target_critic(batch.bootstrap_observations, smoothed).amin(0)
+        values: Tensor = self._target_critic(batch.bootstrap_observations, smoothed).amin(0)
         return batch.returns + batch.bootstrap_discounts * values
 
     def _policy_loss(self, observations: Tensor) -> Tensor:
@@ -122,8 +122,8 @@ class TD3:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        self._policy_minimizer.load_state(without_prefix("policy.", state))
-        self._critic_minimizer.load_state(without_prefix("critic.", state))
+        self._policy_minimizer.load_state(without_prefix("policy.", state, self._device))
+        self._critic_minimizer.load_state(without_prefix("critic.", state, self._device))
         load_vector(self._target_policy_parameters, state["target_policy"])
         load_vector(self._target_critic_parameters, state["target_critic"])
         self._generator.set_state(state["generator"].cpu())

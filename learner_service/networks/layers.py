@@ -17,7 +17,7 @@ from torch.nn import functional
 
 # Multiplications from which oneDNN's product is the faster one; measured, see above.
 _LARGE = 2**20
-_HAS_ONEDNN = bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:

@@ -48,7 +48,7 @@ class TwinCritic(nn.Module):
         return _mlps(torch.cat((features, actions), 1), *self.stacked)
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
-        """The values of the first one or both, float32[critics, B], through which gradients flow to the actions only."""
+        """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
         with torch.no_grad():
             features = self.features(self.observe(observations))
         fixed = (parameter.detach()[:critics] for parameter in self.stacked)
