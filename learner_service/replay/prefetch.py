@@ -4,6 +4,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.n_step import NStepBatch
 from learner_service.replay.samplers import Sampled
