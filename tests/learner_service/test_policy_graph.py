@@ -172,7 +172,8 @@ def test_a_calibration_batch_has_what_every_input_is_given() -> None:
     assert list(batch) == ["observations", "noise"]
     np.testing.assert_array_equal(batch["observations"], observations)
     assert not np.shares_memory(batch["observations"], observations)
-    assert (batch["noise"].shape, batch["noise"].dtype) == ((40, 2), np.float32)
+    assert batch["noise"].shape == (40, 2)
+    assert batch["noise"].dtype == np.float32
     assert abs(batch["noise"].std() - 1) < 0.3
     assert list(calibration_batch(observations, ARMS, stochastic=False, seed=3)) == ["observations"]
 
@@ -181,7 +182,9 @@ def test_before_the_first_observation_zeros_calibrate() -> None:
     stacked = replace(IMAGES, frame_stack=4)
     nothing = np.empty((0, 4, 6, 5, 3), np.uint8)
     batch = calibration_batch(nothing, stacked, stochastic=False, seed=0)["observations"]
-    assert (batch.shape, batch.dtype, batch.any()) == ((1, 4, 6, 5, 3), np.uint8, False)
+    assert batch.shape == (1, 4, 6, 5, 3)
+    assert batch.dtype == np.uint8
+    assert not batch.any()
 
 
 @pytest.mark.parametrize(
