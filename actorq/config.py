@@ -181,6 +181,9 @@ class ActorConfig(Settings):
     )
     queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
+    environment_timeout_s: PositiveFloat = Field(
+        60.0, description="seconds that a step of the environments may take; then the actor ends, to be restarted"
+    )
 
 
 class GateConfig(Settings):
@@ -264,15 +267,15 @@ class RunConfig(Settings):
     """A whole run."""
 
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
+    environment_backend: Literal["python", "envpool"] = Field(
+        "python", description="who steps the environments: their own library, or EnvPool's version of them"
+    )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family")] = Field(
         "dqn",
         description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
-    )
-    environment_backend: Literal["gymnasium", "envpool"] = Field(
-        "gymnasium", description="what runs the environments: gymnasium (DM Control too), or envpool where installed"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"

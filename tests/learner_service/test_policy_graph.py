@@ -203,3 +203,16 @@ def test_the_graph_tells_the_ranges_of_continuous_actions(
 ) -> None:
     spec = EnvironmentSpec("Any-v0", BOX, actions, discrete_actions=discrete)
     assert export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).action_spans == spans
+
+
+def test_parameters_of_equal_values_stay_apart() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 2)
+    policy = nn.Sequential(first, nn.LayerNorm(4), nn.Tanh(), second)
+    for layer in (first, second):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    before = snapshot_parameters(policy)
+    model = onnx.load_from_string(export_policy_graph(policy, SPEC).model)
+    assert {tensor.name for tensor in model.graph.input} == {"observations", *before}
+    for name, value in snapshot_parameters(policy).items():
+        np.testing.assert_array_equal(value, before[name])
