@@ -18,8 +18,8 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-# Those that come with the learner; others are given as MODULE:CLASS.
-ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+# Those that come with the learner, and the actions that they take; others are given as MODULE:CLASS.
+ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac": "continuous"}
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 # Those of actorq.policy.SCHEMES; a test holds them together.

@@ -109,6 +109,7 @@ def _resolve(arguments: Sequence[str]) -> _Request:
     if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
         # Below all that was given: it counts only where nobody named an algorithm.
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
+    _check_actions(config, "continuous" if is_continuous else "discrete")
     if train.certificates:
         config = config.with_certificates(train.certificates)
     return _Request(config, run, train.resume)
@@ -130,6 +131,16 @@ def _check_algorithm(name: str) -> None:
     names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
     if name not in names and ":" not in name:
         raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
+
+
+def _check_actions(config: RunConfig, actions: str) -> None:
+    """Raise UserError when one of our algorithms does not take the environment's actions."""
+    needed = ALGORITHMS.get(config.algorithm, actions)
+    if needed != actions:
+        raise UserError(
+            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
+            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
+        )
 
 
 def _described(config: RunConfig) -> dict[str, Any]:

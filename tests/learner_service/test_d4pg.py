@@ -50,7 +50,9 @@ def random_batch(rng: np.random.Generator, size: int, returns: float = 1.0) -> N
 
 
 def parts(vector: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
-    return [part.view(shape) for part, shape in zip(vector.split([s.numel() for s in shapes]), shapes, strict=True)]
+    return [
+        part.view(shape) for part, shape in zip(torch.split(vector, [s.numel() for s in shapes]), shapes, strict=True)
+    ]
 
 
 def layer_norm_mlp(x: Tensor, parameters: list[Tensor]) -> Tensor:

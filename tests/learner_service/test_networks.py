@@ -70,7 +70,7 @@ def test_a_component_that_never_varies_is_not_blown_up() -> None:
     normalizer.set(np.full(4, 5.0), np.array([0.0, 1e-12, 1.0, 2.0]))
     normalized = normalizer(torch.tensor([[5.0, 5.0, 6.0, 5.0], [5.00001, 5.0, 6.0, 1e9]]))
     assert torch.isfinite(normalized).all()
-    np.testing.assert_allclose(normalized, [[0, 0, 1, 0], [0.1, 0, 1, 10]], atol=0.01)
+    torch.testing.assert_close(normalized, torch.tensor([[0, 0, 1.0, 0], [0.1, 0, 1, 10]]), atol=0.01, rtol=0)
 
 
 def test_frames_are_not_normalized_twice() -> None:
