@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import grpc
@@ -33,6 +34,7 @@ class ActorSettings(Settings):
     role: Literal["actor", "evaluator", "standalone"] = Field(
         "actor", description="explore, evaluate for the learner, or evaluate on request without a learner"
     )
+    record: Path | None = Field(None, description="file for a video of each evaluation; standalone only")
     describe: bool = Field(False, description="print the environment's spec as JSON and end")
 
 
@@ -41,7 +43,7 @@ class ActorService:
 
     def __init__(self, config: RunConfig, settings: ActorSettings, name: str, node: str = "") -> None:
         certificates = Certificates.of(config.transport.certificates, "actor")
-        standalone = Standalone(config.environment, config.scheme, config.environments_per_actor)
+        standalone = Standalone(config.environment, config.scheme, config.environments_per_actor, settings.record)
         is_alone = settings.role == "standalone"
         self._learner = None if is_alone else LearnerClient(settings.learner, certificates)
         connect = partial(QuantizerClient, settings.quantizer, certificates)
@@ -50,7 +52,15 @@ class ActorService:
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
         self._actor = Actor(
-            name, settings.role, self._learner, connect, standalone if is_alone else None, self._end, node
+            name,
+            settings.role,
+            self._learner,
+            connect,
+            standalone if is_alone else None,
+            self._end,
+            node,
+            config.environment_backend,
+            config.actor.environment_timeout_s,
         )
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -91,7 +101,7 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, ActorSettings)
     if settings.describe:
-        print(json.dumps(describe_environment(config.environment).to_json()))  # noqa: T201
+        print(json.dumps(describe_environment(config.environment, config.environment_backend).to_json()))  # noqa: T201
         return EXIT_OK
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
     return run_process(ActorService(config, settings, name, process.node), process, name, config, "actor")

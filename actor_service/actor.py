@@ -7,22 +7,25 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from actor_service.auto import AutoSubscription
 from actor_service.counts import ActorCounts
-from actor_service.environments import Environments, describe_environment
-from actor_service.evaluation import Evaluator
-from actor_service.exploration import EpsilonGreedy
-from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.environments import Backend, describe_environment, make_environments
+from actor_service.evaluation import MOST_ENVIRONMENTS, Evaluator
+from actor_service.exploration import explorer
+from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.selection import Selection, select
 from actor_service.subscription import Subscription
 from actor_service.uploader import Uploader
+from actor_service.video import Video
+from actor_service.watchdog import Watchdog, Watched
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.errors import ConflictError, ExhaustedError, UnavailableError, UserError
+from actorq.errors import ConflictError, ExhaustedError, UnavailableError
 from actorq.policy import AUTO, FP32, SCHEMES, Policy, PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process
@@ -40,21 +43,25 @@ class Standalone:
 
     scheme: of the run.
     environments: how many an actor steps as one batch.
+    record: the file for a video of each evaluation, whose episodes are then run one after the other.
     """
 
     environment_id: str
     scheme: str
     environments: int
+    record: Path | None = None
 
 
 class Actor:
     """Acts or evaluates until the run is over or `drain` is called.
 
-    One thread acts (`run` blocks on it), one uploads, two receive policies, and one chooses the scheme where that is
-    "auto".
+    One thread acts (`run` blocks on it), one uploads, two receive policies, one chooses the scheme where that is
+    "auto", and one looks whether the environments hang.
 
     connect: opens a client of the quantizer; each stream of policies has its own.
     on_end: called once, from any thread, when there is nothing left to do; with the error when there was one.
+    backend: who steps the environments.
+    environment_timeout_s: that a call to them may take before the process ends itself.
     """
 
     def __init__(
@@ -66,6 +73,8 @@ class Actor:
         standalone: Standalone | None,
         on_end: Callable[[BaseException | None], None],
         node: str = "",
+        backend: Backend = "python",
+        environment_timeout_s: float = 60.0,
     ) -> None:
         self.name = name
         self.role = role
@@ -84,7 +93,11 @@ class Actor:
         self._membership: Membership | None = None
         self._scheme = standalone.scheme if standalone else ""
         self._batch = standalone.environments if standalone else 0
-        self._spec = describe_environment(standalone.environment_id) if standalone else None
+        self._backend = backend
+        self._spec = describe_environment(standalone.environment_id, backend) if standalone else None
+        self._record = standalone.record if standalone else None
+        self._watchdog = Watchdog("an environment", environment_timeout_s)
+        self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._rollout: Rollout | None = None
         self._subscription: Subscription | AutoSubscription | None = None
         self._uploader: Uploader | None = None
@@ -97,6 +110,7 @@ class Actor:
 
     def start(self) -> None:
         """Join the run, unless this actor stands alone, and begin."""
+        self._watchdog.start()
         if self._learner is not None:
             self._thread.start()
         else:
@@ -112,6 +126,7 @@ class Actor:
         if self._uploader is not None:
             self._uploader.wake()
         if self._learner is None:
+            self._watchdog.close()
             self._quantizer.close()
             self._on_end(None)
 
@@ -128,7 +143,10 @@ class Actor:
 
     def status(self) -> ActorSelfStatus:
         """How this actor is."""
-        return ActorSelfStatus(self.name, self._activity, self._report(peek=True), self._spec)
+        activity, dropped = self._activity, self.counts.dropped_segments.value
+        if dropped:
+            activity += f" ({dropped} segments dropped: environments failed in them)"
+        return ActorSelfStatus(self.name, activity, self._report(peek=True), self._spec)
 
     def evaluate(
         self,
@@ -149,14 +167,23 @@ class Actor:
             raise ExhaustedError(f"{self.name} runs an evaluation already: try again when it is done")
         try:
             scheme = scheme or (self._subscription.scheme if self._subscription else self._scheme)
-            evaluator = Evaluator(self._spec, episodes)
+            evaluator = self._evaluator(self._spec, episodes, self._requested_call, recorded=self._record is not None)
             try:
                 policy = evaluator.load(self._policy(self._spec, scheme, version))
-                return evaluator.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
+                if self._record is None:
+                    return evaluator.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
+                with Video(self._record, evaluator.pictures_per_second) as video:
+                    return evaluator.run(policy, seed, 0, stop, on_episode, video.add)
             finally:
                 evaluator.close()
         finally:
             self._evaluating.release()
+
+    def _evaluator(self, spec: EnvironmentSpec, episodes: int, watched: Watched, recorded: bool = False) -> Evaluator:
+        count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
+        with watched:
+            environments = make_environments(spec.environment_id, count, self._backend, rendered=recorded)
+        return Evaluator(environments, episodes, self.counts, watched)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
         """A policy of the quantizer; of all schemes the one that is fastest here where it is "auto"."""
@@ -172,7 +199,7 @@ class Actor:
         return policies[selection.scheme]
 
     def _select(self, spec: EnvironmentSpec, policies: Iterable[Policy], incumbent: str) -> Selection:
-        return select(policies, spec.observations, self._batch, spec.discrete_actions, incumbent)
+        return select(policies, spec.policy_observations, self._batch, policy_outputs(spec), incumbent)
 
     def _run(self) -> None:
         try:
@@ -207,7 +234,8 @@ class Actor:
     def _take_part(self, membership: Membership) -> None:
         run = membership.run
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
-        self._spec = describe_environment(run.environment_id)
+        with self._own_call:
+            self._spec = describe_environment(run.environment_id, self._backend)
         # The evaluator chooses as actors do, so that it evaluates what they run.
         self._batch = run.environments_per_actor
         assert self._learner is not None
@@ -233,14 +261,19 @@ class Actor:
         assert membership.exploration is not None
         seeds = np.random.SeedSequence(membership.seed).generate_state(2)
         environment_seed, exploration_seed = (int(seed) for seed in seeds)
-        if not spec.discrete_actions:
-            raise UserError(f"environment {spec.environment_id}: this version acts on discrete actions only")
-        explore = EpsilonGreedy(
-            membership.exploration.epsilons, spec.discrete_actions, np.random.default_rng(exploration_seed)
-        )
-        environments = Environments(run.environment_id, count)
+        explore = explorer(spec, membership.exploration, np.random.default_rng(exploration_seed))
+        with self._own_call:
+            environments = make_environments(run.environment_id, count, self._backend)
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes)
-        self._rollout = Rollout(environments, spec, self._slot, explore, length, environment_seed % 2**31)
+        self._rollout = Rollout(
+            environments,
+            self._slot,
+            explore,
+            length,
+            environment_seed % 2**31,
+            self.counts,
+            self._own_call,
+        )
         self._subscribe(spec, run.scheme, count)
         self._activity = "acting"
         while not self._stop.is_set():
@@ -251,7 +284,7 @@ class Actor:
 
     def _evaluate_forever(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
-        evaluator = Evaluator(spec, run.evaluation_episodes)
+        evaluator = self._evaluator(spec, run.evaluation_episodes, self._own_call)
         self._subscribe(spec, run.scheme, evaluator.environments)
         seeds = np.random.default_rng(membership.seed)
         sequence, last = 0, -run.evaluation_period_updates
@@ -283,7 +316,7 @@ class Actor:
         self._activity = "waiting for a policy"
 
         def load(policy: Policy) -> OnnxPolicy:
-            return OnnxPolicy(policy, spec.observations, batch, spec.discrete_actions)
+            return load_policy(policy, spec, batch)
 
         if scheme == AUTO:
             choose = partial(self._select, spec)
@@ -326,6 +359,7 @@ class Actor:
 
     def _leave(self) -> None:
         self._activity = "leaving"
+        self._watchdog.close()
         if self._subscription is not None:
             self._subscription.close()
         self._quantizer.close()

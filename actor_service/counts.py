@@ -21,13 +21,19 @@ class Count:
 
 @dataclass(frozen=True)
 class ActorCounts:
-    """Streams that broke or could not be opened, by peer, and how long policies took.
+    """Streams that broke or could not be opened, by peer, how long policies took, and what environments did.
 
     load_seconds: from a received policy to a session that is ready to act.
     activation_seconds: from the learner's snapshot to the first action, by both machines' clocks.
+    dropped_segments: in which an environment failed.
+    environment_restarts: environments made anew, as they had raised an error.
+    environment_resets: episodes broken off for NaN or infinity in an observation or reward.
     """
 
     learner_retries: Count = field(default_factory=Count)
     quantizer_retries: Count = field(default_factory=Count)
     load_seconds: Histogram = field(default_factory=Histogram)
     activation_seconds: Histogram = field(default_factory=Histogram)
+    dropped_segments: Count = field(default_factory=Count)
+    environment_restarts: Count = field(default_factory=Count)
+    environment_resets: Count = field(default_factory=Count)

@@ -3,36 +3,57 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actor_service.counts import ActorCounts
 from actor_service.environments import Environments
-from actor_service.policy import OnnxPolicy
+from actor_service.frame_stack import FrameStack
+from actor_service.policy import OnnxPolicy, load_policy
+from actor_service.watchdog import Watched
 from actorq.errors import UnavailableError
 from actorq.policy import Policy
-from actorq.trajectory import EnvironmentSpec, Episode, Evaluation
+from actorq.trajectory import Episode, Evaluation
 
-_MOST_ENVIRONMENTS = 32
+MOST_ENVIRONMENTS = 32
 
 
 class Evaluator:
-    """Runs greedy episodes in environments of its own."""
+    """Runs greedy episodes: the actions of highest value, or a stochastic policy's without its noise.
 
-    def __init__(self, spec: EnvironmentSpec, episodes: int) -> None:
-        self._spec = spec
+    An episode in which an environment fails is counted among the faults, not as an episode, and another is run.
+
+    watched: what to be inside of while the environments have the word.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        episodes: int,
+        counts: ActorCounts | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        self._spec = environments.spec
         self._episodes = episodes
-        self._environments = Environments(spec.environment_id, min(episodes, _MOST_ENVIRONMENTS))
+        self._environments = environments
+        self._counts = counts or ActorCounts()
+        self._watched = watched or nullcontext()
 
     @property
     def environments(self) -> int:
         """How many environments are stepped as one batch."""
         return self._environments.count
 
+    @property
+    def pictures_per_second(self) -> float:
+        """How many of the pictures that `run` gives are a second of the environment's time."""
+        return self._environments.steps_per_second
+
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`; raises InvalidInputError when it does not fit the environment."""
-        count = self._environments.count
-        return OnnxPolicy(policy, self._spec.observations, count, self._spec.discrete_actions)
+        return load_policy(policy, self._spec, self._environments.count)
 
     def run(
         self,
@@ -41,27 +62,40 @@ class Evaluator:
         sequence: int,
         stop: threading.Event,
         on_episode: Callable[[Episode], None] = lambda episode: None,
+        on_picture: Callable[[NDArray[np.uint8]], None] | None = None,
     ) -> Evaluation:
         """Run the episodes; raises UnavailableError when `stop` is set before they are done.
 
         Every environment runs its fixed share of the episodes. Taking whichever end first would count short ones more
         often.
+
+        on_picture: is given a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
-        shares = np.full(self._environments.count, self._episodes // self._environments.count)
-        shares[: self._episodes % self._environments.count] += 1
+        environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
+        shares = np.full(environments.count, self._episodes // environments.count)
+        shares[: self._episodes % environments.count] += 1
         episodes: list[Episode] = []
-        observations = self._environments.reset(seed)
+        with self._watched:
+            observations = environments.reset(seed)
         while shares.any():
             if stop.is_set():
                 raise UnavailableError("the evaluation was broken off: the actor ends")
-            step = self._environments.step(self._greedy(policy(observations)))
+            if on_picture is not None and shares[0]:
+                on_picture(environments.render(0))
+            actions = self._greedy(policy(stack.push(observations, environments.lengths)))
+            with self._watched:
+                step = environments.step(actions)
             observations = step.observations
+            for fault in step.faults:
+                (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()
             for episode in step.episodes:
                 if shares[episode.environment]:
                     shares[episode.environment] -= 1
                     episodes.append(episode)
                     on_episode(episode)
+        if on_picture is not None:
+            on_picture(environments.render(0))
         return Evaluation(
             sequence=sequence,
             policy_version=policy.descriptor.version,

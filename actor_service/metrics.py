@@ -44,3 +44,14 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         ("peer",),
         {("learner",): counts.learner_retries.value, ("quantizer",): counts.quantizer_retries.value},
     )
+    yield counter(
+        "actorq_actor_dropped_segments",
+        "Segments that were dropped because an environment failed in them.",
+        counts.dropped_segments.value,
+    )
+    yield labelled_counter(
+        "actorq_actor_environment_faults",
+        "Environments that were made anew after an error, or reset after NaN or infinity.",
+        ("reason",),
+        {("error",): counts.environment_restarts.value, ("not finite",): counts.environment_resets.value},
+    )

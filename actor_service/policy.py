@@ -11,22 +11,26 @@ from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
 from actorq.errors import InvalidInputError
-from actorq.policy import Policy, PolicyDescriptor
-from actorq.trajectory import ArraySpec
+from actorq.policy import NOISE_INPUT, Policy, PolicyDescriptor
+from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 # ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
 _SEVERITY_ERROR = 3
 
 
 class OnnxPolicy:
-    """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it."""
+    """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
+
+    stochastic: the policy turns standard normal noise into exploration.
+    """
 
     def __init__(self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0) -> None:
         """Load the model and run it once.
 
-        actions: how many discrete actions it must give values for; 0 for any output. Raises InvalidInputError when it
-        is no model, does not take these observations alone or does not give these outputs. Outputs after the first
-        are not computed for anyone.
+        observations: what a policy sees, stacked where frames are stacked.
+        actions: for how many discrete actions it must give values, or how many components an action must have; 0 for
+        any output. Raises InvalidInputError when it is no model, does not take these observations, alone or with
+        noise, or does not give these outputs. Outputs after the first are not computed for anyone.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         options = onnxruntime.SessionOptions()
@@ -40,7 +44,7 @@ class OnnxPolicy:
         try:
             self._session = onnxruntime.InferenceSession(policy.model, options, providers=["CPUExecutionProvider"])
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
-            self._bind(batch)
+            self.stochastic = self._bind(batch)
             self._session.run_with_iobinding(self._binding)
             if actions and self._outputs.shape != (batch, actions):
                 raise ValueError(f"expected outputs [{batch}, {actions}], got {list(self._outputs.shape)}")
@@ -50,27 +54,47 @@ class OnnxPolicy:
                 f"{observations.dtype}[{batch}, {', '.join(map(str, observations.shape))}]: {error}"
             ) from error
 
-    def __call__(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the first output, [batch, ...]; the array is overwritten by the next call."""
+    def __call__(self, observations: NDArray[Any], noise: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the first output, float32[batch, ...]; the array is overwritten by the next call.
+
+        noise: float32[batch, actions], standard normal, for a stochastic policy; without it, the policy's most likely
+        action.
+        """
         np.copyto(self._inputs, observations)
+        if self.stochastic:
+            np.copyto(self._noise, 0.0 if noise is None else noise)
         self._session.run_with_iobinding(self._binding)
         return self._outputs
 
-    def _bind(self, batch: int) -> None:
-        sources = self._session.get_inputs()
-        if len(sources) != 1:
-            names = ", ".join(source.name for source in sources)
-            raise ValueError(f"expected one input, the observations, got {len(sources)} ({names})")
-        (source,) = sources
+    def _bind(self, batch: int) -> bool:
+        """Tie the model to buffers; returns whether it takes noise."""
+        names = [source.name for source in self._session.get_inputs()]
+        stochastic = len(names) == 2 and NOISE_INPUT in names
+        if len(names) != 1 and not stochastic:
+            raise ValueError(
+                f"expected one input, the observations, or {NOISE_INPUT} besides, got {len(names)} ({', '.join(names)})"
+            )
         target = self._session.get_outputs()[0]
-        shape = [batch, *target.shape[1:]]
-        self._outputs = np.zeros(shape, np.float32)
+        self._outputs = np.zeros([batch, *target.shape[1:]], np.float32)
+        self._noise = np.zeros_like(self._outputs)
         self._binding = self._session.io_binding()
-        for bind, name, array in (
-            (self._binding.bind_input, source.name, self._inputs),
-            (self._binding.bind_output, target.name, self._outputs),
-        ):
+        buffers = [(self._binding.bind_output, target.name, self._outputs)]
+        for name in names:
+            array = self._noise if stochastic and name == NOISE_INPUT else self._inputs
+            buffers.append((self._binding.bind_input, name, array))
+        for bind, name, array in buffers:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        return stochastic
+
+
+def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int) -> OnnxPolicy:
+    """Make a policy ready to act in `batch` environments; raises InvalidInputError when it does not fit them."""
+    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec))
+
+
+def policy_outputs(spec: EnvironmentSpec) -> int:
+    """How many values a policy gives for each observation: of the discrete actions, or the components of one."""
+    return spec.discrete_actions or int(np.prod(spec.actions.shape))
 
 
 class PolicySlot:

@@ -1,17 +1,22 @@
 """The acting loop: steps all environments with the newest policy and cuts what happens into segments."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments import Environments
+from actor_service.counts import ActorCounts
+from actor_service.environments import Environments, Fault
+from actor_service.frame_stack import FrameStack
 from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.watchdog import Watched
 from actorq.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
 
 _WAIT_FOR_POLICY_S = 1.0
+_OLDEST = 255
 
 # What the parts of an encoded segment besides its columns take at most.
 _HALF_EPISODE_BYTES = 11
@@ -26,71 +31,98 @@ def fitting_segment_length(spec: EnvironmentSpec, environments: int, longest: in
     """
     flags_and_reward = 3 + 4
     row = environments * (spec.observations.nbytes + spec.actions.nbytes + flags_and_reward + _HALF_EPISODE_BYTES)
-    # One row of observations more than steps; for an odd number of steps, half an episode more.
-    once = environments * (spec.observations.nbytes + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
+    # As many rows of observations more than steps as frames are stacked; an age; for an odd number of steps, half an
+    # episode more.
+    once = environments * (spec.frame_stack * spec.observations.nbytes + 1 + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
     return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
 class Rollout:
     """Collects segments. The policy is looked up before each step, so a new one acts from the next step on.
 
-    explore: turns the policy's outputs [N, ...] into actions [N, *action].
+    A segment in which an environment failed is dropped and counted: what its row holds is no transition, and so would
+    be the n-step returns across it. The next one begins where the others are, with a new episode of that one.
+
+    explore: turns the policy and what it sees [N, ...] into actions [N, *action].
+    watched: what to be inside of while the environments have the word.
     """
 
     def __init__(
         self,
         environments: Environments,
-        spec: EnvironmentSpec,
         slot: PolicySlot,
-        explore: Callable[[NDArray[np.float32]], NDArray[Any]],
+        explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]],
         segment_length: int,
         seed: int,
+        counts: ActorCounts | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self._environments = environments
-        self._spec = spec
+        self._spec = environments.spec
         self._slot = slot
         self._explore = explore
         self._length = segment_length
-        self._observations = environments.reset(seed)
+        self._counts = counts or ActorCounts()
+        self._watched = watched or nullcontext()
+        self._stack = FrameStack(self._spec, environments.count)
+        self._context_rows = self._spec.frame_stack - 1
+        with self._watched:
+            self._observations = environments.reset(seed)
+        # What was before the segment; before the first episode nothing, which its age says.
+        self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
+        self._seen = self._stack.push(self._observations, environments.lengths)
         self._policy: OnnxPolicy | None = None
         self._sequence = 0
-        self._ages = np.zeros(environments.count, np.int64)
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
         """The next segment; shorter when `stop` is set meanwhile, None when it is set before a first step."""
-        length, count = self._length, self._environments.count
-        observations = np.empty((length + 1, count, *self._spec.observations.shape), self._spec.observations.dtype)
-        actions = np.empty((length, count, *self._spec.actions.shape), self._spec.actions.dtype)
+        segment, faults = self._collect(stop)
+        while faults:
+            self._count(faults)
+            segment, faults = self._collect(stop)
+        return segment
+
+    def _collect(self, stop: threading.Event) -> tuple[Segment | None, Sequence[Fault]]:
+        """A segment, or what went wrong in it; neither when there is no more to be collected."""
+        length, count, before = self._length, self._environments.count, self._context_rows
+        spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
+        observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
+        observations[:before] = self._context
+        observations[before] = self._observations
+        actions = np.empty((length, count, *spec.actions.shape), spec.actions.dtype)
         rewards = np.empty((length, count), np.float32)
         terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
         spans: list[PolicySpan] = []
-        episodes: list[Episode] = []
-        ages = np.minimum(self._ages, 255).astype(np.uint8)
+        episodes: tuple[Episode, ...] = ()
+        faults: tuple[Fault, ...] = ()
+        ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
         steps = 0
-        while steps < length:
-            policy = self._newest_policy(stop)
+        while steps < length and not faults:
+            policy = self._slot.peek() or self._first_policy(stop)
             if policy is None or stop.is_set():
                 break
-            actions[steps] = self._explore(policy(self._observations))
+            actions[steps] = explore(policy, self._seen)
             if policy is not self._policy or not spans:
                 self._note_policy(policy, steps, spans)
-            step = self._environments.step(actions[steps])
-            observations[steps] = self._observations
-            rewards[steps], valid[steps] = step.rewards, step.valid
-            terminated[steps], truncated[steps] = step.terminated, step.truncated
+            with watched:
+                step = environments.step(actions[steps])
+            self._seen = self._stack.push(step.observations, environments.lengths)
+            rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
+            valid[steps] = step.valid
             episodes += step.episodes
-            self._ages = np.where(step.valid, self._ages + 1, 0)
-            self._observations = step.observations
+            faults = step.faults
             steps += 1
-        if steps == 0:
-            return None
-        observations[steps] = self._observations
+            observations[before + steps] = step.observations
+        self._observations = observations[before + steps]
+        self._context = observations[steps : steps + before]
+        if steps == 0 or faults:
+            return None, faults
         self.environment_steps += int(np.count_nonzero(valid[:steps]))
         self._sequence += 1
-        return Segment(
+        segment = Segment(
             sequence=self._sequence,
-            observations=observations[: steps + 1],
+            observations=observations[: before + steps + 1],
             actions=actions[:steps],
             rewards=rewards[:steps],
             terminated=terminated[:steps],
@@ -98,11 +130,12 @@ class Rollout:
             valid=valid[:steps],
             spans=tuple(spans),
             ages=ages,
-            episodes=tuple(episodes),
+            episodes=episodes,
         )
+        return segment, ()
 
-    def _newest_policy(self, stop: threading.Event) -> OnnxPolicy | None:
-        policy = self._slot.peek()
+    def _first_policy(self, stop: threading.Event) -> OnnxPolicy | None:
+        policy = None
         while policy is None and not stop.is_set():
             policy = self._slot.wait(lambda _: True, _WAIT_FOR_POLICY_S)
         return policy
@@ -112,3 +145,8 @@ class Rollout:
             self._slot.activated(policy.descriptor)
             self._policy = policy
         spans.append(PolicySpan(step, policy.descriptor.version, policy.descriptor.effective_scheme))
+
+    def _count(self, faults: Sequence[Fault]) -> None:
+        self._counts.dropped_segments.add()
+        for fault in faults:
+            (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()

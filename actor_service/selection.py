@@ -54,7 +54,7 @@ def select(
     changes the policy less. What the fidelity gate refused, what came out as fp32 all the same and what cannot be
     loaded here is dropped.
 
-    actions: how many discrete actions there are; 0 for continuous ones.
+    observations, actions: as OnnxPolicy has them.
     timer: in the place of actorq.timing.time_calls, which takes 0.2 s at most for policies that are not huge.
 
     Raises InvalidInputError when nothing is left to choose from.

@@ -4,11 +4,12 @@ Each field's description is its help text. The resolved tree is written to `conf
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from actorq.settings import Settings
+from actorq.presets import with_preset
+from actorq.settings import DefaultText, Settings
 from actorq.status import Exploration
 from actorq.transport.options import MAX_SEGMENT_BYTES
 
@@ -17,8 +18,10 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-# Those that come with the learner; others are given as MODULE:CLASS.
-ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+# Those that come with the learner, and the actions that they take; others are given as MODULE:CLASS.
+ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac": "continuous"}
+# The group in which an installed package declares an algorithm: `name = "module:Class"`.
+ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 # Those of actorq.policy.SCHEMES; a test holds them together.
 SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
 
@@ -65,6 +68,14 @@ class D4PGConfig(Settings):
     atoms: Annotated[int, Field(ge=2)] = Field(51, description="values that the distribution of returns is over")
     value_min: float = Field(-150.0, description="lowest of them")
     value_max: float = Field(150.0, description="highest of them")
+
+    @model_validator(mode="after")
+    def _values_ascend(self) -> "D4PGConfig":
+        if self.value_min >= self.value_max:
+            raise ValueError(
+                f"d4pg.value_min must be below d4pg.value_max ({self.value_max:g}), got {self.value_min:g}"
+            )
+        return self
 
 
 class TD3Config(Settings):
@@ -116,6 +127,9 @@ class ReplayConfig(Settings):
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
     importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
+    clip_rewards: PositiveFloat | None = Field(
+        None, description="rewards are learned from as if within this of 0, and stored as they were; not when none"
+    )
 
 
 class RateLimiterConfig(Settings):
@@ -167,6 +181,9 @@ class ActorConfig(Settings):
     )
     queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
+    environment_timeout_s: PositiveFloat = Field(
+        60.0, description="seconds that a step of the environments may take; then the actor ends, to be restarted"
+    )
 
 
 class GateConfig(Settings):
@@ -209,11 +226,24 @@ class LearnerConfig(Settings):
     """Resources of the learner."""
 
     torch_threads: PositiveInt = Field(1, description="threads of a torch operation")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto", description="where networks are trained: cpu, cuda, cuda:N, or auto for a GPU if there is one"
+    )
+    compile: bool = Field(False, description="compile updates with torch.compile, which takes a minute at the start")
     quantization_aware_after: Fraction | None = Field(
         None,
         description="share of the environment steps from which the policy is trained as actors run it, with fake "
         "quantization; never when none",
     )
+
+    @model_validator(mode="after")
+    def _compiled_layers_stay(self) -> "LearnerConfig":
+        if self.compile and self.quantization_aware_after is not None:
+            raise ValueError(
+                "learner.compile and learner.quantization_aware_after exclude each other: quantization-aware training "
+                "replaces layers, which a compiled update would not see"
+            )
+        return self
 
 
 class EnergyConfig(Settings):
@@ -246,8 +276,15 @@ class RunConfig(Settings):
     """A whole run."""
 
     environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
-    algorithm: Annotated[str, Field(min_length=1)] = Field(
-        "dqn", description="learning algorithm: dqn, d4pg, td3, sac, or MODULE:CLASS of one's own"
+    environment_backend: Literal["python", "envpool"] = Field(
+        "python", description="who steps the environments: their own library, or EnvPool's version of them"
+    )
+    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family")] = Field(
+        "dqn",
+        description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
+    )
+    network: str | None = Field(
+        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
@@ -279,12 +316,10 @@ class RunConfig(Settings):
     energy: EnergyConfig = EnergyConfig()
     transport: TransportConfig = TransportConfig()
 
-    @field_validator("algorithm")
+    @model_validator(mode="before")
     @classmethod
-    def _algorithm_exists(cls, name: str) -> str:
-        if name not in ALGORITHMS and ":" not in name:
-            raise ValueError(f"expected one of {', '.join(ALGORITHMS)}, or MODULE:CLASS, got {name!r}")
-        return name
+    def _over_its_preset(cls, given: Any) -> Any:
+        return with_preset(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "RunConfig":

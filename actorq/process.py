@@ -59,6 +59,7 @@ PROCESS_SETTINGS = (
     "node",
     "quantizer",
     "read_only",
+    "record",
     "resume",
     "role",
     "run_directory",

@@ -12,6 +12,7 @@ import numpy as np
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
+from actorq.policy import OBSERVATIONS_INPUT
 from actorq.status import Receipt
 from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import CLIENT_OPTIONS
@@ -71,7 +72,7 @@ class Source:
 
     def publish(self) -> Receipt:
         """Publish the next version."""
-        calibration = self._rng.standard_normal(self._shape, np.float32)
+        calibration = {OBSERVATIONS_INPUT: self._rng.standard_normal(self._shape, np.float32)}
         parameters = snapshot_parameters(self._policy)
         self._publisher.offer(Snapshot(self._publisher.version, parameters, calibration, time.time()))
         return self._receipts.get(timeout=_PATIENCE_S)

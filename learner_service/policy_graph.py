@@ -1,8 +1,10 @@
 """Exports a policy module once as an ONNX graph without weights, and snapshots its weights for each version."""
 
 import contextlib
+import copy
 import io
 import logging
+import math
 import warnings
 from typing import Any
 
@@ -12,21 +14,46 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.policy import PolicyGraph
-from actorq.trajectory import EnvironmentSpec
+from actorq.policy import NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
+from actorq.trajectory import ArraySpec, EnvironmentSpec
 
-_INPUT = "observations"
 _OPSET = 21
 
 
-def export_policy_graph(policy: nn.Module, spec: EnvironmentSpec) -> PolicyGraph:
-    """Trace `policy` and return its graph with every parameter as a graph input of the parameter's own name.
+def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
+    """What a policy is given, by name and in order; a stochastic one takes noise for each component of an action."""
+    inputs = {OBSERVATIONS_INPUT: spec.policy_observations}
+    if stochastic:
+        inputs[NOISE_INPUT] = ArraySpec((math.prod(spec.actions.shape),), "float32")
+    return inputs
+
+
+def calibration_batch(
+    observations: NDArray[Any], spec: EnvironmentSpec, stochastic: bool, seed: int
+) -> dict[str, NDArray[Any]]:
+    """For each data input a batch, [B, ...]: copies of these observations, and noise as actors draw it.
+
+    observations: [B, *policy_observation]; where there is none, a single one of zeros is taken.
+    """
+    observed = spec.policy_observations
+    rows = np.array(observations) if len(observations) else np.zeros((1, *observed.shape), observed.dtype)
+    batch: dict[str, NDArray[Any]] = {OBSERVATIONS_INPUT: rows}
+    if stochastic:
+        shape = data_inputs(spec, stochastic)[NOISE_INPUT].shape
+        batch[NOISE_INPUT] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
+    return batch
+
+
+def export_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False) -> PolicyGraph:
+    """Trace `policy` and return its graph with every parameter and buffer as a graph input of its own name.
+
+    stochastic: the policy takes noise as its second input.
 
     Raises RuntimeError when a parameter does not appear in the graph under its name, that is, when the exporter
     folded it into a constant that later versions could not replace.
     """
-    example = torch.zeros((2, *spec.observations.shape), dtype=getattr(torch, spec.observations.dtype))
-    model = _export(policy, example, "q_values" if spec.discrete_actions else "actions")
+    inputs = data_inputs(spec, stochastic)
+    model = _export(policy, inputs, "q_values" if spec.discrete_actions else "actions")
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -42,7 +69,7 @@ def export_policy_graph(policy: nn.Module, spec: EnvironmentSpec) -> PolicyGraph
     onnx.checker.check_model(model, full_check=True)
     return PolicyGraph(
         model=model.SerializeToString(deterministic=True),
-        inputs=(_INPUT,),
+        inputs=tuple(inputs),
         discrete_actions=bool(spec.discrete_actions),
         action_spans=_action_spans(spec),
     )
@@ -64,27 +91,36 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     return tuple((high - low).ravel().tolist())
 
 
-def _export(policy: nn.Module, example: torch.Tensor, output: str) -> onnx.ModelProto:
-    policy.eval()
-    try:
-        # The exporter prints its progress and warns about packages that nothing here uses.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-            program = torch.onnx.export(
-                policy,
-                (example,),
-                input_names=[_INPUT],
-                output_names=[output],
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                opset_version=_OPSET,
-                dynamo=True,
-                verbose=False,
-            )
-    finally:
-        policy.train()
+def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onnx.ModelProto:
+    # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
+    policy = copy.deepcopy(policy).to("cpu").eval()
+    _make_distinct(policy)
+    examples = tuple(torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for each in inputs.values())
+    batch = torch.export.Dim("batch")
+    # The exporter prints its progress and warns about packages that nothing here uses.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            policy,
+            examples,
+            input_names=list(inputs),
+            output_names=[output],
+            dynamic_shapes=tuple({0: batch} for _ in inputs),
+            opset_version=_OPSET,
+            dynamo=True,
+            verbose=False,
+        )
     assert program is not None
     return program.model_proto
+
+
+def _make_distinct(policy: nn.Module) -> None:
+    """Give every parameter and buffer values of its own: the exporter makes one of equal ones, such as biases of 0."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in policy.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.5, generator=generator)
 
 
 def _strip(model: onnx.ModelProto) -> None:

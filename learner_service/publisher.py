@@ -35,11 +35,14 @@ _IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The policy's parameters at one moment, and recent observations; `at` is unix seconds."""
+    """The policy's parameters at one moment; `at` is unix seconds.
+
+    calibration: for each data input of the graph a batch of what it is given, as many rows each.
+    """
 
     learner_step: int
     parameters: dict[str, NDArray[Any]]
-    calibration: NDArray[Any]
+    calibration: dict[str, NDArray[Any]]
     at: float
 
 
@@ -275,6 +278,7 @@ def _checkpoint_requests(
             snapshot_at=wire.timestamp_to_proto(snapshot.at),
         )
     )
-    tensors = {**snapshot.parameters, CALIBRATION_PREFIX + graph.inputs[0]: snapshot.calibration}
+    calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
+    tensors = {**snapshot.parameters, **calibration}
     for part in split_blob(safetensors.numpy.save(tensors), version):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)

@@ -245,11 +245,9 @@ class Run:
         self.emission.add((receipt.emit_seconds,))
         self.resources.note(receipt.process)
 
-    def pause(self) -> int:
-        """Stop updating; returns the updates so far."""
-        training = self._require_training()
-        training.trainer.pause()
-        return training.trainer.updates
+    async def pause(self) -> int:
+        """Stop updating; returns the updates so far, after which there is none until `resume`."""
+        return await asyncio.to_thread(self._require_training().trainer.pause)
 
     def resume(self) -> int:
         """Go on updating; returns the updates so far."""

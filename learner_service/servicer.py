@@ -103,7 +103,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.PauseTrainingRequest, context: Any
     ) -> learner_pb2.PauseTrainingResponse:
         """Stop updating."""
-        return learner_pb2.PauseTrainingResponse(updates=self._run.pause())
+        return learner_pb2.PauseTrainingResponse(updates=await self._run.pause())
 
     async def ResumeTraining(
         self, request: learner_pb2.ResumeTrainingRequest, context: Any

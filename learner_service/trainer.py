@@ -1,4 +1,10 @@
-"""The training loop: wait for data, sample, update, publish, save. One thread owns the algorithm."""
+"""The training loop: wait for data, sample, update, publish, save. One thread owns the algorithm.
+
+While it updates on one batch, the next is drawn on another thread; a batch of samples is several updates' minibatches.
+So the rows of an update were chosen by priorities that are one batch old, at most 16 updates' worth: less than what
+passes between an actor's step and its segment's arrival. Before a checkpoint what was drawn ahead is dropped, so that
+the learner that wrote it and one that restores it go on with the same draws.
+"""
 
 import logging
 import threading
@@ -8,16 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from actorq.config import RunConfig
 from actorq.errors import ConflictError
+from actorq.policy import OBSERVATIONS_INPUT
 from learner_service.algorithms import Algorithm
-from learner_service.policy_graph import snapshot_parameters
+from learner_service.device import batches_for
+from learner_service.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.publisher import Publisher, Snapshot
 from learner_service.quantization_aware import QuantizationAware
-from learner_service.replay import ReplayBuffer
+from learner_service.replay import Drawn, Prefetcher, ReplayBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +48,7 @@ class Trainer:
     """Runs in its own thread from `start` to `stop`; the control methods may be called from any thread.
 
     quantization_aware: decides which updates run the policy as its actors run it.
+    device: where the algorithm computes; batches for a GPU are in pinned memory.
     save: writes a checkpoint of the state after so many updates and returns its folder; called on the trainer's thread.
     """
 
@@ -51,6 +60,7 @@ class Trainer:
         publisher: Publisher,
         quantization_aware: QuantizationAware,
         save: Callable[[int], Path],
+        device: torch.device,
         updates: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,23 +77,41 @@ class Trainer:
         self._saved_path: Path | None = None
         self._recent: NDArray[Any] | None = None
         self._fault: BaseException | None = None
+        self._idle = True
         self._ended = False
         self.updates = updates
         self.loss = 0.0
+        self._prefetcher = Prefetcher(
+            replay, _UPDATES_PER_SAMPLE * algorithm.batch_size, batches_for(device, replay.spec)
+        )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+
+    @property
+    def batch_nbytes(self) -> int:
+        """Bytes of the batches that are updated on and drawn ahead."""
+        return self._prefetcher.nbytes
 
     def start(self) -> None:
         """Publish the current policy, so that actors can act, and begin to train."""
         self.publish()
         self._thread.start()
 
-    def pause(self) -> None:
-        """Stop updating after the current updates."""
-        self._request(paused=True)
+    def pause(self) -> int:
+        """Stop updating and wait until the current updates are done; returns how many there have been.
+
+        There are no others until `resume`, for which this does not wait if it comes first.
+        """
+        with self._changed:
+            self._requests.paused = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._idle or self._ended or not self._requests.paused)
+            return self.updates
 
     def resume(self) -> None:
         """Go on updating."""
-        self._request(paused=False)
+        with self._changed:
+            self._requests.paused = False
+            self._changed.notify_all()
 
     def save(self) -> Path:
         """Write a checkpoint between two updates and return its folder."""
@@ -98,9 +126,12 @@ class Trainer:
 
     def stop(self) -> None:
         """End the loop after the current updates and wait for it; the caller saves and publishes last."""
-        self._request(stop=True)
+        with self._changed:
+            self._requests.stop = True
+            self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
+        self._prefetcher.close()
 
     @property
     def paused(self) -> bool:
@@ -114,8 +145,9 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the current policy as the newest version; returns its number."""
-        calibration = self._calibration()
-        self._quantization_aware.published(calibration)
+        spec, stochastic = self._replay.spec, self._algorithm.stochastic
+        calibration = calibration_batch(self._observed(), spec, stochastic, seed=self.updates)
+        self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
         return self._publisher.offer(
             Snapshot(
                 learner_step=self.updates,
@@ -125,21 +157,17 @@ class Trainer:
             )
         )
 
-    def _calibration(self) -> NDArray[Any]:
-        """Observations to calibrate on: of the last updates, else the newest stored, else a single one of zeros."""
-        size, spec = self._config.publication.calibration_size, self._replay.spec.observations
-        recent = self._replay.newest_observations(size) if self._recent is None else self._recent[:size]
-        return np.ascontiguousarray(recent) if len(recent) else np.zeros((1, *spec.shape), spec.dtype)
+    def _observed(self) -> NDArray[Any]:
+        """Observations to calibrate on: of the last updates, else the newest stored."""
+        size = self._config.publication.calibration_size
+        return self._replay.newest_observations(size) if self._recent is None else self._recent[:size]
 
     def _run(self) -> None:
         try:
             while not self._requests.stop:
                 self._save_if_asked_or_due()
-                if self._requests.paused:
-                    with self._changed:
-                        self._changed.wait_for(self._has_work, _WAIT_S)
-                elif self._replay.limiter.await_sample(_UPDATES_PER_SAMPLE * self._algorithm.batch_size, _WAIT_S):
-                    self._train()
+                if self._may_train() and (drawn := self._prefetcher.take(_WAIT_S)) is not None:
+                    self._train(drawn)
         except BaseException as error:
             _log.exception("training has failed")
             self._fault = error
@@ -151,31 +179,46 @@ class Trainer:
     def _has_work(self) -> bool:
         return not self._requests.paused or self._requests.stop or self._requests.save
 
-    def _train(self) -> None:
-        batch, sampled = self._replay.sample(_UPDATES_PER_SAMPLE, self._algorithm.batch_size)
+    def _may_train(self) -> bool:
+        """Whether updates may follow; if not, that is said to those who wait for it, and changes are waited for."""
+        with self._changed:
+            self._idle = self._requests.paused
+            if self._idle:
+                self._changed.notify_all()
+                self._changed.wait_for(self._has_work, _WAIT_S)
+            return not self._idle
+
+    def _train(self, drawn: Drawn) -> None:
+        if self.updates == 0:
+            self._normalize()
         with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
-            losses = self._algorithm.update(batch, sampled.weights)
-        self._replay.update_priorities(sampled, losses.priorities)
-        self._recent = batch.observations
+            losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
+        self._prefetcher.update_priorities(drawn, losses.priorities)
+        self._recent = drawn.batch.observations
         before, self.updates = self.updates, self.updates + _UPDATES_PER_SAMPLE
         self.loss += 0.05 * (losses.loss - self.loss)
         period = self._config.publication.period_updates
         if self.updates // period > before // period:
+            self._normalize()
             self.publish()
+
+    def _normalize(self) -> None:
+        """Take over the mean and deviation of all observations so far.
+
+        Only together with updates, never because a run was resumed: its normalizer comes back with its networks.
+        """
+        moments = self._replay.observation_moments()
+        if moments is not None:
+            self._algorithm.normalize(*moments)
 
     def _save_if_asked_or_due(self) -> None:
         due = self._clock() - self._saved_at >= self._config.checkpoint.period_s
         if not (due or self._requests.save):
             return
+        self._prefetcher.discard()
         path = self._save(self.updates)
         self._saved_at = self._clock()
         with self._changed:
             self._requests.save = False
             self._saved_path = path
-            self._changed.notify_all()
-
-    def _request(self, paused: bool | None = None, stop: bool = False) -> None:
-        with self._changed:
-            self._requests.paused = self._requests.paused if paused is None else paused
-            self._requests.stop = self._requests.stop or stop
             self._changed.notify_all()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
@@ -18,18 +19,22 @@ from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.checkpoint import LearnerState
+from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
+    ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
     ReplayStore,
+    Returns,
     UniformSampler,
 )
+from learner_service.replay.columns import segment_rows
 from learner_service.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -93,24 +98,32 @@ def build_training(
     replay or checkpoint do not fit; then nothing stays open.
     """
     _check_segment_size(config, spec)
-    algorithm = make_algorithm(config, spec)
+    device = choose_device(config.learner.device)
+    algorithm = make_algorithm(config, spec, device)
     rng = np.random.default_rng(config.seed)
     try:
         replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
-    _log.info("replay: %d rows, %.1f MB on disk", replay.capacity, replay.nbytes / 1e6)
     try:
-        return _assemble(config, spec, algorithm, replay, rng, run_id, client, state, save, on_receipt)
+        training, graph = _assemble(
+            config, spec, algorithm, device, replay, rng, run_id, client, state, save, on_receipt
+        )
     except BaseException:
         replay.close()
         raise
+    _log.info(
+        "replay: %d rows, %.1f MB on disk; batches: %.1f MB, for %s",
+        *(replay.capacity, replay.nbytes / 1e6, training.trainer.batch_nbytes / 1e6, device),
+    )
+    return training, graph
 
 
 def _assemble(
     config: RunConfig,
     spec: EnvironmentSpec,
     algorithm: Algorithm,
+    device: torch.device,
     replay: ReplayBuffer,
     rng: np.random.Generator,
     run_id: str,
@@ -125,14 +138,15 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    graph = export_policy_graph(algorithm.policy, spec)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
     # Checkpoints of before there was such a thing do not have it.
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
-    trainer = Trainer(config, algorithm, replay, publisher, aware, save, updates=state.updates if state else 0)
+    updates = state.updates if state else 0
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates)
     return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
 
@@ -149,7 +163,9 @@ def _open_replay(
     limiter = RateLimiter(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
-    return ReplayBuffer(store, sampler, limiter, algorithm.n_step, algorithm.discount)
+    returns = Returns(algorithm.n_step, algorithm.discount, replay.clip_rewards)
+    moments = ObservationMoments(spec.observations.shape) if config.normalize_observations else None
+    return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 
 def _restore(
@@ -157,21 +173,28 @@ def _restore(
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
-    except (KeyError, RuntimeError) as error:
+        replay.load_state_dict(state.values["limiter"])
+    except (KeyError, RuntimeError, ValueError) as error:
         raise UserError(
             f"the checkpoint does not fit the configured networks: {' '.join(str(error).split())}; resume with the "
             "settings in the run's config.yaml"
         ) from None
-    replay.load_state_dict(state.values["limiter"])
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])
 
 
 def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:
-    smallest = 2 * config.environments_per_actor * (spec.observations.nbytes + spec.actions.nbytes + 16)
+    environments = config.environments_per_actor
+    smallest = environments * ((spec.frame_stack + 1) * spec.observations.nbytes + 2 * (spec.actions.nbytes + 16))
     limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
     if smallest > limit:
         raise UserError(
-            f"a segment of one step needs {smallest} bytes with {config.environments_per_actor} environments per "
-            f"actor, but actor.max_segment_bytes is {limit}; use fewer environments per actor"
+            f"a segment of one step needs {smallest} bytes with {environments} environments per actor, but "
+            f"actor.max_segment_bytes is {limit}; use fewer environments per actor"
+        )
+    rows = segment_rows(config.actor.segment_length, environments, spec.frame_stack)
+    if 2 * rows > config.replay.capacity:
+        raise UserError(
+            f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
+            f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
         )

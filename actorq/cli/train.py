@@ -1,5 +1,6 @@
 """`actorq train`: a whole run on this machine."""
 
+import json
 import logging
 import os
 import subprocess
@@ -7,19 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from actorq import settings
 from actorq.cli.display import open_display
 from actorq.cli.report import print_result
-from actorq.config import CERTIFICATES_HELP, RunConfig
+from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq.local.child import child_environment
 from actorq.local.launcher import run_locally
 from actorq.local.services import Kind, module_command
+from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, descriptions, family_of
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
@@ -27,13 +30,19 @@ from actorq.transport.options import MEMBERS, Certificates
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
-Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. Each setting is also ACTORQ_SETTING in the
+Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. What is not given comes from a preset for algorithm and
+environment (at the end of this help), else from the defaults; config.yaml in the run's folder has the outcome.
+Each setting is also ACTORQ_SETTING in the
 environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32}; process: {resume: true}).
 Exit codes: 0 the target was reached, 3 the budget ended first, 4 somebody stopped the run (StopRun, or SIGTERM to its
 learner), 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
 
 # What the networks, the replay's files and the checkpoints of a run are made for.
-_FIXED = ("environment", "algorithm", "dqn.hidden_sizes", "dqn.dueling", "replay.capacity")
+_FIXED = (
+    *("environment", "environment_backend", "algorithm", "network", "normalize_observations", "replay.capacity"),
+    *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
+    *("td3.hidden_sizes", "sac.hidden_sizes"),
+)
 
 
 class TrainSettings(Settings):
@@ -60,7 +69,6 @@ class _Request:
 def run(arguments: Sequence[str]) -> int:
     """Train until the run is over; returns the exit code."""
     request = _resolve(arguments)
-    _check_environment_id(request.config.environment)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
         run.create(request.config)
@@ -80,21 +88,30 @@ def run(arguments: Sequence[str]) -> int:
 
 def _resolve(arguments: Sequence[str]) -> _Request:
     models = (TrainSettings, RunConfig)
-    sources = Sources.read(models, argument_parser("actorq train", _DESCRIPTION, models).parse_args(arguments))
+    parser = argument_parser("actorq train", _DESCRIPTION, models)
+    for name, text in descriptions():
+        parser.section(f"preset: {name}", text)
+    sources = Sources.read(models, parser.parse_args(arguments))
     train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
         raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
     earlier = run.config_tree() if run and train.resume else {}
     config = sources.resolve(RunConfig, earlier)
-    if train.certificates:
-        config = config.with_certificates(train.certificates)
     if run and train.resume:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
     for member in MEMBERS:
-        Certificates.of(config.transport.certificates, member)
+        Certificates.of(train.certificates or config.transport.certificates, member)
+    _check_algorithm(config.algorithm)
+    is_continuous = not _described(config)["discrete_actions"]
+    if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
+        # Below all that was given: it counts only where nobody named an algorithm.
+        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
+    _check_actions(config, "continuous" if is_continuous else "discrete")
+    if train.certificates:
+        config = config.with_certificates(train.certificates)
     return _Request(config, run, train.resume)
 
 
@@ -109,9 +126,27 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
             )
 
 
-def _check_environment_id(environment: str) -> None:
-    """Raise UserError when actors cannot make the environment, before anything is written or started."""
-    command = module_command(Kind.ACTOR, "--describe", "--environment", environment)
+def _check_algorithm(name: str) -> None:
+    """Raise UserError for a name that no algorithm has; classes are looked into by the learner, which has torch."""
+    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
+    if name not in names and ":" not in name:
+        raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
+
+
+def _check_actions(config: RunConfig, actions: str) -> None:
+    """Raise UserError when one of our algorithms does not take the environment's actions."""
+    needed = ALGORITHMS.get(config.algorithm, actions)
+    if needed != actions:
+        raise UserError(
+            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
+            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
+        )
+
+
+def _described(config: RunConfig) -> dict[str, Any]:
+    """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
+    environment, backend = config.environment, config.environment_backend
+    command = module_command(Kind.ACTOR, "--describe", "--environment", environment, "--environment-backend", backend)
     result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -121,7 +156,8 @@ def _check_environment_id(environment: str) -> None:
         env=child_environment(os.environ),
     )
     if result.returncode == 0:
-        return
+        description: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+        return description
     lines = result.stderr.strip().splitlines()
     mistakes = [line for line in lines if line.startswith("error: ")]
     if result.returncode == EXIT_USER_ERROR and mistakes:

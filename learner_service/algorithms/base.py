@@ -1,13 +1,19 @@
-"""What the trainer asks of an algorithm."""
+"""What the trainer asks of an algorithm, and the batches that it trains on."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actorq.config import RunConfig
+from actorq.trajectory import EnvironmentSpec
 from learner_service.replay import NStepBatch
+
+ActionSpace = Literal["discrete", "continuous"]
 
 
 @dataclass(frozen=True)
@@ -23,26 +29,91 @@ class Losses:
 
 
 class Algorithm(Protocol):
-    """Trains on batches of n-step transitions. Not thread-safe: one trainer owns it."""
+    """Trains on batches of n-step transitions. Not thread-safe: one trainer owns it.
+
+    The registry calls the class with the run's configuration, what is known of the environment, and the device that
+    networks and optimizers live on. The seed is `config.seed`; `config.learner.compile` asks for torch.compile;
+    `config.normalize_observations` for networks with a Normalizer.
+
+    action_spaces: what it can act in; continuous spaces are bounded boxes.
+    stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
+        deterministically when that is left out.
+    """
 
     name: str
+    action_spaces: ClassVar[tuple[ActionSpace, ...]]
+    stochastic: bool
     batch_size: int
     n_step: int
     discount: float
 
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
+
     @property
     def policy(self) -> nn.Module:
-        """Maps observations to what actors act on; its parameters are what is published."""
+        """Maps observations [B, *policy_observations] to what actors act on; its state_dict is what is published.
+
+        That is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
+        """
         ...
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         ...
 
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Normalize observations with these from now on, [*observation] each; nothing where that is not asked for."""
+        ...
+
     def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs, by name: networks, optimizers, counters."""
+        """Everything that a resumed run needs, by name: networks, optimizers, counters, normalizer, generators."""
         ...
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         ...
+
+
+class Minibatch(NamedTuple):
+    """B rows of an NStepBatch on a device, with their importance weights float32[B]; dtypes are the batch's."""
+
+    observations: Tensor
+    actions: Tensor
+    returns: Tensor
+    bootstrap_discounts: Tensor
+    bootstrap_observations: Tensor
+    weights: Tensor
+
+
+def minibatches(
+    batch: NStepBatch, weights: NDArray[np.float32], size: int, device: torch.device
+) -> Iterator[Minibatch]:
+    """Cut a batch into minibatches of `size` rows on `device`.
+
+    One asynchronous copy per column carries all of them; on the CPU they are views of the batch. Raises ValueError
+    unless the rows are a multiple of `size`.
+    """
+    if len(weights) % size:
+        raise ValueError(f"expected a multiple of {size} rows, got {len(weights)}")
+    columns = (
+        torch.from_numpy(column).to(device, non_blocking=True)
+        for column in (
+            *(batch.observations, batch.actions, batch.returns),
+            *(batch.bootstrap_discounts, batch.bootstrap_observations, weights),
+        )
+    )
+    return map(Minibatch._make, zip(*(torch.split(column, size) for column in columns), strict=True))
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors under longer names, to be part of a state."""
+    return {f"{prefix}{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, state: Mapping[str, Tensor], device: torch.device | None = None) -> dict[str, Tensor]:
+    """What `prefixed` put into a state, copied to `device` if given; empty when there is nothing of that name."""
+    return {
+        name.removeprefix(prefix): tensor.to(device or tensor.device, copy=True)
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

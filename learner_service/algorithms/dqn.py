@@ -11,16 +11,19 @@ m is n, or less where the episode or the segment ended; the bootstrap term is ab
 is the transition's new priority. theta^- is a copy of theta from every `target_update_period` updates.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actorq.config import DQNConfig
+from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
-from learner_service.algorithms.base import Losses
-from learner_service.networks import QNetwork
+from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
+from learner_service.networks import Normalizer, QNetwork
+from learner_service.networks.observations import feature_layers
 from learner_service.parameters import FlatParameters
 from learner_service.replay import NStepBatch
 
@@ -29,59 +32,47 @@ class DQN:
     """Double, dueling, n-step DQN with a hard target network; see the module's docstring for the update."""
 
     name = "dqn"
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete",)
+    stochastic = False
 
-    def __init__(self, config: DQNConfig, spec: EnvironmentSpec, seed: int) -> None:
-        self.batch_size, self.n_step, self.discount = config.batch_size, config.n_step, config.discount
-        self._config = config
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.policy = QNetwork(spec, config.hidden_sizes, config.dueling)
-            self._target = QNetwork(spec, config.hidden_sizes, config.dueling)
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        self._config = config.dqn
+        self._device = device
+        self.batch_size, self.n_step, self.discount = config.dqn.batch_size, config.dqn.n_step, config.dqn.discount
+        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(config.seed)
+            self.policy, self._target = (self._network(config, spec).to(device) for _ in range(2))
         self._target.requires_grad_(False)
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
         self._target_parameters.copy_from(self._online_parameters)
-        self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.learning_rate, fused=True)
+        self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.dqn.learning_rate, fused=True)
+        self._loss_of = torch.compile(self._loss) if config.learner.compile else self._loss
         self._updates = 0
+
+    def _network(self, config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
+        layers = feature_layers(config, spec)
+        return QNetwork(spec, config.dqn.hidden_sizes, config.dqn.dueling, self._normalizer, layers)
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        columns = (
-            torch.from_numpy(batch.observations),
-            torch.from_numpy(batch.actions).to(torch.int64),
-            torch.from_numpy(batch.returns),
-            torch.from_numpy(batch.bootstrap_discounts),
-            torch.from_numpy(batch.bootstrap_observations),
-            torch.from_numpy(weights),
-        )
         losses, errors = [], []
-        for minibatch in zip(*(torch.split(column, self.batch_size) for column in columns), strict=True):
-            loss, error = self._step(*minibatch)
+        for minibatch in minibatches(batch, weights, self.batch_size, self._device):
+            loss, error = self._step(minibatch)
             losses.append(loss)
             errors.append(error)
         return Losses(
             loss=float(torch.stack(losses).mean()),
-            priorities=torch.cat(errors).abs_().numpy(),
+            priorities=torch.cat(errors).abs_().cpu().numpy(),
         )
 
-    def _step(
-        self,
-        observations: Tensor,
-        actions: Tensor,
-        returns: Tensor,
-        bootstrap_discounts: Tensor,
-        bootstrap_observations: Tensor,
-        weights: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            target_values = self._target(bootstrap_observations)
-            selector = self.policy(bootstrap_observations) if self._config.double else target_values
-            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
-            targets = returns + bootstrap_discounts * bootstrap
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Normalize observations with these from now on, if the run asks for it and they are not frames."""
+        if self._normalizer is not None:
+            self._normalizer.set(mean, std)
 
-        values = self.policy(observations).gather(1, actions.unsqueeze(1)).squeeze(1)
-        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
-        loss = (weights * errors).mean()
-
+    def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        loss, errors = self._loss_of(batch)
         self._online_parameters.zero_gradient()
         torch.autograd.backward(loss)
         self._online_parameters.clip_gradient(self._config.max_gradient_norm)
@@ -90,7 +81,19 @@ class DQN:
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._target_parameters.copy_from(self._online_parameters)
-        return loss.detach(), (targets - values).detach()
+        return loss.detach(), errors
+
+    def _loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """The loss, and the TD errors delta, float32[B], without gradient."""
+        with torch.no_grad():
+            target_values = self._target(batch.bootstrap_observations)
+            selector = self.policy(batch.bootstrap_observations) if self._config.double else target_values
+            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
+            targets = batch.returns + batch.bootstrap_discounts * bootstrap
+
+        values = self.policy(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
+        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
+        return (batch.weights * errors).mean(), (targets - values).detach()
 
     def _set_learning_rate(self) -> None:
         start, end = self._config.learning_rate, self._config.learning_rate_end
@@ -106,7 +109,8 @@ class DQN:
             "online": self._online_parameters.vector.clone(),
             "target": self._target_parameters.vector.clone(),
             "updates": torch.tensor(self._updates),
-            **{f"adam.{name}": value.clone() for name, value in moments.items()},
+            **({} if self._normalizer is None else prefixed("normalizer.", self._normalizer.state_dict())),
+            **prefixed("adam.", moments),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -114,8 +118,8 @@ class DQN:
         self._online_parameters.vector.copy_(state["online"])
         self._target_parameters.vector.copy_(state["target"])
         self._updates = int(state["updates"])
-        moments = {
-            name.removeprefix("adam."): value.clone() for name, value in state.items() if name.startswith("adam.")
-        }
-        if moments:
+        if self._normalizer is not None:
+            self._normalizer.load_state_dict(without_prefix("normalizer.", state))
+        self._optimizer.state.clear()
+        if moments := without_prefix("adam.", state, self._device):
             self._optimizer.state[self._online_parameters.vector] = moments

@@ -1,17 +1,67 @@
-"""Algorithms by name."""
+"""Algorithms by name: ours, those that installed packages declare as entry points, and MODULE:CLASS."""
 
-from actorq.config import RunConfig
+from importlib.metadata import entry_points
+from typing import cast
+
+import torch
+
+from actorq.config import ALGORITHM_ENTRY_POINTS, RunConfig
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import Algorithm
-from learner_service.algorithms.dqn import DQN
+from learner_service.dotted import load
+
+# As paths, so that a run imports only the algorithm that it trains with.
+_OURS = {
+    "dqn": "learner_service.algorithms.dqn:DQN",
+    "d4pg": "learner_service.algorithms.d4pg:D4PG",
+    "td3": "learner_service.algorithms.td3:TD3",
+    "sac": "learner_service.algorithms.sac:SAC",
+}
+_FOR = {"discrete": "dqn", "continuous": "d4pg, td3, sac"}
+_REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 
 
-def make_algorithm(config: RunConfig, spec: EnvironmentSpec) -> Algorithm:
-    """Build the run's algorithm for an environment; raises UserError when they do not fit."""
-    if not spec.discrete_actions:
+def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
+    """Build the run's algorithm for an environment, on the CPU unless told otherwise.
+
+    Raises UserError when it cannot be imported, is no algorithm, or does not fit the environment.
+    """
+    algorithm = algorithm_class(config.algorithm)
+    _check_actions(config.algorithm, algorithm, spec)
+    return algorithm(config, spec, device or torch.device("cpu"))
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of an algorithm; raises UserError when there is none of that name, or it is no algorithm."""
+    installed = {point.name: point.value for point in entry_points(group=ALGORITHM_ENTRY_POINTS)}
+    path = name if ":" in name else _OURS.get(name) or installed.get(name)
+    if path is None:
         raise UserError(
-            f"algorithm dqn needs discrete actions, but {spec.environment_id} has continuous ones of shape "
-            f"{list(spec.actions.shape)}; choose another environment"
+            f"algorithm {name!r} does not exist; there are {', '.join((*_OURS, *sorted(installed)))}, or MODULE:CLASS "
+            "of one's own"
         )
-    return DQN(config.dqn, spec, seed=config.seed)
+    found = load(path, f"algorithm {name}")
+    missing = [attribute for attribute in _REQUIRED if not hasattr(found, attribute)]
+    if not isinstance(found, type) or missing:
+        raise UserError(
+            f"algorithm {name}: {path} is no algorithm: "
+            + (f"it lacks {', '.join(missing)}" if isinstance(found, type) else "it is not a class")
+            + "; learner_service.algorithms.base.Algorithm says what one has"
+        )
+    return cast(type[Algorithm], found)
+
+
+def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
+    given = "discrete" if spec.discrete_actions else "continuous"
+    if given not in algorithm.action_spaces:
+        have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
+        raise UserError(
+            f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
+            f"{have} of shape {list(spec.actions.shape)}; for {given} actions there are: {_FOR[given]}"
+        )
+    if not spec.discrete_actions and not spec.actions.bounded:
+        raise UserError(
+            f"{spec.environment_id} has actions without finite bounds; supported are discrete actions, and continuous "
+            "ones with a lowest and a highest value for each component"
+        )

@@ -1,13 +1,16 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, as the trainer and the intake use them."""
 
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec, Segment
-from learner_service.replay.n_step import NStepBatch, assemble
+from learner_service.replay.columns import VALID
+from learner_service.replay.directory import Record
+from learner_service.replay.moments import ObservationMoments
+from learner_service.replay.n_step import NStepBatch, Returns, assemble, gather_observations
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.sequences import SegmentSource
@@ -22,22 +25,26 @@ class ReplayBuffer:
     """
 
     def __init__(
-        self, store: ReplayStore, sampler: Sampler, limiter: RateLimiter, n_step: int, discount: float
+        self,
+        store: ReplayStore,
+        sampler: Sampler,
+        limiter: RateLimiter,
+        returns: Returns,
+        moments: ObservationMoments | None = None,
     ) -> None:
-        """Join parts that belong together; the limiter takes over how much the store already holds.
+        """Join parts that belong together; the limiter takes over how much the store already holds, and so do moments.
 
-        Raises UserError unless n_step >= 1 and 0 <= discount <= 1.
+        moments: where there are none, observations are not counted.
         """
-        if n_step < 1 or not 0 <= discount <= 1:
-            raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {n_step} and {discount}")
         self.limiter = limiter
         """Admission of inserts and samples."""
         self._store = store
         self._sampler = sampler
-        self._n_step = n_step
-        self._discount = discount
+        self._returns = returns
+        self._moments = moments
         self._lock = threading.Lock()
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
+        self._count_missed()
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -84,46 +91,82 @@ class ReplayBuffer:
                 if inserted is not None:
                     transitions = inserted.transitions
                     self._sampler.on_insert(inserted)
+                    self._count_missed()
             return inserted
         finally:
             self.limiter.insert(transitions, reserved)
 
-    def sample(self, batches: int, batch_size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
-        """Draw `batches * batch_size` n-step transitions at once and count them as samples.
+    def draw(self, size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
+        """Draw `size` n-step transitions; any part of them is a sample of the whole store too.
 
-        Consecutive slices of `batch_size` are minibatches, each a sample of the whole store. `out` takes the arrays, as
-        in `assemble`. Raises ConflictError when there is nothing to sample.
+        `out` takes the arrays, as in `assemble`. They are not counted: whoever takes them for an update calls
+        `limiter.sample`. Raises ConflictError when there is nothing to sample.
         """
-        size = batches * batch_size
         with self._lock:
             sampled = self._sampler.sample(size)
-            batch = assemble(self._store, sampled.rows, self._n_step, self._discount, out)
-        self.limiter.sample(size)
-        return batch, sampled
+            return assemble(self._store, sampled.rows, self._returns, out), sampled
 
     def newest_observations(self, size: int) -> NDArray[np.generic]:
-        """A copy of up to `size` observations that were stored last, [B, *observation]; none of an empty store."""
+        """Up to `size` observations that were acted on last, [B, *policy_observation]; none of an empty store."""
         with self._lock:
-            newest = []
-            for record in reversed(self._store.live_segments()):
+            store, newest = self._store, [np.empty(0, np.int64)]
+            for record in store.newest_segments():
                 if size <= 0:
                     break
-                newest.append(self._store.observations[record.start : record.start + record.rows][:size].copy())
+                newest.append(self._valid_rows(record)[-size:])
                 size -= len(newest[-1])
-            return np.concatenate(newest) if newest else self._store.observations[:0].copy()
+            rows = np.concatenate(newest)
+            policy = store.spec.policy_observations
+            observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
+            gather_observations(store, rows, observations)
+            return observations
+
+    def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Mean and standard deviation, float64[*observation], of what was stored; None where nothing was counted."""
+        with self._lock:
+            moments = self._moments
+            return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
 
     def update_priorities(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B] of the rows of `sampled`, usually absolute TD errors; see `Sampler.update`."""
         with self._lock:
             self._sampler.update(sampled, priorities)
 
-    def state_dict(self) -> dict[str, int]:
-        """What a learner checkpoint must keep; the transitions keep themselves."""
-        return self.limiter.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """What a learner checkpoint must keep, as JSON values; the transitions keep themselves."""
+        with self._lock:
+            moments = self._moments.state() if self._moments else None
+        return {**self.limiter.state_dict(), "moments": moments}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all."""
-        self.limiter.load_state_dict({**state, "inserts": self.total_transitions})
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
+
+        Observations of transitions that were stored since then are counted now, so that each is counted exactly once.
+        Those that were stored and evicted since then, in a ring that goes round between two checkpoints, are not.
+        Raises ValueError when the moments are of other observations.
+        """
+        with self._lock:
+            if self._moments and state.get("moments"):
+                self._moments.load_state(state["moments"], self._store.total_transitions)
+                self._count_missed()
+        self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
+
+    def _count_missed(self) -> None:
+        """Count the observations of all segments that came after what the moments are of."""
+        if self._moments is None:
+            return
+        missed: list[Record] = []
+        for record in self._store.newest_segments():
+            if record.cumulative_transitions <= self._moments.through:
+                break
+            missed.append(record)
+        for record in reversed(missed):
+            observations = self._store.observations[self._valid_rows(record)]
+            self._moments.add(observations, record.cumulative_transitions)
+
+    def _valid_rows(self, record: Record) -> NDArray[np.int64]:
+        rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start
+        return rows
 
     def flush(self) -> None:
         """Block until everything inserted before the call is on the disk; inserting and sampling go on meanwhile."""

@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from actorq.errors import ConflictError, UserError
 from actorq.files import replace_file
-from actorq.trajectory import Array, EnvironmentSpec
+from actorq.trajectory import Array, EnvironmentSpec, Segment
 from learner_service.replay.files import map_file
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Raised whenever rows come to mean something else; 2 has ages and context rows."""
+
+# What an age is counted up to, in a byte; a stack of more frames could not tell where its episode began.
+MAX_AGE = 255
 
 # Bits of the `flags` column.
 VALID = 1
@@ -26,11 +30,12 @@ TRUNCATED = 4
 class Columns:
     """Arrays that are the files: what is assigned to them is in the page cache at once.
 
-    observations:    [rows, *observation], of the dtype of the environment
+    observations:    [rows, *observation], of the dtype of the environment; single frames, never stacks of them
     actions:         [rows, *action]
     rewards:         float32[rows]
     flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED
     policy_versions: int64[rows]
+    ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
     """
 
@@ -39,6 +44,7 @@ class Columns:
     rewards: NDArray[np.float32]
     flags: NDArray[np.uint8]
     policy_versions: NDArray[np.int64]
+    ages: NDArray[np.uint8]
     priorities: NDArray[np.float32]
     maps: tuple[mmap.mmap, ...]
 
@@ -47,10 +53,44 @@ class Columns:
         """Bytes of all columns together, whether or not the file system has allocated them yet."""
         return sum(len(mapped) for mapped in self.maps)
 
+    def write(self, segment: Segment, start: int, frame_stack: int) -> None:
+        """Write the `segment_rows` of a segment from row `start` on.
+
+        Each environment has a block of its own: the context that only stacks reach, the steps, the bootstrap row.
+        """
+        steps, environments, context = segment.steps, segment.environments, frame_stack - 1
+        block = (environments, context + steps + 1)
+        span = slice(start, start + block[0] * block[1])
+        flags = segment.valid * np.uint8(VALID)
+        flags |= (segment.terminated & segment.valid) * np.uint8(TERMINATED)
+        flags |= (segment.truncated & segment.valid) * np.uint8(TRUNCATED)
+        observations = self.observations[span].reshape(*block, *self.observations.shape[1:])
+        observations[:] = segment.observations.swapaxes(0, 1)
+        ages = self.ages[span].reshape(block)
+        ages[:, :context] = 0
+        ages[:, context:] = _ages(segment).T
+        per_step = (
+            (self.actions, segment.actions),
+            (self.rewards, segment.rewards),
+            (self.policy_versions, segment.policy_versions()[:, None]),
+            (self.flags, flags),
+        )
+        for column, values in per_step:
+            rows = column[span].reshape(*block, *column.shape[1:])
+            rows[:, :context] = 0
+            rows[:, context:-1] = values.swapaxes(0, 1)
+            rows[:, -1] = 0
+        self.priorities[span] = 0
+
     def flush(self) -> None:
         """Block until what was written to the columns is on the disk."""
         for mapped in self.maps:
             mapped.flush()
+
+
+def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
+    """Rows that a segment takes: of each environment the context of its first stack, its steps, and a bootstrap row."""
+    return environments * (frame_stack + steps)
 
 
 def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple[Columns, bool]:
@@ -74,13 +114,14 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple
         maps.append(map_file(directory / f"{name}.bin", nbytes, create))
         arrays.append(np.frombuffer(maps[-1], dtype).reshape(full_shape))
     observations, actions, *rest = arrays
-    rewards, flags, versions, priorities = rest
+    rewards, flags, versions, ages, priorities = rest
     columns = Columns(
         observations,
         actions,
         rewards.view(np.float32),
         flags.view(np.uint8),
         versions.view(np.int64),
+        ages.view(np.uint8),
         priorities.view(np.float32),
         tuple(maps),
     )
@@ -104,6 +145,7 @@ def _layout(spec: EnvironmentSpec) -> list[tuple[str, tuple[int, ...], np.dtype[
         ("rewards", (), np.dtype(np.float32)),
         ("flags", (), np.dtype(np.uint8)),
         ("policy_versions", (), np.dtype(np.int64)),
+        ("ages", (), np.dtype(np.uint8)),
         ("priorities", (), np.dtype(np.float32)),
     ]
 
@@ -117,7 +159,18 @@ def _describe(spec: EnvironmentSpec, capacity: int) -> dict[str, object]:
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
+        "frame_stack": spec.frame_stack,
     }
+
+
+def _ages(segment: Segment) -> NDArray[np.int64]:
+    """Steps since the reset of the observation before each step and after the last, int64[T + 1, N], at most 255."""
+    steps = np.arange(segment.steps + 1)[:, None]
+    # The step, counted from the segment's first, at which each observation's episode began.
+    began = np.full((segment.steps + 1, segment.environments), -MAX_AGE)
+    began[0] = -segment.ages.astype(np.int64)
+    began[1:][~segment.valid] = np.broadcast_to(steps[1:], segment.valid.shape)[~segment.valid]
+    return np.minimum(steps - np.maximum.accumulate(began, axis=0), MAX_AGE)
 
 
 def _require_same(path: Path, expected: dict[str, object]) -> None:

@@ -1,11 +1,12 @@
-"""N-step transitions assembled from single steps at the time of sampling."""
+"""N-step transitions, and stacks of frames, assembled from single steps at the time of sampling."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 from actorq.trajectory import Array, EnvironmentSpec
 from learner_service.replay.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.store import ReplayStore
@@ -15,11 +16,11 @@ from learner_service.replay.store import ReplayStore
 class NStepBatch:
     """B n-step transitions (Sutton and Barto 2018, equation 7.1): target = return + bootstrap_discount * V(bootstrap).
 
-    observations:           [B, *observation]
+    observations:           [B, *policy_observation]: as the environment gives them, or stacks [B, K, *observation]
     actions:                [B, *action]
     returns:                float32[B], sum of discount^k * reward over the m <= n steps of the window
     bootstrap_discounts:    float32[B], discount^m, and 0 where the window ended in a terminal state
-    bootstrap_observations: [B, *observation], the observation after the window
+    bootstrap_observations: [B, *policy_observation], the observation after the window, or the stack that it ends
     policy_versions:        int64[B], the policy that took the action
     """
 
@@ -31,31 +32,67 @@ class NStepBatch:
     policy_versions: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, spec: EnvironmentSpec, size: int) -> "NStepBatch":
-        """Uninitialised arrays for `size` transitions, to pass to `assemble` again and again."""
+    def empty(
+        cls, spec: EnvironmentSpec, size: int, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
+    ) -> "NStepBatch":
+        """Uninitialised arrays for `size` transitions, to pass to `assemble` again and again.
+
+        allocate: makes an array of a shape and dtype, in C order.
+        """
+        observations = (size, *spec.policy_observations.shape), spec.observations.dtype
         return cls(
-            observations=np.empty((size, *spec.observations.shape), spec.observations.dtype),
-            actions=np.empty((size, *spec.actions.shape), spec.actions.dtype),
-            returns=np.empty(size, np.float32),
-            bootstrap_discounts=np.empty(size, np.float32),
-            bootstrap_observations=np.empty((size, *spec.observations.shape), spec.observations.dtype),
-            policy_versions=np.empty(size, np.int64),
+            observations=allocate(*observations),
+            actions=allocate((size, *spec.actions.shape), spec.actions.dtype),
+            returns=allocate((size,), "float32").view(np.float32),
+            bootstrap_discounts=allocate((size,), "float32").view(np.float32),
+            bootstrap_observations=allocate(*observations),
+            policy_versions=allocate((size,), "int64").view(np.int64),
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns together."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+
+@dataclass(frozen=True)
+class Returns:
+    """How rewards become returns.
+
+    n_step: steps of the return, at least 1.
+    discount: gamma per step, in [0, 1].
+    clip_rewards: rewards are clipped to [-clip_rewards, clip_rewards] before they are summed, as Mnih et al. 2015 do
+        with 1 for Atari; None leaves them as they are.
+    """
+
+    n_step: int
+    discount: float
+    clip_rewards: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserError when a number is out of range."""
+        if self.n_step < 1 or not 0 <= self.discount <= 1:
+            raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
+        if self.clip_rewards is not None and not self.clip_rewards > 0:
+            raise UserError(f"replay: clip_rewards must be positive, got {self.clip_rewards}")
 
 
 def assemble(
-    store: ReplayStore, rows: NDArray[np.int64], n: int, discount: float, out: NStepBatch | None = None
+    store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out: NStepBatch | None = None
 ) -> NStepBatch:
     """The n-step transitions that start in the valid rows int64[B]; written to `out` if given, of the same size.
 
     The window of row i goes on to row i + 1 while the episode has not ended in row i and row i + 1 is valid, for at
     most n steps. A terminal state ends the sum and is not bootstrapped from; a time limit and the end of a segment end
     the sum early and are bootstrapped from with discount^m, m being the steps taken (Pardo et al. 2018,
-    arXiv:1712.00378). Raises InvalidInputError when a row is not valid or `out` has another size.
+    arXiv:1712.00378). A stack begins where its episode does: before, it repeats the episode's first observation.
+
+    Raises InvalidInputError when a row is not valid or `out` has another size.
     """
     batch = NStepBatch.empty(store.spec, len(rows)) if out is None else out
     if len(batch.returns) != len(rows):
         raise InvalidInputError(f"replay: output buffers must have {len(rows)} rows, got {len(batch.returns)}")
+    n = returns.n_step
     # A valid row always has a follower in its segment, so the last row of the ring is never valid: indices clipped to
     # it end the window like any other invalid row.
     window = np.minimum(rows[:, None] + np.arange(n), store.capacity - 1)
@@ -66,15 +103,27 @@ def assemble(
     taken[:, 1:] &= flags[:, :-1] & (TERMINATED | TRUNCATED) == 0
     np.logical_and.accumulate(taken, axis=1, out=taken)
     steps = np.count_nonzero(taken, axis=1)
-    powers = np.power(float(discount), np.arange(n + 1))
-    batch.returns[:] = np.where(taken, store.rewards[window], 0.0) @ powers[:n]
+    powers = np.power(float(returns.discount), np.arange(n + 1))
+    rewards = store.rewards[window]
+    if returns.clip_rewards is not None:
+        np.clip(rewards, -returns.clip_rewards, returns.clip_rewards, out=rewards)
+    batch.returns[:] = np.where(taken, rewards, 0.0) @ powers[:n]
     terminated = flags[np.arange(len(rows)), steps - 1] & TERMINATED != 0
     batch.bootstrap_discounts[:] = np.where(terminated, 0.0, powers[steps])
-    _gather(store.observations, rows, batch.observations)
-    _gather(store.observations, rows + steps, batch.bootstrap_observations)
+    gather_observations(store, rows, batch.observations)
+    gather_observations(store, rows + steps, batch.bootstrap_observations)
     _gather(store.actions, rows, batch.actions)
     _gather(store.policy_versions, rows, batch.policy_versions)
     return batch
+
+
+def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array) -> None:
+    """Write what a policy sees in these rows int64[B], [B, *policy_observation]; no context rows, nothing to stack."""
+    stack = store.spec.frame_stack
+    if stack > 1:
+        back = np.minimum(np.arange(stack - 1, -1, -1), store.ages[rows][:, None])
+        rows = rows[:, None] - back
+    _gather(store.observations, rows, out)
 
 
 def _gather(column: Array, rows: NDArray[np.int64], out: Array) -> None:

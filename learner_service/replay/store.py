@@ -1,9 +1,13 @@
 """The replay store: a columnar ring of transitions in memory-mapped files that survives the death of its process.
 
-Rows. A segment [T, N] takes N * (T + 1) rows, environment by environment: T rows of steps, then one that holds only
-the bootstrap observation. So the observation after any valid row i is the one in row i + 1, whatever row i + 1 is:
-the next step, a reset step (which holds the final observation of the episode that ended in row i), or the bootstrap
-row. A segment never wraps around the end of the ring; when it does not fit there, it goes to row 0.
+Rows. A segment [T, N] of frame stacks of K takes N * (K + T) rows, environment by environment: K - 1 rows of context,
+which only stacks reach, T rows of steps, then one that holds only the bootstrap observation. So the observation after
+any valid row i is the one in row i + 1, whatever row i + 1 is: the next step, a reset step (which holds the final
+observation of the episode that ended in row i), or the bootstrap row. And the stack of any step or bootstrap row is
+that row and the K - 1 before it, except that no stack reaches back beyond the row where its episode began, which the
+row's age tells. A segment never wraps around the end of the ring; when it does not fit there, it goes to row 0.
+
+A frame is thus stored once for each segment that needs it, and never once for each of the K stacks that it is in.
 
 Commits. An insert (1) evicts: it advances the tail of the segment directory past every segment whose rows are about to
 be overwritten and clears their flags; (2) writes the rows; (3) appends the segment's record with its CRC to the
@@ -24,6 +28,7 @@ raises SIGBUS.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +37,7 @@ from numpy.typing import NDArray
 
 from actorq.errors import ExhaustedError, UserError
 from actorq.trajectory import Array, EnvironmentSpec, Segment
-from learner_service.replay.columns import TERMINATED, TRUNCATED, VALID, Columns, open_columns, seal_columns
+from learner_service.replay.columns import MAX_AGE, Columns, open_columns, seal_columns, segment_rows
 from learner_service.replay.directory import Record, SegmentDirectory
 from learner_service.replay.files import claim_directory
 from learner_service.replay.sequences import LastSequences, SegmentSource
@@ -80,8 +85,11 @@ class ReplayStore:
         """Create the store below `directory`, or reopen what is there; `capacity` is in rows.
 
         Raises ConflictError when the directory belongs to another environment, capacity or format or is open
-        elsewhere, UserError when the capacity is too small or larger than the free disk space.
+        elsewhere, UserError when the capacity is too small or larger than the free disk space, or the frame stack is
+        none that ages can cut.
         """
+        if not 1 <= spec.frame_stack <= MAX_AGE + 1:
+            raise UserError(f"replay: the frame stack must be 1 to {MAX_AGE + 1}, got {spec.frame_stack}")
         if capacity < _MIN_CAPACITY:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         lock = claim_directory(directory)
@@ -123,7 +131,7 @@ class ReplayStore:
 
     @property
     def observations(self) -> Array:
-        """[capacity, *observation]."""
+        """[capacity, *observation], single frames."""
         return self._columns.observations
 
     @property
@@ -147,6 +155,11 @@ class ReplayStore:
         return self._columns.policy_versions
 
     @property
+    def ages(self) -> NDArray[np.uint8]:
+        """uint8[capacity], steps since the episode of the row's observation began, at most 255."""
+        return self._columns.ages
+
+    @property
     def priorities(self) -> NDArray[np.float32]:
         """float32[capacity], written by a prioritised sampler; 0 where none was given since the insert."""
         return self._columns.priorities
@@ -168,6 +181,10 @@ class ReplayStore:
         """The segments that are stored now, oldest first."""
         return tuple(self._directory.live)
 
+    def newest_segments(self) -> Iterator[Record]:
+        """The segments that are stored now, newest first; not to be read on after an insert."""
+        return reversed(self._directory.live)
+
     def contains(self, source: SegmentSource) -> bool:
         """True when this segment, or a later one of the same incarnation, was ever inserted."""
         return self._sequences.contains(source)
@@ -185,7 +202,7 @@ class ReplayStore:
         if self.contains(source):
             return None
         segment.check(self.spec)
-        rows = segment.environments * (segment.steps + 1)
+        rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
         if 2 * rows > self.capacity:
             raise ExhaustedError(
                 f"replay: a segment may take at most half of {self.capacity} rows, got {rows}; "
@@ -195,7 +212,7 @@ class ReplayStore:
         self._save_sequences()
         start = self._cursor if self._cursor + rows <= self.capacity else 0
         evicted = self._make_room(start, start + rows)
-        self._write(segment, start, start + rows)
+        self._columns.write(segment, start, self.spec.frame_stack)
         transitions = segment.transitions
         record = Record(
             index=self._directory.head,
@@ -242,26 +259,6 @@ class ReplayStore:
             self._transitions -= record.transitions
             evicted.append((record.start, record.stop))
         return tuple(evicted)
-
-    def _write(self, segment: Segment, start: int, stop: int) -> None:
-        steps, rows = segment.steps, (segment.environments, segment.steps + 1)
-        columns, span = self._columns, slice(start, stop)
-        flags = segment.valid * np.uint8(VALID)
-        flags |= (segment.terminated & segment.valid) * np.uint8(TERMINATED)
-        flags |= (segment.truncated & segment.valid) * np.uint8(TRUNCATED)
-        observations = columns.observations[span].reshape(*rows, *columns.observations.shape[1:])
-        observations[:] = segment.observations.swapaxes(0, 1)
-        per_step = (
-            (columns.actions, segment.actions),
-            (columns.rewards, segment.rewards),
-            (columns.policy_versions, segment.policy_versions()[:, None]),
-            (columns.flags, flags),
-        )
-        for column, values in per_step:
-            block = column[span].reshape(*rows, *column.shape[1:])
-            block[:, :steps] = values.swapaxes(0, 1)
-            block[:, steps] = 0
-        columns.priorities[span] = 0
 
     def _adopt(self, record: Record) -> None:
         self._generations[record.start : record.stop] = record.index

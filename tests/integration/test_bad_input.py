@@ -16,7 +16,7 @@ from training_run import actorq
         (["train", "--dqn.batch-size", "many"], "dqn.batch_size"),
         (["train", "--actors", "0"], "actors"),
         (["train", "--config", "missing.yaml"], "missing.yaml"),
-        (["train", "--environment", "Pendulum-v1"], "discrete"),
+        (["train", "--environment", "Pendulum-v1", "--algorithm", "dqn"], "discrete"),
         (["train", "--resume", "--run-directory", "nothing-here"], "nothing-here"),
         (["evaluate", "nothing-here"], "nothing-here"),
         (["status", "--learner", "127.0.0.1:1"], "127.0.0.1:1"),

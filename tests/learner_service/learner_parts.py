@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -16,12 +17,13 @@ from actorq.policy import PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.quantization_aware import QuantizationAware
-from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, UniformSampler
+from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 P = ParamSpec("P")
+DEADLINE_S = 30.0
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 
@@ -104,7 +106,19 @@ def open_replay(
     """A real replay buffer with uniform sampling."""
     store = ReplayStore.open(directory, spec, capacity)
     limiter = RateLimiter(samples_per_insert, min_size, error_buffer, ManualClock())
-    return ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, n_step=3, discount=0.9)
+    return ReplayBuffer(
+        store, UniformSampler(store, np.random.default_rng(0)), limiter, Returns(n_step=3, discount=0.9)
+    )
+
+
+def await_samples(limiter: RateLimiter, samples: int) -> None:
+    """Wait until so many transitions were sampled; the limiter tells after each sampling."""
+    sampled = threading.Event()
+    forget = limiter.on_inserts_possible(sampled.set)
+    while limiter.samples < samples:
+        assert sampled.wait(DEADLINE_S)
+        sampled.clear()
+    forget()
 
 
 def never_quantization_aware() -> QuantizationAware:

@@ -17,14 +17,19 @@ from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch, ReplayStore, SegmentSource, assemble
+from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
 
 BATCH = 16
+CPU = torch.device("cpu")
+
+
+def run_config(dqn: DQNConfig, seed: int = 1) -> RunConfig:
+    return RunConfig(dqn=dqn, seed=seed)
 
 
 def make_dqn(spec: EnvironmentSpec = SPEC, seed: int = 1, **config: Any) -> DQN:
     defaults: dict[str, Any] = {"hidden_sizes": (16, 16), "batch_size": BATCH}
-    return DQN(DQNConfig(**{**defaults, **config}), spec, seed)
+    return DQN(run_config(DQNConfig(**{**defaults, **config}), seed), spec, CPU)
 
 
 def named(dqn: DQN, vector: Tensor) -> dict[str, Tensor]:
@@ -98,7 +103,7 @@ def test_fifty_updates_agree_with_a_slow_reference(dueling: bool, double: bool) 
         max_gradient_norm=0.1,
         huber_delta=0.5,
     )
-    dqn = DQN(config, SPEC, seed=3)
+    dqn = DQN(run_config(config, seed=3), SPEC, CPU)
     reference = Reference(dqn, config)
     rng = np.random.default_rng(4)
     for _ in range(25):
@@ -194,7 +199,7 @@ def values_of_chain(directory: Path, segments: list[Segment], n_step: int, disco
     for number, part in enumerate(segments, start=1):
         store.insert(part, SegmentSource.from_name("actor", 1, number))
     rows = np.flatnonzero(store.flags & 1).astype(np.int64)
-    batch = assemble(store, np.resize(rows, 1000 * BATCH), n_step, discount)
+    batch = assemble(store, np.resize(rows, 1000 * BATCH), Returns(n_step, discount))
     store.close()
     dqn = make_dqn(
         CHAIN, learning_rate=0.01, learning_rate_end=0.0, learning_rate_updates=1000, target_update_period=20

@@ -7,7 +7,7 @@ import torch
 from learner_parts import SPEC
 from torch import Tensor, nn
 
-from actorq.config import DQNConfig
+from actorq.config import DQNConfig, RunConfig
 from actorq.policy import FLOAT32, INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, LayerReport, PolicyGraph
 from learner_service.algorithms.dqn import DQN
 from learner_service.fake_quantization import FakeQuantization
@@ -69,10 +69,10 @@ def test_graph_and_snapshot_are_those_of_the_float_policy(policy: QNetwork) -> N
 
 
 def test_gradients_arrive_in_the_flat_vector_of_an_algorithm() -> None:
-    dqn = DQN(DQNConfig(hidden_sizes=(32, 32)), SPEC, seed=1)
+    dqn = DQN(RunConfig(dqn=DQNConfig(hidden_sizes=(32, 32))), SPEC, torch.device("cpu"))
     fake = FakeQuantization(dqn.policy, NO_GRAPH)
     fake.follow("int8", reports("torso.0", "torso.2", "advantage", "value", weights=INT8_PER_TENSOR))
-    flat = dqn.policy.torso[0].weight.grad
+    flat = dqn.policy.get_parameter("torso.0.weight").grad
     assert flat is not None
     with fake.applied():
         dqn.policy(torch.randn(16, 4)).square().sum().backward()
@@ -80,7 +80,7 @@ def test_gradients_arrive_in_the_flat_vector_of_an_algorithm() -> None:
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0, name
     # Where it was: the vector that the optimizer reads.
-    assert dqn.policy.torso[0].weight.grad is flat
+    assert dqn.policy.get_parameter("torso.0.weight").grad is flat
 
 
 def test_layers_in_float_stay_as_they_are(policy: QNetwork) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.parameters import FlatParameters
+from learner_service.parameters import FlatParameters, Minimizer
 
 
 @pytest.fixture
@@ -75,3 +75,44 @@ def test_a_copy_is_equal_and_stays_its_own(module: nn.Module, inputs: Tensor) ->
     with torch.no_grad():
         mine.vector.zero_()
     assert other(inputs).any()
+
+
+def test_moving_towards_another_takes_over_a_share(module: nn.Module) -> None:
+    mine, theirs = FlatParameters(module), FlatParameters(copy.deepcopy(module))
+    with torch.no_grad():
+        theirs.vector.add_(1.0)
+    before = mine.vector.clone()
+    mine.move_towards(theirs, 0.25)
+    torch.testing.assert_close(mine.vector, before + 0.25)
+
+
+def test_several_modules_share_one_vector(module: nn.Module, inputs: Tensor) -> None:
+    second = nn.Linear(3, 2)
+    expected = second(module(inputs))
+    flat = FlatParameters(module, second)
+    assert flat.vector.numel() == sum(p.numel() for part in (module, second) for p in part.parameters())
+    assert torch.equal(second(module(inputs)), expected)
+
+
+def test_a_minimizer_steps_as_adam_does_and_can_go_back(module: nn.Module, inputs: Tensor) -> None:
+    plain = copy.deepcopy(module)
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01, fused=False)
+    minimizer = Minimizer(FlatParameters(module), 0.01)
+    fresh = minimizer.state()
+    states = []
+    for _ in range(3):
+        minimizer.step(module(inputs).square().sum())
+        adam.zero_grad()
+        torch.autograd.backward(plain(inputs).square().sum())
+        adam.step()
+        expected = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
+        torch.testing.assert_close(minimizer.state()["parameters"], expected, rtol=1e-5, atol=1e-6)
+        states.append(minimizer.state())
+    minimizer.load_state(fresh)
+    assert minimizer.state().keys() == {"parameters"}
+    for state in states:
+        minimizer.step(module(inputs).square().sum())
+        for name, value in minimizer.state().items():
+            assert torch.equal(value, state[name]), name
+    with pytest.raises(RuntimeError, match="networks have 66 parameters, saved were 5"):
+        minimizer.load_state({"parameters": torch.zeros(5)})

@@ -40,7 +40,8 @@ def policy_graph() -> PolicyGraph:
 def snapshot(step: int) -> Snapshot:
     rng = np.random.default_rng(step)
     parameters = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-    return Snapshot(step, parameters, rng.standard_normal((16, 4)).astype(np.float32), at=1_700_000_000.0 + step)
+    calibration = {"observations": rng.standard_normal((16, 4)).astype(np.float32)}
+    return Snapshot(step, parameters, calibration, at=1_700_000_000.0 + step)
 
 
 class Receipts:

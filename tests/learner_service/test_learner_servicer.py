@@ -183,9 +183,11 @@ def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
 def test_training_is_paused_saved_and_resumed(learner: LearnerClient) -> None:
     with actor(learner, "worker") as stream:
         stream.send_segments(range(1, 9))
-        learner.pause()
+        updates = learner.pause()
         assert learner.status().state is RunState.PAUSED
+        assert learner.status().updates == updates
         first = Path(learner.save_checkpoint())
+        assert int(first.name) == updates
         assert (first / "state.json").exists()
         stream.send_segments(range(9, 12))
         # Between the two checkpoints there was data, but no update.
@@ -263,7 +265,6 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
         stream.open(SPEC)
         sequence, credit = 0, stream.await_credit(1).credit_through_sequence
         client.pause()
-        client.save_checkpoint()  # the pause holds after it
         while credit > sequence:
             sequence += 1
             stream.send_segment(segment(sequence))

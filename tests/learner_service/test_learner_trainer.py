@@ -3,27 +3,38 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from learner_parts import SPEC, ManualClock, never_quantization_aware, open_replay, segment
+import torch
+from learner_parts import (
+    DEADLINE_S,
+    SPEC,
+    ManualClock,
+    await_samples,
+    never_quantization_aware,
+    open_replay,
+    segment,
+)
+from numpy.typing import NDArray
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, PolicyGraph
 from actorq.trajectory import ArraySpec
-from learner_service.algorithms import make_algorithm
+from learner_service.algorithms import Losses, make_algorithm
+from learner_service.algorithms.dqn import DQN
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.publisher import Publisher, Snapshot
 from learner_service.quantization_aware import QuantizationAware
-from learner_service.replay import RateLimiter, ReplayBuffer, SegmentSource
+from learner_service.replay import NStepBatch, ReplayBuffer, SegmentSource
 from learner_service.trainer import Trainer
 
-DEADLINE_S = 30.0
 CONFIG = RunConfig.model_validate(
     {
         "dqn": {"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
@@ -31,6 +42,7 @@ CONFIG = RunConfig.model_validate(
         "checkpoint": {"period_s": 10.0},
     }
 )
+CPU = torch.device("cpu")
 # 64 transitions, each sampled 4 times on average, and 8 * 4 - 1000 samples in advance: 1216 in calls of 8 * 8.
 UPDATES_WITH_64_TRANSITIONS = 1216 // 8
 
@@ -70,7 +82,7 @@ def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTra
         algorithm = options.pop("algorithm", None) or make_algorithm(CONFIG, SPEC)
         options = {"clock": ManualClock(), **options}
         aware = options.pop("aware", None) or never_quantization_aware()
-        made.append(Trainer(CONFIG, algorithm, replay, publisher, aware, save or Saved(), **options))
+        made.append(Trainer(CONFIG, algorithm, replay, publisher, aware, save or Saved(), CPU, **options))
         return made[-1]
 
     yield make
@@ -82,16 +94,6 @@ def fill(replay: ReplayBuffer, sequences: range) -> None:
     for sequence in sequences:
         assert replay.limiter.try_reserve(8)
         replay.insert(segment(sequence), SegmentSource.from_name("actor", 1, sequence), 8)
-
-
-def await_samples(limiter: RateLimiter, samples: int) -> None:
-    """Wait until so many transitions were sampled; the limiter tells after each sampling."""
-    sampled = threading.Event()
-    forget = limiter.on_inserts_possible(sampled.set)
-    while limiter.samples < samples:
-        assert sampled.wait(DEADLINE_S)
-        sampled.clear()
-    forget()
 
 
 def test_it_trains_as_far_as_the_rate_limiter_lets_it(
@@ -134,11 +136,32 @@ def test_the_first_policy_of_a_resumed_run_goes_out_with_the_newest_observations
     monkeypatch.setattr(publisher, "offer", offered.append)
     trainer = make_trainer()
     trainer.publish()
-    assert not offered[0].calibration.any()
-    assert offered[0].calibration.shape == (1, 4)
+    assert not offered[0].calibration["observations"].any()
+    assert offered[0].calibration["observations"].shape == (1, 4)
     fill(replay, range(1, 3))
     trainer.publish()
-    np.testing.assert_array_equal(offered[1].calibration, replay.newest_observations(4))
+    np.testing.assert_array_equal(offered[1].calibration["observations"], replay.newest_observations(4))
+
+
+def test_a_published_batch_is_not_written_to_by_later_draws(
+    make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[tuple[Snapshot, NDArray[Any]]] = []
+    offer = publisher.offer
+
+    def note(snapshot: Snapshot) -> int:
+        offered.append((snapshot, snapshot.calibration["observations"].copy()))
+        return offer(snapshot)
+
+    monkeypatch.setattr(publisher, "offer", note)
+    trainer = make_trainer()
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    trainer.save()
+    assert len(offered) == 1 + UPDATES_WITH_64_TRANSITIONS // 16
+    for snapshot, before in offered:
+        np.testing.assert_array_equal(snapshot.calibration["observations"], before)
 
 
 def test_without_data_it_waits_but_saves_and_stops(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
@@ -159,12 +182,73 @@ def test_paused_it_does_not_update_and_resumed_it_does(make_trainer: MakeTrainer
     trainer.resume()
     assert not trainer.paused
     await_samples(replay.limiter, 64)
-    trainer.pause()
-    # A checkpoint falls between two updates: after it the pause holds.
-    first = trainer.save()
+    updates = trainer.pause()
     fill(replay, range(9, 13))
-    assert trainer.save() == first
-    assert trainer.updates == int(first.name) > 0
+    assert trainer.save() == trainer.save() == Path(f"/checkpoints/{updates}")
+    assert trainer.updates == updates > 0
+
+
+class Gated(DQN):
+    """Its updates wait until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG, SPEC, CPU)
+        self.began, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        self.began.release()
+        assert self.may_end.acquire(timeout=DEADLINE_S)
+        return super().update(batch, weights)
+
+
+def test_a_pause_waits_for_the_updates_that_are_being_made(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    algorithm = Gated()
+    trainer = make_trainer(algorithm=algorithm)
+    fill(replay, range(1, 9))
+    trainer.start()
+    assert algorithm.began.acquire(timeout=DEADLINE_S)
+    with ThreadPoolExecutor(1) as pool:
+        paused = pool.submit(trainer.pause)
+        await_pause(trainer)
+        # It is asked for and not yet there.
+        assert not paused.done()
+        algorithm.may_end.release()
+        assert paused.result(DEADLINE_S) == trainer.updates == 8
+    assert trainer.save() == Path("/checkpoints/8")
+    assert not algorithm.began.acquire(blocking=False)
+    trainer.resume()
+    assert algorithm.began.acquire(timeout=DEADLINE_S)
+    algorithm.may_end.release(1000)
+
+
+def test_a_pause_that_is_ended_before_it_began_does_not_hang(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    algorithm = Gated()
+    trainer = make_trainer(algorithm=algorithm)
+    fill(replay, range(1, 9))
+    trainer.start()
+    assert algorithm.began.acquire(timeout=DEADLINE_S)
+    with ThreadPoolExecutor(1) as pool:
+        paused = pool.submit(trainer.pause)
+        await_pause(trainer)
+        trainer.resume()
+        assert paused.result(DEADLINE_S) == 0
+    algorithm.may_end.release(1000)
+
+
+def test_a_pause_of_training_that_has_failed_returns(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    other = replace(SPEC, observations=ArraySpec((9,), "float32"))
+    trainer = make_trainer(algorithm=make_algorithm(CONFIG, other))
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, 64)
+    assert trainer.pause() == 0
+    assert trainer.fault is not None
+
+
+def await_pause(trainer: Trainer) -> None:
+    """Wait until a pause was asked for; nothing tells of it but the property."""
+    while not trainer.paused:
+        threading.Event().wait(0.001)
 
 
 def test_a_run_that_goes_on_counts_from_its_checkpoint(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:

@@ -1,11 +1,16 @@
 """Building a training from a configuration and what is on disk: all of it, or nothing that stays open."""
 
-from collections.abc import Iterator
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from learner_parts import SPEC, config, segment
+import torch
+from learner_parts import SPEC, await_samples, config, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
@@ -15,6 +20,7 @@ from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.checkpoint import LearnerState
 from learner_service.members import Member
+from learner_service.publisher import Snapshot
 from learner_service.replay import ReplayStore
 from learner_service.training import Training, build_training
 
@@ -33,11 +39,10 @@ def build(
     state: LearnerState | None = None,
     spec: EnvironmentSpec = SPEC,
     settings: RunConfig | None = None,
+    save: Callable[[int], Path] = lambda updates: Path(str(updates)),
 ) -> Training:
     """Built and not started."""
-    training, graph = build_training(
-        settings or config(), spec, directory, "run", client, state, lambda updates: Path(str(updates)), lambda _: None
-    )
+    training, graph = build_training(settings or config(), spec, directory, "run", client, state, save, lambda _: None)
     assert graph.inputs
     return training
 
@@ -62,6 +67,103 @@ def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> Non
     assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
     assert after.rng.bit_generator.state == before.rng.bit_generator.state
     after.replay.close()
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
+    client: QuantizerClient, tmp_path: Path, prioritized: bool
+) -> None:
+    settings = config(
+        replay={"capacity": 2_000, "min_size": 64, "prioritized": prioritized}, normalize_observations=True
+    )
+    # 10,000 samples may be taken in advance of 64 transitions, in draws of 8 * 8.
+    samples = 10_000 // 64 * 64
+    saved: list[LearnerState] = []
+
+    def save(updates: int) -> Path:
+        saved.append(went_on.state(updates, {}))
+        return Path(str(updates))
+
+    went_on = build(client, tmp_path / "run", settings=settings, save=save)
+    for sequence in range(1, 9):
+        insert(went_on, sequence)
+    went_on.trainer.start()
+    await_samples(went_on.replay.limiter, 640)
+    updates = went_on.trainer.pause()
+    assert went_on.trainer.save() == Path(str(updates))
+    assert 0 < saved[0].updates == updates < samples // 8
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    went_on.trainer.resume()
+    expected = trained(went_on, samples)
+
+    values = json.loads(json.dumps(saved[0].values))
+    state = LearnerState(updates, saved[0].tensors, values)
+    restored = build(client, tmp_path / "copy", state, settings=settings)
+    restored.trainer.start()
+    actual = trained(restored, samples)
+    assert actual.keys() == expected.keys()
+    assert "normalizer.mean" in actual
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name
+
+
+def trained(training: Training, samples: int) -> dict[str, torch.Tensor]:
+    """The algorithm's state after the updates for so many samples."""
+    await_samples(training.replay.limiter, samples)
+    training.trainer.pause()
+    assert training.trainer.fault is None
+    assert training.replay.limiter.samples == samples == 8 * training.trainer.updates
+    tensors = training.algorithm.state()
+    training.close()
+    return tensors
+
+
+def test_a_stochastic_policy_is_calibrated_with_noise(
+    client: QuantizerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = ArraySpec((2,), "float32", low=(-1.0,), high=(1.0,))
+    spec = EnvironmentSpec("Arms-v0", SPEC.observations, actions, discrete_actions=0)
+    settings = config(algorithm="sac", environment="Arms-v0", sac={"hidden_sizes": (8,), "batch_size": 8})
+    training = build(client, tmp_path, spec=spec, settings=settings)
+    offered: list[Snapshot] = []
+    monkeypatch.setattr(training.publisher, "offer", offered.append)
+    training.trainer.publish()
+    assert {name: batch.shape for name, batch in offered[0].calibration.items()} == {
+        "observations": (1, 4),
+        "noise": (1, 2),
+    }
+    training.replay.close()
+
+
+def test_what_replay_and_batches_take_is_told(
+    client: QuantizerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "learner_service.training"):
+        training = build(client, tmp_path)
+    # Two batches of eight minibatches of eight transitions, of 4 + 4 floats, an int64, 2 floats, an int64.
+    assert training.trainer.batch_nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
+    assert f"replay: 2000 rows, {training.replay.nbytes / 1e6:.1f} MB on disk; batches: 0.0 MB, for cpu" in caplog.text
+    training.replay.close()
+
+
+def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    stacked = replace(SPEC, frame_stack=4)
+    small = config(replay={"capacity": 20, "min_size": 8, "prioritized": False})
+    build(client, tmp_path / "single", settings=small).replay.close()
+    with pytest.raises(UserError, match=r"at least twice the 16 rows of a segment, .* frame stack 4.*, got 20"):
+        build(client, tmp_path / "stacked", spec=stacked, settings=small)
+
+
+def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(normalize_observations=True)
+    before = build(client, tmp_path, settings=settings)
+    insert(before, 1)
+    state = before.state(0, {})
+    before.replay.close()
+    state.values["limiter"]["moments"]["mean"] = [0.0]
+    with pytest.raises(UserError, match="the checkpoint does not fit"):
+        build(client, tmp_path, state, settings=settings)
+    build(client, tmp_path, settings=settings).replay.close()
 
 
 def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Random segments that look like what actors send, and a plain reading of what a store must hold for them."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,8 @@ from learner_service.replay.directory import Record
 
 SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
 
+STACKED = replace(SPEC, frame_stack=3)
+
 
 def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> SegmentSource:
     """The source of a segment of `name`."""
@@ -17,7 +21,12 @@ def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> Segmen
 
 
 def random_segment(
-    rng: np.random.Generator, steps: int, environments: int, sequence: int = 0, end_rate: float = 0.2
+    rng: np.random.Generator,
+    steps: int,
+    environments: int,
+    sequence: int = 0,
+    end_rate: float = 0.2,
+    frame_stack: int = 1,
 ) -> Segment:
     """Episodes that end at random, with next-step autoreset; some begin with the reset of an earlier episode."""
     shape = (steps, environments)
@@ -33,14 +42,14 @@ def random_segment(
     spans = (PolicySpan(0, sequence, "fp32"), PolicySpan(switch, sequence + 1, "int8"))
     return Segment(
         sequence=sequence,
-        observations=rng.standard_normal((steps + 1, environments, 2), np.float32),
+        observations=rng.standard_normal((frame_stack + steps, environments, 2), np.float32),
         actions=rng.integers(3, size=shape),
         rewards=rng.standard_normal(shape, np.float32),
         terminated=terminated,
         truncated=truncated,
         valid=valid,
         spans=spans if steps > 1 else spans[:1],
-        ages=np.zeros(environments, np.uint8),
+        ages=rng.integers(256, size=environments, dtype=np.uint8),
     )
 
 
@@ -63,17 +72,29 @@ def expected_flags(segment: Segment) -> NDArray[np.uint8]:
     return flags
 
 
+def expected_ages(segment: Segment) -> NDArray[np.uint8]:
+    """Ages uint8[N, T + 1], one step at a time."""
+    ages = [segment.ages.astype(int)]
+    for valid in segment.valid:
+        ages.append(np.where(valid, np.minimum(ages[-1] + 1, 255), 0))
+    return np.stack(ages, axis=1).astype(np.uint8)
+
+
 def assert_holds(store: ReplayStore, record: Record, segment: Segment) -> None:
     """The rows of `record` are exactly `segment`, environment by environment."""
-    steps, environments = segment.steps, segment.environments
+    steps, environments, context = segment.steps, segment.environments, store.spec.frame_stack - 1
     assert (record.steps, record.environments, record.transitions) == (steps, environments, segment.transitions)
     rows = slice(record.start, record.stop)
-    shape = (environments, steps + 1)
+    shape = (environments, context + steps + 1)
     np.testing.assert_array_equal(store.observations[rows].reshape(*shape, 2), segment.observations.swapaxes(0, 1))
-    np.testing.assert_array_equal(store.actions[rows].reshape(shape)[:, :steps], segment.actions.T)
-    np.testing.assert_array_equal(store.rewards[rows].reshape(shape)[:, :steps], segment.rewards.T)
-    np.testing.assert_array_equal(store.flags[rows].reshape(shape), expected_flags(segment))
-    versions = store.policy_versions[rows].reshape(shape)[:, :steps]
+    acted = slice(context, context + steps)
+    np.testing.assert_array_equal(store.actions[rows].reshape(shape)[:, acted], segment.actions.T)
+    np.testing.assert_array_equal(store.rewards[rows].reshape(shape)[:, acted], segment.rewards.T)
+    flags = store.flags[rows].reshape(shape)
+    assert not flags[:, :context].any()
+    np.testing.assert_array_equal(flags[:, context:], expected_flags(segment))
+    np.testing.assert_array_equal(store.ages[rows].reshape(shape)[:, context:], expected_ages(segment))
+    versions = store.policy_versions[rows].reshape(shape)[:, acted]
     np.testing.assert_array_equal(versions, np.tile(segment.policy_versions(), (environments, 1)))
     assert (store.generations[rows] == record.index).all()
 

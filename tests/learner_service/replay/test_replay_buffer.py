@@ -6,17 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replay_segments import SPEC, plain_segment, random_segment, source
+from replay_segments import SPEC, STACKED, plain_segment, random_segment, source
 
 from actorq.errors import ExhaustedError, UserError
 from actorq.trajectory import Segment
-from learner_service.replay import NStepBatch, PrioritizedSampler, RateLimiter, ReplayBuffer, ReplayStore
+from learner_service.replay import (
+    NStepBatch,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    Returns,
+    UniformSampler,
+)
 
 
 def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
     store = ReplayStore.open(directory, SPEC, capacity)
     sampler = PrioritizedSampler(store, np.random.default_rng(5))
-    return ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), n_step, 0.99)
+    return ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), Returns(n_step, 0.99))
 
 
 def _insert(buffer: ReplayBuffer, number: int) -> None:
@@ -29,12 +37,15 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
     assert buffer.limiter.await_sample(24, timeout=0)
-    batch, sampled = buffer.sample(batches=3, batch_size=8)
+    batch, sampled = buffer.draw(24)
     assert batch.returns.shape == sampled.rows.shape == (24,)
-    assert buffer.state_dict() == {"inserts": 4, "samples": 24}
+    # What is drawn counts when it is taken for an update.
+    assert buffer.limiter.samples == 0
+    buffer.limiter.sample(24)
+    assert buffer.state_dict() == {"inserts": 4, "samples": 24, "moments": None}
     buffer.update_priorities(sampled, np.ones(24, np.float32))
     out = NStepBatch.empty(SPEC, 16)
-    assert buffer.sample(2, 8, out)[0] is out
+    assert buffer.draw(16, out)[0] is out
 
 
 def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path) -> None:
@@ -42,14 +53,24 @@ def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path
     assert buffer.newest_observations(8).shape == (0, *SPEC.observations.shape)
     for number in range(3):
         _insert(buffer, number)
-    newest, before = (plain_segment(number).observations.swapaxes(0, 1) for number in (2, 1))
-    rows = newest.shape[0] * newest.shape[1]
-    np.testing.assert_array_equal(buffer.newest_observations(3), newest.reshape(rows, *newest.shape[2:])[:3])
-    both = np.concatenate([segment.reshape(rows, *segment.shape[2:]) for segment in (newest, before)])
-    np.testing.assert_array_equal(buffer.newest_observations(rows + 2), both[: rows + 2])
-    assert len(buffer.newest_observations(1000)) == 3 * rows
-    # A copy: what is written later does not change it.
-    assert buffer.newest_observations(3).base is None
+    # Four steps each, of which the fifth row is only bootstrapped from.
+    newest, before = (plain_segment(number).observations[:4, 0] for number in (2, 1))
+    np.testing.assert_array_equal(buffer.newest_observations(3), newest[1:])
+    np.testing.assert_array_equal(buffer.newest_observations(6), np.concatenate([newest, before[2:]]))
+    assert len(buffer.newest_observations(1000)) == 3 * 4
+
+
+def test_the_newest_observations_are_stacks_where_the_policy_sees_stacks(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, STACKED, 100)
+    sampler = UniformSampler(store, np.random.default_rng(0))
+    buffer = ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), Returns(1, 0.9))
+    assert buffer.newest_observations(8).shape == (0, 3, 2)
+    segment = random_segment(np.random.default_rng(0), 4, 1, end_rate=0.0, frame_stack=3)
+    segment.ages[:] = 1
+    assert buffer.limiter.try_reserve(4)
+    buffer.insert(segment, source(0), 4)
+    frames = segment.observations[:, 0]
+    np.testing.assert_array_equal(buffer.newest_observations(4), frames[[[1, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]])
 
 
 def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Path) -> None:
@@ -73,17 +94,17 @@ def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:
 def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_checkpoint(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
-    buffer.sample(1, 10)
+    buffer.limiter.sample(10)
     checkpoint = buffer.state_dict()
     _insert(buffer, 1)
-    buffer.sample(1, 10)
+    buffer.limiter.sample(10)
     buffer.flush()
     buffer.close()
     buffer.close()
     buffer = _buffer(tmp_path)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 0}
+    assert buffer.state_dict() == {"inserts": 8, "samples": 0, "moments": None}
     buffer.load_state_dict(checkpoint)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 10}
+    assert buffer.state_dict() == {"inserts": 8, "samples": 10, "moments": None}
     assert list(buffer.last_sequences().values()) == [1]
 
 
@@ -126,6 +147,7 @@ def _act(buffer: ReplayBuffer, name: str, segments: int) -> None:
 def _learn(buffer: ReplayBuffer, batches: int) -> None:
     for _ in range(batches):
         assert buffer.limiter.await_sample(16, None)
-        batch, sampled = buffer.sample(2, 8)
+        batch, sampled = buffer.draw(16)
+        buffer.limiter.sample(16)
         assert np.isfinite(batch.returns).all()
         buffer.update_priorities(sampled, np.abs(batch.returns))

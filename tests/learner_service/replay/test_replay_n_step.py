@@ -1,78 +1,79 @@
-"""N-step transitions agree with a slow reading of the segments they come from."""
+"""N-step transitions and the stacks between which they lead agree with a slow reading of their episodes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from replay_segments import SPEC, plain_segment, random_segment, source
+from replay_episodes import Lives
+from replay_segments import SPEC, plain_segment, source
 
-from actorq.errors import InvalidInputError
-from actorq.trajectory import Segment
-from learner_service.replay import NStepBatch, ReplayStore, assemble
+from actorq.errors import InvalidInputError, UserError
+from actorq.trajectory import ArraySpec, Segment
+from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble
 from learner_service.replay.columns import VALID
 
-
-def _reference(segment: Segment, environment: int, step: int, n: int, discount: float) -> tuple[float, float, int]:
-    """(return, bootstrap discount, step of the bootstrap observation), one step at a time."""
-    total, factor = 0.0, 1.0
-    while True:
-        total += factor * float(segment.rewards[step, environment])
-        factor *= discount
-        n -= 1
-        if segment.terminated[step, environment]:
-            return total, 0.0, step + 1
-        cut = bool(segment.truncated[step, environment])
-        step += 1
-        if n == 0 or cut or step == segment.steps or not segment.valid[step, environment]:
-            return total, factor, step
+FRAMES = ArraySpec((3, 2), "uint8")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
-    n=st.integers(1, 6),
-    discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-    capacity=st.integers(40, 120),
-    end_rate=st.sampled_from([0.0, 0.2, 0.9]),
-    sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 2)), min_size=1, max_size=12),
+    frame_stack=st.integers(1, 5),
+    returns=st.builds(
+        Returns, st.integers(1, 6), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.sampled_from([None, 1.0, 0.5])
+    ),
+    capacity=st.integers(60, 160),
+    end_rate=st.sampled_from([0.0, 0.1, 0.3, 0.9]),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    environments=st.integers(1, 2),
+    frames=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
+# Episodes longer than an age can count, and none that ends.
+@example(4, Returns(3, 0.99), 700, 0.0, [300, 9], 1, False, 0)
+@example(4, Returns(3, 0.99), 1400, 0.004, [150, 150, 300], 1, True, 1)
 def test_every_row_agrees_with_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
-    n: int,
-    discount: float,
+    frame_stack: int,
+    returns: Returns,
     capacity: int,
     end_rate: float,
-    sizes: list[tuple[int, int]],
+    lengths: list[int],
+    environments: int,
+    frames: bool,
     seed: int,
 ) -> None:
-    rng = np.random.default_rng(seed)
-    store = ReplayStore.open(tmp_path_factory.mktemp("store"), SPEC, capacity)
-    segments = [random_segment(rng, steps, count, number, end_rate) for number, (steps, count) in enumerate(sizes)]
-    for number, segment in enumerate(segments):
-        store.insert(segment, source(number))
+    spec = replace(SPEC, frame_stack=frame_stack, observations=FRAMES if frames else SPEC.observations)
+    lives = Lives.random(np.random.default_rng(seed), spec, sum(lengths), environments, end_rate)
+    stops = np.cumsum(lengths).tolist()
+    store = ReplayStore.open(tmp_path_factory.mktemp("store"), spec, capacity)
+    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
+        store.insert(lives.segment(number, stop - length, stop), source(number))
     rows = np.flatnonzero(store.flags & VALID)
-    batch = assemble(store, rows, n, discount)
+    batch = assemble(store, rows, returns)
+    assert batch.observations.dtype == batch.bootstrap_observations.dtype == spec.observations.dtype
     starts = {record.index: record.start for record in store.live_segments()}
     for position, row in enumerate(rows.tolist()):
         number = int(store.generations[row])
-        segment = segments[number]
-        environment, step = divmod(row - starts[number], segment.steps + 1)
-        total, factor, last = _reference(segment, environment, step, n, discount)
-        assert batch.returns[position] == pytest.approx(total, abs=1e-5)
-        assert batch.bootstrap_discounts[position] == pytest.approx(factor)
-        np.testing.assert_array_equal(batch.observations[position], segment.observations[step, environment])
-        np.testing.assert_array_equal(batch.bootstrap_observations[position], segment.observations[last, environment])
-        assert batch.actions[position] == segment.actions[step, environment]
-        assert batch.policy_versions[position] == segment.policy_versions()[step]
+        environment, place = divmod(row - starts[number], frame_stack + lengths[number])
+        step = stops[number] - lengths[number] + place - (frame_stack - 1)
+        expected = lives.transition(step, environment, stops[number], returns)
+        assert batch.returns[position] == pytest.approx(expected.total, abs=1e-5)
+        assert batch.bootstrap_discounts[position] == pytest.approx(expected.bootstrap_discount)
+        np.testing.assert_array_equal(batch.observations[position], expected.observation)
+        np.testing.assert_array_equal(batch.bootstrap_observations[position], expected.bootstrap_observation)
+    live = {number for number in range(len(lengths)) if number in starts}
+    expected_rows = sum(int(lives.valid[stops[n] - lengths[n] : stops[n]].sum()) for n in live)
+    assert len(rows) == expected_rows
     store.close()
 
 
 def _assembled(tmp_path: Path, segment: Segment, n: int = 3) -> NStepBatch:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     store.insert(segment, source(0))
-    return assemble(store, np.array([0]), n, 0.5)
+    return assemble(store, np.array([0]), Returns(n, 0.5))
 
 
 def test_a_terminal_state_cuts_the_sum_and_is_not_bootstrapped_from(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_window_that_reaches_past_the_last_row_of_the_ring_ends_there(tmp_path
     store = ReplayStore.open(tmp_path, SPEC, 10)
     for number in range(2):
         store.insert(plain_segment(number), source(number))
-    batch = assemble(store, np.array([8]), 6, 0.5)
+    batch = assemble(store, np.array([8]), Returns(6, 0.5))
     assert batch.returns[0] == plain_segment(1).rewards[3, 0]
     np.testing.assert_array_equal(batch.bootstrap_observations[0], plain_segment(1).observations[4, 0])
 
@@ -116,18 +117,46 @@ def test_given_arrays_are_filled_and_returned(tmp_path: Path) -> None:
     store.insert(plain_segment(0), source(0))
     rows = np.array([0, 2, 2])
     out = NStepBatch.empty(SPEC, 3)
-    assert assemble(store, rows, 2, 0.9, out) is out
-    fresh = assemble(store, rows, 2, 0.9)
+    assert assemble(store, rows, Returns(2, 0.9), out) is out
+    fresh = assemble(store, rows, Returns(2, 0.9))
     for name, column in vars(fresh).items():
         filled = getattr(out, name)
         assert filled.dtype == column.dtype
         np.testing.assert_array_equal(filled, column)
     with pytest.raises(InvalidInputError, match="must have 2 rows, got 3"):
-        assemble(store, rows[:2], 2, 0.9, out)
+        assemble(store, rows[:2], Returns(2, 0.9), out)
 
 
 def test_a_row_that_is_no_transition_is_refused(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     store.insert(plain_segment(0), source(0))
     with pytest.raises(InvalidInputError, match="valid rows"):
-        assemble(store, np.array([0, 4]), 1, 0.9)
+        assemble(store, np.array([0, 4]), Returns(1, 0.9))
+
+
+def test_actions_and_versions_are_those_of_the_row(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 100)
+    segment = plain_segment(0, steps=5, environments=2)
+    store.insert(segment, source(0))
+    batch = assemble(store, np.array([0, 3, 4, 6, 10]), Returns(2, 0.9))
+    np.testing.assert_array_equal(batch.actions, segment.actions[[0, 3, 4, 0, 4], [0, 0, 0, 1, 1]])
+    np.testing.assert_array_equal(batch.policy_versions, segment.policy_versions()[[0, 3, 4, 0, 4]])
+
+
+def test_a_batch_tells_its_bytes(tmp_path: Path) -> None:
+    spec = replace(SPEC, observations=FRAMES, frame_stack=4)
+    assert NStepBatch.empty(spec, 10).nbytes == 10 * (2 * 4 * 6 + 8 + 4 + 4 + 8)
+
+
+@pytest.mark.parametrize(
+    ("n_step", "discount", "clip", "message"),
+    [
+        (0, 0.9, None, "n_step >= 1"),
+        (1, 1.1, None, r"discount in \[0, 1\]"),
+        (1, 0.9, 0.0, "clip_rewards must be positive"),
+        (1, 0.9, float("nan"), "clip_rewards must be positive"),
+    ],
+)
+def test_returns_that_cannot_be_are_refused(n_step: int, discount: float, clip: float | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Returns(n_step, discount, clip)

@@ -84,19 +84,23 @@ def test_a_malformed_segment_changes_nothing(tmp_path: Path) -> None:
     assert_store_holds(store, {0: plain_segment(0, steps=9)})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    capacity=st.integers(24, 90),
+    frame_stack=st.integers(1, 3),
+    capacity=st.integers(32, 90),
     sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.booleans()), min_size=1, max_size=40),
 )
 def test_the_live_segments_are_the_latest_and_intact_over_laps_and_reopenings(
-    tmp_path_factory: pytest.TempPathFactory, capacity: int, sizes: list[tuple[int, int, bool]]
+    tmp_path_factory: pytest.TempPathFactory, frame_stack: int, capacity: int, sizes: list[tuple[int, int, bool]]
 ) -> None:
     directory = tmp_path_factory.mktemp("store")
-    store = ReplayStore.open(directory, SPEC, capacity)
+    spec = dataclasses.replace(SPEC, frame_stack=frame_stack)
+    store = ReplayStore.open(directory, spec, capacity)
     segments = {}
     for sequence, (steps, environments, reopen) in enumerate(sizes):
-        segments[sequence] = random_segment(np.random.default_rng(sequence), steps, environments, sequence)
+        segments[sequence] = random_segment(
+            np.random.default_rng(sequence), steps, environments, sequence, frame_stack=frame_stack
+        )
         live = {(record.start, record.stop) for record in store.live_segments()}
         inserted = store.insert(segments[sequence], source(sequence))
         assert inserted is not None
@@ -104,7 +108,7 @@ def test_the_live_segments_are_the_latest_and_intact_over_laps_and_reopenings(
         assert kept == live - set(inserted.evicted) | {(inserted.start, inserted.stop)}
         if reopen:
             store.close()
-            store = ReplayStore.open(directory, SPEC, capacity)
+            store = ReplayStore.open(directory, spec, capacity)
         numbers = [record.source.sequence for record in store.live_segments()]
         assert numbers == list(range(sequence + 1 - len(numbers), sequence + 1))
         assert_store_holds(store, segments)
@@ -200,6 +204,22 @@ def test_a_store_of_another_environment_or_capacity_is_refused_with_both_values(
     with pytest.raises(ConflictError, match="observations"):
         ReplayStore.open(tmp_path, other, 100)
     ReplayStore.open(tmp_path, SPEC, 100).close()
+
+
+def test_a_store_of_another_stack_or_an_older_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    ReplayStore.open(tmp_path, SPEC, 100).close()
+    with pytest.raises(ConflictError, match="holds frame_stack 1, expected 4"):
+        ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=4), 100)
+    meta = tmp_path / "meta.json"
+    meta.write_text(meta.read_text().replace('"format_version": 2', '"format_version": 1'))
+    with pytest.raises(ConflictError, match=r"^replay: \S+ holds format_version 1, expected 2; start this run in .*$"):
+        ReplayStore.open(tmp_path, SPEC, 100)
+
+
+@pytest.mark.parametrize("frame_stack", [0, 257])
+def test_a_stack_that_ages_cannot_cut_is_refused(tmp_path: Path, frame_stack: int) -> None:
+    with pytest.raises(UserError, match=f"frame stack must be 1 to 256, got {frame_stack}"):
+        ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=frame_stack), 100)
 
 
 def test_a_directory_is_open_once_at_a_time(tmp_path: Path) -> None:

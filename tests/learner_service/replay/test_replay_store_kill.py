@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replay_segments import SPEC, assert_store_holds, random_segment, source
+from replay_segments import STACKED, assert_store_holds, random_segment, source
 
 from actorq.trajectory import Segment
 from learner_service.replay import ReplayStore
@@ -15,11 +15,11 @@ from learner_service.replay import ReplayStore
 _WRITER = """
 import itertools, sys
 from pathlib import Path
-from replay_segments import SPEC, source
+from replay_segments import STACKED, source
 from test_replay_store_kill import numbered_segment
 from learner_service.replay import ReplayStore
 
-store = ReplayStore.open(Path(sys.argv[1]), SPEC, int(sys.argv[2]))
+store = ReplayStore.open(Path(sys.argv[1]), STACKED, int(sys.argv[2]))
 for sequence in itertools.count(int(sys.argv[3])):
     assert store.insert(numbered_segment(sequence), source(sequence)) is not None
     print(sequence, flush=True)
@@ -29,7 +29,7 @@ for sequence in itertools.count(int(sys.argv[3])):
 def numbered_segment(sequence: int) -> Segment:
     """The one segment that belongs to a sequence number; sizes vary."""
     rng = np.random.default_rng(sequence)
-    return random_segment(rng, int(rng.integers(1, 20)), int(rng.integers(1, 4)), sequence)
+    return random_segment(rng, int(rng.integers(1, 20)), int(rng.integers(1, 4)), sequence, frame_stack=3)
 
 
 def _insert_until_killed(directory: Path, capacity: int, first: int, prints: int) -> int:
@@ -52,7 +52,7 @@ def test_every_committed_segment_is_there_once_after_each_kill(tmp_path: Path, c
     stored = -1
     for prints in (1, 40, 75):
         printed = _insert_until_killed(tmp_path, capacity, stored + 1, prints)
-        store = ReplayStore.open(tmp_path, SPEC, capacity)
+        store = ReplayStore.open(tmp_path, STACKED, capacity)
         stored = next(iter(store.last_sequences().values()))
         # The kill may fall between a commit and its print, so at most one more than was printed is stored.
         assert printed <= stored <= printed + 1

@@ -1,0 +1,101 @@
+"""Tasks of the DM Control suite (arXiv 1801.00690), `dm_control/DOMAIN-TASK`, such as dm_control/cheetah-run."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.environments.loop import LoopedEnvironments
+from actor_service.environments.rendering import prepare_mujoco
+from actor_service.environments.spaces import bounds
+from actorq.errors import UserError
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+
+PREFIX = "dm_control/"
+_HEIGHT, _WIDTH = 480, 640
+
+
+def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
+    """A batch of a task; raises UserError when the suite has none of this name."""
+    prepare_mujoco(rendered)
+    singles = [_single(environment_id) for _ in range(count)]
+    spec = EnvironmentSpec(
+        environment_id=environment_id,
+        observations=ArraySpec((singles[0].size,), "float32"),
+        actions=singles[0].action_spec,
+        discrete_actions=0,
+        max_episode_steps=singles[0].limit,
+    )
+    return LoopedEnvironments(spec, singles, lambda: _single(environment_id), limit=0)
+
+
+def observation_parts(environment_id: str) -> tuple[str, ...]:
+    """The names of what a task observes, in its order."""
+    prepare_mujoco(rendered=False)
+    return tuple(_single(environment_id).parts)
+
+
+def _single(environment_id: str) -> "SuiteTask":
+    # Only now: what is imported looks for a display unless it was told otherwise.
+    from dm_control import suite
+
+    domain, _, task = environment_id.removeprefix(PREFIX).partition("-")
+    if (domain, task) not in suite.ALL_TASKS:
+        known = ", ".join(f"{PREFIX}{a}-{b}" for a, b in suite.ALL_TASKS if a == domain)
+        raise UserError(
+            f"environment {environment_id!r} cannot be made: "
+            + (f"of this domain there are {known}" if known else f"give {PREFIX}DOMAIN-TASK, as {PREFIX}cheetah-run")
+        )
+    return SuiteTask(suite.load(domain, task))
+
+
+class SuiteTask:
+    """One task as the loop calls it.
+
+    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector. An
+    episode whose last discount is 0 has terminated, any other was truncated: the suite ends most by time alone.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self.metadata = {"render_fps": 1 / environment.control_timestep()}
+        self.parts: dict[str, slice] = {}
+        self.size = 0
+        for name, spec in environment.observation_spec().items():
+            width = int(np.prod(spec.shape, dtype=np.int64))
+            self.parts[name] = slice(self.size, self.size + width)
+            self.size += width
+        action = environment.action_spec()
+        low, high = (np.broadcast_to(bound, action.shape) for bound in (action.minimum, action.maximum))
+        self.action_spec = ArraySpec(tuple(action.shape), "float32", bounds(low), bounds(high))
+        limit = environment._step_limit
+        self.limit = int(limit) if np.isfinite(limit) else 0
+
+    def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode; a seed sets the task's generator, from which alone its randomness comes."""
+        if seed is not None:
+            self._environment.task.random.seed(seed)
+        return self._flat(self._environment.reset().observation), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Act for one control step."""
+        taken = self._environment.step(action)
+        ended = taken.last()
+        terminated = ended and taken.discount == 0.0
+        return self._flat(taken.observation), taken.reward, terminated, ended and not terminated, {}
+
+    def render(self) -> NDArray[np.uint8]:
+        """What the task's first camera sees."""
+        pixels: NDArray[np.uint8] = self._environment.physics.render(_HEIGHT, _WIDTH, camera_id=0)
+        return pixels
+
+    def close(self) -> None:
+        """Release it."""
+        self._environment.close()
+
+    def _flat(self, parts: dict[str, Any]) -> NDArray[np.float32]:
+        row = np.empty(self.size, np.float32)
+        for name, place in self.parts.items():
+            part = parts[name]
+            row[place] = part.ravel() if isinstance(part, np.ndarray) and part.ndim > 1 else part
+        return row

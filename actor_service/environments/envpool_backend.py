@@ -1,0 +1,181 @@
+"""EnvPool (arXiv 2206.10558): the same tasks, written in C++ and stepped on several threads.
+
+It resets an environment at the step after its end and ignores that step's action, as we do. Its rewards of such rows
+are left-overs. Seeds are fixed when a pool is made, so that `reset` makes a new one.
+"""
+
+import logging
+import os
+from typing import Any
+
+import envpool
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.environments import describe_environment
+from actor_service.environments.columns import Columns
+from actor_service.environments.dm_control_backend import observation_parts
+from actor_service.environments.interface import Environments, Fault, Step
+from actor_service.environments.loop import MOST_FAULTS
+from actor_service.environments.spaces import action_spec
+from actorq.errors import ActorQError, UserError
+from actorq.trajectory import EnvironmentSpec
+
+_log = logging.getLogger(__name__)
+
+_SUITE, _ATARI = "dm_control/", "ALE/"
+# As the games' version 5 has it in the Arcade Learning Environment; the rest of EnvPool's preprocessing is the usual.
+_ATARI_SETTINGS = {
+    "stack_num": 1,
+    "frame_skip": 4,
+    "noop_max": 30,
+    "use_fire_reset": False,
+    "episodic_life": False,
+    "reward_clip": False,
+    "full_action_space": False,
+    "repeat_action_probability": 0.25,
+    "use_inter_area_resize": True,
+}
+
+
+def make(environment_id: str, count: int, rendered: bool) -> "PooledEnvironments":
+    """A pool of a task; raises UserError when EnvPool has none of this name, or another one under this name.
+
+    The spec is that of the task's own library, so that actors with and without EnvPool can serve one run.
+    """
+    if rendered:
+        raise UserError(f"environment {environment_id}: EnvPool has no pictures; leave --environment-backend out")
+    task = task_name(environment_id)
+    if task not in envpool.list_all_envs():
+        raise UserError(
+            f"environment {environment_id!r} cannot be made: EnvPool has no {task}; leave --environment-backend out"
+        )
+    spec = describe_environment(environment_id)
+    parts = observation_parts(environment_id) if environment_id.startswith(_SUITE) else ()
+    return PooledEnvironments(spec, task, _ATARI_SETTINGS if environment_id.startswith(_ATARI) else {}, parts, count)
+
+
+def task_name(environment_id: str) -> str:
+    """EnvPool's name: DM Control's domain and task run together with capitals, games without their namespace."""
+    if environment_id.startswith(_SUITE):
+        words = environment_id.removeprefix(_SUITE).replace("-", "_").split("_")
+        return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
+    return environment_id.removeprefix(_ATARI)
+
+
+class PooledEnvironments(Environments):
+    """A batch in one pool; with NaN or infinity an environment is reset, after an error the whole pool is made anew."""
+
+    def __init__(
+        self, spec: EnvironmentSpec, task: str, settings: dict[str, Any], parts: tuple[str, ...], count: int
+    ) -> None:
+        super().__init__(spec, count)
+        self._task, self._settings, self._parts = task, settings, parts
+        self._pool = self._make(seed=0)
+        self._check(self._pool)
+        self._dtype = np.dtype(np.int32) if spec.discrete_actions else np.dtype(self._pool.action_space.dtype)
+        self._columns = Columns(spec.observations, self.lengths)
+        self._rows = self._columns.observations.reshape(count, -1)
+        self._ended: list[int] = []
+        self._faults_in_a_row = 0
+        self._seeds = np.random.default_rng()
+
+    def reset(self, seed: int) -> NDArray[Any]:
+        """Make a new pool; environment i gets the seed `seed + i`."""
+        self._seeds = np.random.default_rng(seed)
+        self._begin(self._make(seed))
+        return self._columns.observations
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """Take one action in each environment, on EnvPool's threads."""
+        columns = self._columns
+        try:
+            observations, rewards, terminated, truncated, _ = self._pool.step(actions.astype(self._dtype))
+        except Exception as error:
+            return self._restart(error)
+        self._take(observations)
+        columns.rewards[:] = rewards
+        columns.rewards[self._ended] = 0.0
+        columns.terminated[:], columns.truncated[:] = terminated, truncated
+        endings = [int(index) for index in np.flatnonzero(terminated | truncated) if index not in self._ended]
+        broken = columns.broken()
+        if broken:
+            endings = [index for index in endings if index not in broken]
+            self._mend(broken)
+        else:
+            self._faults_in_a_row = 0
+        faults = tuple(Fault(index, "NaN or infinity", restarted=False) for index in broken)
+        step = columns.finish([index for index in self._ended if index not in broken], endings, faults)
+        self._ended = endings
+        return step
+
+    def close(self) -> None:
+        """Release the pool."""
+        self._pool.close()
+
+    def _make(self, seed: int) -> Any:
+        threads = min(self.count, len(os.sched_getaffinity(0)))
+        return envpool.make_gymnasium(self._task, num_envs=self.count, num_threads=threads, seed=seed, **self._settings)
+
+    def _check(self, pool: Any) -> None:
+        """Raise UserError unless the pool's spaces and limit are those of the task's own library."""
+        spec = self.spec
+        limit = int(pool.spec.config.max_episode_steps)
+        space = pool.observation_space
+        parts = space.spaces.values() if self._parts else (space,)
+        size = sum(int(np.prod(part.shape, dtype=np.int64)) for part in parts)
+        fits = (
+            size >= int(np.prod(spec.observations.shape)) if self._parts else size == np.prod(spec.observations.shape)
+        )
+        if action_spec(spec.environment_id, pool.action_space) != (spec.actions, spec.discrete_actions) or not fits:
+            raise UserError(
+                f"environment {spec.environment_id}: EnvPool's has other spaces; leave --environment-backend out"
+            )
+        if limit != spec.max_episode_steps:
+            raise UserError(
+                f"environment {spec.environment_id}: EnvPool ends its episodes after {limit} steps instead of "
+                f"{spec.max_episode_steps or 'none'}; leave --environment-backend out"
+            )
+
+    def _begin(self, pool: Any) -> None:
+        self._pool = pool
+        self._take(pool.reset()[0])
+        self._columns.begin()
+        self._ended = []
+
+    def _take(self, observations: Any) -> None:
+        np.concatenate(self._columns_of(observations, self.count), axis=1, out=self._rows, casting="same_kind")
+
+    def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:
+        """What the pool gave as [count, ...] arrays to put side by side.
+
+        Of a DM Control task EnvPool gives everything that any task of the domain observes; this task's own parts are
+        taken, in its order.
+        """
+        parts = [observations[name] for name in self._parts] if self._parts else [observations]
+        return [part.reshape(count, -1) for part in parts]
+
+    def _mend(self, broken: list[int]) -> None:
+        """Begin new episodes in environments that gave NaN or infinity."""
+        what = f"environments {broken} of {self.spec.environment_id}: NaN or infinity"
+        while broken:
+            self._count_fault(what)
+            observations = self._pool.reset(np.array(broken, np.int32))[0]
+            self._rows[broken] = np.concatenate(self._columns_of(observations, len(broken)), axis=1)
+            broken = [index for index in broken if not np.isfinite(self._rows[index]).all()]
+
+    def _restart(self, error: Exception) -> Step:
+        """Make the pool anew; the steps of all environments are lost."""
+        what = f"{type(error).__name__}: {error}"
+        self._count_fault(what, error)
+        self._begin(self._make(int(self._seeds.integers(2**31))))
+        faults = tuple(Fault(index, what, restarted=True) for index in range(self.count))
+        return self._columns.finish((), (), faults)
+
+    def _count_fault(self, what: str, cause: BaseException | None = None) -> None:
+        self._faults_in_a_row += 1
+        _log.warning("EnvPool: %s", what)
+        if self._faults_in_a_row >= MOST_FAULTS:
+            raise ActorQError(
+                f"environment {self.spec.environment_id} failed {MOST_FAULTS} times in a row; the last time: {what}"
+            ) from cause

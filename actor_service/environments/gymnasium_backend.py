@@ -1,0 +1,74 @@
+"""Gymnasium's environments: classic control, Box2D, MuJoCo, and whatever else is registered."""
+
+from typing import Any
+
+import gymnasium
+
+from actor_service.environments.loop import LoopedEnvironments
+from actor_service.environments.rendering import prepare_mujoco, wants_mujoco
+from actor_service.environments.spaces import action_spec, observation_spec
+from actorq.errors import UserError
+from actorq.trajectory import EnvironmentSpec
+
+
+def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
+    """A batch of a registered environment; raises UserError when there is none or its spaces are not supported."""
+    registered = _registered(environment_id)
+    if wants_mujoco(registered.entry_point):
+        prepare_mujoco(rendered)
+
+    def single() -> gymnasium.Env[Any, Any]:
+        # The limit is kept by the batch, and neither order nor types of the calls need to be watched.
+        return _make(
+            environment_id,
+            max_episode_steps=-1,
+            disable_env_checker=True,
+            **({"render_mode": "rgb_array"} if rendered else {}),
+        )
+
+    first = single()
+    try:
+        actions, discrete_actions = action_spec(environment_id, first.action_space)
+        spec = EnvironmentSpec(
+            environment_id=environment_id,
+            observations=observation_spec(environment_id, first.observation_space),
+            actions=actions,
+            discrete_actions=discrete_actions,
+            max_episode_steps=registered.max_episode_steps or 0,
+            reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
+        )
+        if rendered and first.render_mode != "rgb_array":
+            raise UserError(f"environment {environment_id}: it has no pictures (render mode rgb_array)")
+    except UserError:
+        first.close()
+        raise
+    singles = [first, *(single() for _ in range(count - 1))]
+    return LoopedEnvironments(spec, singles, single, registered.max_episode_steps or 0)
+
+
+def _registered(environment_id: str) -> gymnasium.envs.registration.EnvSpec:
+    module, _, name = environment_id.rpartition(":")
+    try:
+        if module:
+            __import__(module)
+        return gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError, ValueError) as error:
+        raise _refusal(environment_id, error) from None
+
+
+def _make(environment_id: str, **how: Any) -> gymnasium.Env[Any, Any]:
+    try:
+        environment: gymnasium.Env[Any, Any] = gymnasium.make(environment_id, **how)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise _refusal(environment_id, error) from None
+    # The wrapper that watches the order of calls costs as much as a step of a small environment.
+    if isinstance(environment, gymnasium.wrappers.OrderEnforcing):
+        environment = environment.env
+    return environment
+
+
+def _refusal(environment_id: str, error: Exception) -> UserError:
+    return UserError(
+        f"environment {environment_id!r} cannot be made: {' '.join(str(error).split())}; "
+        "give the id of an installed environment, such as CartPole-v1"
+    )

@@ -1,0 +1,187 @@
+"""Environments of Python libraries, stepped one after the other."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.environments.columns import Columns
+from actor_service.environments.interface import Environments, Fault, Step
+from actorq.errors import ActorQError
+from actorq.trajectory import EnvironmentSpec
+
+_log = logging.getLogger(__name__)
+
+# Of one environment, without a step between them that went well.
+MOST_FAULTS = 10
+
+
+class Single(Protocol):
+    """One environment. The signatures are Gymnasium's, so that its environments are called with nothing between.
+
+    metadata: render_fps is how many steps a second of its own time has.
+    """
+
+    metadata: dict[str, Any]
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode and return its first observation; with a seed its randomness starts over."""
+        ...
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act; return observation, reward, terminated, truncated, and what else there is to know."""
+        ...
+
+    def render(self) -> Any:
+        """A picture of it, uint8[height, width, 3]."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class LoopedEnvironments(Environments):
+    """A batch of single environments.
+
+    One that raises is closed and made anew, one that gives NaN or infinity is reset; the step tells of both. Past
+    `MOST_FAULTS` of them in a row the error is raised.
+
+    make: makes one environment.
+    limit: steps after which an episode is truncated, in place of Gymnasium's TimeLimit, whose call in between costs
+        as much as a step of CartPole's physics; 0 where the environments do it themselves.
+    """
+
+    def __init__(
+        self, spec: EnvironmentSpec, singles: Sequence[Single], make: Callable[[], Single], limit: int
+    ) -> None:
+        super().__init__(spec, len(singles))
+        self._singles = list(singles)
+        self.steps_per_second = float(singles[0].metadata.get("render_fps", self.steps_per_second))
+        self._steps = [single.step for single in singles]
+        self._make = make
+        self._limit = limit
+        # So many steps no episode can reach the limit: the lengths need not be looked at.
+        self._spare = 0
+        self._discrete = bool(spec.discrete_actions)
+        self._columns = Columns(spec.observations, self.lengths)
+        self._ended: list[int] = []
+        self._faults_in_a_row = [0] * self.count
+        self._faulty: set[int] = set()
+        self._seeds = np.random.default_rng()
+
+    def reset(self, seed: int) -> NDArray[Any]:
+        """Start new episodes; environment i gets the seed `seed + i`."""
+        # Of those that are made anew.
+        self._seeds = np.random.default_rng(seed)
+        self._columns.begin()
+        self._ended, self._spare = [], 0
+        for index in range(self.count):
+            self._columns.observations[index] = self._first_observation(index, seed + index)
+        return self._columns.observations
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """Take one action in each environment, one after the other."""
+        columns, ended = self._columns, self._ended
+        observations: list[Any] = [None] * self.count
+        rewards: list[Any] = [0.0] * self.count
+        endings: list[int] = []
+        faults: list[Fault] = []
+        for index, (act, action) in enumerate(
+            zip(self._steps, actions.tolist() if self._discrete else actions, strict=True)
+        ):
+            try:
+                if ended and index in ended:
+                    observations[index] = self._singles[index].reset()[0]
+                    continue
+                observations[index], rewards[index], terminated, truncated, _ = act(action)
+                if terminated or truncated:
+                    endings.append(index)
+                    columns.terminated[index], columns.truncated[index] = terminated, truncated
+            except Exception as error:
+                observations[index], rewards[index] = self._restart(index, error), 0.0
+                faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
+        columns.rewards[:] = rewards
+        with np.errstate(over="ignore"):
+            np.concatenate(observations, out=columns.flat, casting="same_kind")
+        for index in columns.broken():
+            faults.append(self._mend(index, f"observation {observations[index]!r}, reward {rewards[index]!r}"))
+        if self._limit:
+            self._spare -= 1
+            if self._spare < 0:
+                self._cut_at_limit(endings)
+        if faults:
+            lost = {fault.environment for fault in faults}
+            endings = [index for index in endings if index not in lost]
+        step = columns.finish(ended, endings, tuple(faults))
+        self._settle(faults)
+        self._ended = endings
+        return step
+
+    def render(self, index: int) -> NDArray[np.uint8]:
+        """What the environment itself draws."""
+        return np.asarray(self._singles[index].render(), np.uint8)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for single in self._singles:
+            single.close()
+
+    def _cut_at_limit(self, endings: list[int]) -> None:
+        # The lengths are those before this step. A reset counts as no step: its length is that of the old episode.
+        for index in np.flatnonzero(self.lengths == self._limit - 1):
+            if index not in endings and index not in self._ended:
+                endings.append(int(index))
+            if index not in self._ended:
+                self._columns.truncated[index] = True
+        self._spare = self._limit - 2 - int(self.lengths.max())
+
+    def _mend(self, index: int, what: str) -> Fault:
+        """An environment gave NaN or infinity: begin a new episode in it."""
+        self._count_fault(index, f"NaN or infinity: {what}")
+        self._columns.observations[index] = self._first_observation(index, None)
+        return Fault(index, "NaN or infinity", restarted=False)
+
+    def _first_observation(self, index: int, seed: int | None) -> Any:
+        """The first observation of a new episode, made anew as often as that takes; raises ActorQError."""
+        while True:
+            try:
+                observation = self._singles[index].reset(seed=seed)[0]
+            except Exception as error:
+                observation = self._restart(index, error)
+            if self._columns.observations.dtype.kind != "f" or np.isfinite(observation).all():
+                return observation
+            self._count_fault(index, "NaN or infinity in the first observation of an episode")
+
+    def _restart(self, index: int, error: BaseException) -> Any:
+        """Make an environment anew and return its first observation."""
+        while True:
+            self._count_fault(index, f"{type(error).__name__}: {error}", error)
+            with suppress(Exception):
+                self._singles[index].close()
+            try:
+                single = self._make()
+                self._singles[index], self._steps[index] = single, single.step
+                return single.reset(seed=int(self._seeds.integers(2**31)))[0]
+            except Exception as next_error:
+                error = next_error
+
+    def _count_fault(self, index: int, reason: str, cause: BaseException | None = None) -> None:
+        self._faults_in_a_row[index] += 1
+        self._faulty.add(index)
+        _log.warning("environment %d of %s: %s", index, self.spec.environment_id, reason)
+        if self._faults_in_a_row[index] >= MOST_FAULTS:
+            raise ActorQError(
+                f"environment {self.spec.environment_id} failed {MOST_FAULTS} times in a row; the last time: {reason}"
+            ) from cause
+
+    def _settle(self, faults: Sequence[Fault]) -> None:
+        """Forget the faults of those that have taken a step since."""
+        if self._faulty:
+            still = {fault.environment for fault in faults}
+            for index in self._faulty - still:
+                self._faults_in_a_row[index] = 0
+            self._faulty &= still

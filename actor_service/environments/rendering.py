@@ -1,0 +1,65 @@
+"""Pictures without a display: which library draws MuJoCo's, chosen before MuJoCo is imported."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from actorq.errors import UserError
+
+_VARIABLE = "MUJOCO_GL"
+_PROBE = (
+    "import mujoco\n"
+    "context = mujoco.GLContext(64, 64)\n"
+    "context.make_current()\n"
+    "mujoco.MjrContext(mujoco.MjModel.from_xml_string('<mujoco/>'), mujoco.mjtFontScale.mjFONTSCALE_100)\n"
+    "import os; os._exit(0)\n"
+)
+_PROBE_S = 60.0
+# Mesa's EGL draws without a graphics card only when it is told that there is no platform.
+_CANDIDATES: tuple[Mapping[str, str], ...] = (
+    {_VARIABLE: "egl"},
+    {_VARIABLE: "egl", "EGL_PLATFORM": "surfaceless"},
+    {_VARIABLE: "osmesa"},
+)
+
+
+def wants_mujoco(entry_point: object) -> bool:
+    """Whether a Gymnasium environment with this entry point is one of MuJoCo's."""
+    return isinstance(entry_point, str) and ".mujoco" in entry_point
+
+
+def prepare_mujoco(rendered: bool) -> None:
+    """Choose how MuJoCo draws in this process: not at all, or with EGL, or with OSMesa, whichever works first.
+
+    MUJOCO_GL is respected where it is set. Raises UserError when there is no way to draw.
+    """
+    if os.environ.get(_VARIABLE):
+        return
+    if not rendered:
+        os.environ[_VARIABLE] = "disabled"
+        return
+    for candidate in _CANDIDATES:
+        if _works(candidate):
+            os.environ.update(candidate)
+            return
+    raise UserError(
+        "this machine cannot draw without a display: MuJoCo works neither with EGL nor with OSMesa; install libegl1 "
+        "and a driver (libgl1-mesa-dri draws on the processor) or libosmesa6, or set MUJOCO_GL"
+    )
+
+
+def _works(candidate: Mapping[str, str]) -> bool:
+    """Whether a process of its own can draw so: one that has tried and failed cannot try another way."""
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            env={**os.environ, **candidate},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_PROBE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return tried.returncode == 0

@@ -1,0 +1,98 @@
+"""Ends the process when an environment hangs: whoever started it, the launcher or Kubernetes, starts it again.
+
+A hanging call cannot be broken off from within the process, nor would what it holds be let go.
+"""
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+# Besides those of actorq.process, for whoever looks why a process ended.
+EXIT_HUNG = 5
+
+
+class Watched:
+    """Tells a watchdog since when its thread has been inside of a call; `with watched: environments.step(...)`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.since: float | None = None
+
+    def __enter__(self) -> None:
+        self.since = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        self.since = None
+
+
+class Watchdog:
+    """Looks from a thread of its own whether a watched call takes longer than `limit_s` seconds.
+
+    Where native code that hangs also keeps Python's lock, that thread cannot look either; then faulthandler, which
+    needs no lock, ends the process at twice the limit, with exit code 1.
+
+    what: that is watched, for the log.
+    end: ends the process; for tests.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        limit_s: float,
+        end: Callable[[int], object] = os._exit,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._limit_s = limit_s
+        self._end = end
+        self._clock = clock
+        self._watched: list[Watched] = []
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+
+    def watch(self) -> Watched:
+        """What a thread is to be inside of while it calls what may hang."""
+        watched = Watched(self._clock)
+        self._watched.append(watched)
+        return watched
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> None:
+        """End the process if a watched call takes too long."""
+        now = self._clock()
+        # Read once: the thread that is watched goes on meanwhile.
+        waited = max((now - since for each in self._watched if (since := each.since) is not None), default=0.0)
+        if waited > self._limit_s:
+            _log.critical(
+                "%s has not returned from a call for %.0f s: ending this process with exit code %d, to be restarted; "
+                "actor.environment_timeout_s sets the limit",
+                self._what,
+                waited,
+                EXIT_HUNG,
+            )
+            faulthandler.dump_traceback(file=sys.__stderr__)
+            logging.shutdown()
+            self._end(EXIT_HUNG)
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.wait(self._limit_s / 4):
+                faulthandler.dump_traceback_later(2 * self._limit_s, exit=True, file=sys.__stderr__)
+                self.look()
+        finally:
+            faulthandler.cancel_dump_traceback_later()

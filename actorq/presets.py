@@ -1,0 +1,198 @@
+"""Settings for an algorithm on a family of environments, below all that a file, the environment or flags say.
+
+Sources of the numbers: docs/algorithms.md. They are found by the names of algorithm and environment alone, so that
+every service of a run finds the same, on whatever machine.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """Environments that are learned alike: patterns of their ids, as of a shell, and the algorithm to take."""
+
+    name: str
+    patterns: tuple[str, ...]
+    algorithm: str
+
+
+# Any other environment; with continuous actions it takes another algorithm. Not d4pg, which has to be told how large
+# returns can be.
+OTHERS = Family("others", ("*",), "dqn")
+CONTINUOUS_ALGORITHM = "sac"
+
+# The first that fits counts; the last fits everything.
+FAMILIES = (
+    Family("CartPole", ("CartPole-v*",), "dqn"),
+    Family("Acrobot", ("Acrobot-v*",), "dqn"),
+    Family("MountainCar", ("MountainCar-v*",), "dqn"),
+    Family("LunarLander", ("LunarLander-v*",), "dqn"),
+    Family("Atari", ("ALE/*",), "dqn"),
+    Family("DM Control", ("dm_control/*",), "d4pg"),
+    Family("Pendulum", ("Pendulum-v*",), "sac"),
+    Family(
+        "MuJoCo",
+        (
+            *("HalfCheetah-v*", "Hopper-v*", "Walker2d-v*", "Ant-v*", "Humanoid-v*", "HumanoidStandup-v*"),
+            *("Swimmer-v*", "Reacher-v*", "Pusher-v*", "InvertedPendulum-v*", "InvertedDoublePendulum-v*"),
+        ),
+        "sac",
+    ),
+    Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*", "MountainCarContinuous-v*"), "sac"),
+    OTHERS,
+)
+
+_EVALUATE_LONG_EPISODES = {"episodes": 5, "period_updates": 5_000}
+
+# One environment step for each update of 256 samples, few environments: what they would gain in speed the learner
+# cannot follow, and the policies that act are the newer for it.
+_ONE_UPDATE_PER_STEP: dict[str, Any] = {
+    "actors": 1,
+    "environments_per_actor": 4,
+    "max_environment_steps": 1_000_000,
+    "replay": {"capacity": 1_000_000, "min_size": 10_000, "prioritized": False},
+    "rate_limiter": {"samples_per_insert": 256.0, "error_buffer": 32_768.0},
+    "exploration": {"noise": 0.1, "random_steps": 10_000},
+    "publication": {"period_updates": 32},
+    "evaluation": _EVALUATE_LONG_EPISODES,
+    "actor": {"segment_length": 8},
+}
+_PENDULUM: dict[str, Any] = {
+    "max_environment_steps": 20_000,
+    "replay": {"capacity": 50_000, "min_size": 256},
+    "exploration": {"random_steps": 256},
+    "evaluation": {"episodes": 10, "period_updates": 1_000},
+}
+
+_OF_ALGORITHM: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "max_environment_steps": 1_000_000,
+        "dqn": {"hidden_sizes": (256, 256), "learning_rate": 5e-4, "target_update_period": 250},
+        "replay": {"capacity": 100_000},
+        "rate_limiter": {"samples_per_insert": 32.0},
+    },
+    "d4pg": {
+        "max_environment_steps": 1_000_000,
+        "environments_per_actor": 4,
+        "replay": {"capacity": 1_000_000, "min_size": 1_000, "prioritized": False},
+        "rate_limiter": {"samples_per_insert": 32.0, "error_buffer": 16_384.0},
+        "exploration": {"noise": 0.3, "random_steps": 1_000},
+        "publication": {"period_updates": 32},
+        "evaluation": {"episodes": 5, "period_updates": 1_000},
+        "actor": {"segment_length": 32},
+    },
+    "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},
+    "sac": _ONE_UPDATE_PER_STEP,
+}
+
+_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
+    ("dqn", "Acrobot"): {
+        "max_environment_steps": 200_000,
+        "dqn": {"hidden_sizes": (128, 128), "learning_rate": 1e-3, "target_update_period": 100},
+        "replay": {"capacity": 50_000},
+    },
+    ("dqn", "MountainCar"): {
+        "max_environment_steps": 500_000,
+        "dqn": {"hidden_sizes": (128, 128), "learning_rate": 1e-3, "target_update_period": 200, "n_step": 10},
+        "replay": {"capacity": 100_000},
+        "actor": {"segment_length": 32},
+        "normalize_observations": True,
+    },
+    ("dqn", "LunarLander"): {
+        "max_environment_steps": 500_000,
+        "dqn": {"hidden_sizes": (256, 256), "learning_rate": 6.3e-4, "target_update_period": 250},
+        "replay": {"capacity": 50_000},
+    },
+    ("dqn", "Atari"): {
+        "environments_per_actor": 4,
+        "max_environment_steps": 10_000_000,
+        "scheme": "int8-static",
+        "dqn": {"learning_rate": 1e-4, "batch_size": 32, "n_step": 3, "target_update_period": 2_000},
+        "replay": {"capacity": 400_000, "min_size": 20_000, "clip_rewards": 1.0},
+        "rate_limiter": {"samples_per_insert": 8.0},
+        "exploration": {"epsilon": 0.4},
+        "publication": {"period_updates": 200},
+        "evaluation": {"episodes": 5, "period_updates": 20_000},
+    },
+    ("d4pg", "Pendulum"): {
+        "max_environment_steps": 100_000,
+        "d4pg": {"value_min": -1_500.0, "value_max": 0.0},
+        "replay": {"capacity": 100_000},
+        "evaluation": {"episodes": 10, "period_updates": 500},
+    },
+    ("d4pg", "MuJoCo"): {"d4pg": {"value_min": -200.0, "value_max": 1_500.0}},
+    ("td3", "Pendulum"): _PENDULUM,
+    ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
+    ("td3", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
+    ("sac", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
+}
+# CartPole's are the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
+_WITHOUT = {("dqn", "CartPole")}
+
+
+def family_of(environment: str) -> Family:
+    """The family of an environment's id."""
+    return next(family for family in FAMILIES if any(fnmatchcase(environment, pattern) for pattern in family.patterns))
+
+
+def preset(algorithm: str, environment: str) -> dict[str, Any]:
+    """The settings for an algorithm on an environment, a tree; empty for algorithms that are not ours."""
+    family = family_of(environment).name
+    if (algorithm, family) in _WITHOUT:
+        return {}
+    return _over(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get((algorithm, family), {}))
+
+
+def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they were given, over those of the preset for what they name, or for the defaults.
+
+    Sections may be trees too, or anything else, which then counts as given whole.
+    """
+    environment = tree.get("environment", "CartPole-v1")
+    if not isinstance(environment, str):
+        return dict(tree)
+    algorithm = tree.get("algorithm")
+    if algorithm is None:
+        algorithm = family_of(environment).algorithm
+    below = preset(algorithm, environment) if isinstance(algorithm, str) else {}
+    return _over(below, {**tree, "algorithm": algorithm})
+
+
+def descriptions() -> Iterator[tuple[str, str]]:
+    """What each preset is for and its settings, as flags have them; those of a family are on top of its algorithm's."""
+    for algorithm, settings in _OF_ALGORITHM.items():
+        yield algorithm, ", ".join(_lines(settings))
+        for family in FAMILIES:
+            if (algorithm, family.name) in _WITHOUT:
+                yield f"{algorithm} on {family.name}", "none of these, but the defaults below"
+            elif (algorithm, family.name) in _OF_FAMILY:
+                yield f"{algorithm} on {family.name}", ", ".join(_lines(_OF_FAMILY[algorithm, family.name]))
+
+
+def _lines(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _lines(value, (*path, name))
+        else:
+            yield f"{'.'.join((*path, name))} {_shown(value)}".replace("_", "-")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, sharing no section with either."""
+    merged = {name: _over(value, {}) if isinstance(value, dict) else value for name, value in below.items()}
+    for name, value in above.items():
+        if isinstance(value, dict):
+            under = merged.get(name)
+            merged[name] = _over(under if isinstance(under, dict) else {}, value)
+        else:
+            merged[name] = value
+    return merged

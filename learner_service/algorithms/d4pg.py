@@ -1,0 +1,174 @@
+"""D4PG (Barth-Maron et al. 2018, arXiv 1804.08617): deterministic policy, distribution of returns, n-step targets.
+
+One update, for transitions i of a batch with importance weights w_i; Z(s, a) has probabilities p(s, a) on fixed values
+z, and Q(s, a) = sum_j p_j(s, a) z_j:
+
+    a'      = pi(s_{t+m}; phi^-)                                                  arXiv 1804.08617, algorithm 1
+    y_i     = Phi( sum_{k<m} gamma^k r_{t+k} + gamma^m Z(s_{t+m}, a'; theta^-) )  projected, arXiv 1707.06887, eq. 7
+    L       = mean_i w_i  -sum_j y_ij log p_j(s_t, a_t; theta)                    cross entropy
+    dJ/dphi = mean_i clip_1(dQ(s_t, a; theta)/da at a = pi(s_t)) dpi(s_t; phi)/dphi
+
+m is n, or less where the episode or the segment ended; past a terminal state Z is 0 and all mass is on the return.
+|E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta from every
+`target_update_period` updates. clip_1 keeps a state's gradient to norm 1, as Acme does: it tells a direction, and
+states of high value are not to drown the others. Actions are in [-1, 1] here; the policy's graph scales them.
+"""
+
+import logging
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actorq.config import RunConfig
+from actorq.trajectory import EnvironmentSpec
+from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
+from learner_service.networks import CategoricalCritic, LayerNormPolicy, Normalizer, Support
+from learner_service.networks.observations import feature_layers
+from learner_service.parameters import FlatParameters
+from learner_service.replay import NStepBatch
+
+_log = logging.getLogger(__name__)
+
+# Of the targets of some updates; from here on the distribution is more clipped than learned.
+_TOO_MANY_BEYOND = 0.1
+
+
+class D4PG:
+    """Distributional deterministic policy gradients with hard target networks; see the module's docstring."""
+
+    name = "d4pg"
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
+    stochastic = False
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        self._config = d4pg = config.d4pg
+        self._device = device
+        self.batch_size, self.n_step, self.discount = d4pg.batch_size, d4pg.n_step, d4pg.discount
+        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(config.seed)
+            self.policy, self._target_policy = (self._make_policy(config, spec).to(device) for _ in range(2))
+            self._critic, self._target_critic = (self._make_critic(config, spec).to(device) for _ in range(2))
+        self._support = Support(d4pg.value_min, d4pg.value_max, d4pg.atoms).to(device)
+        self._parameters = {"policy": FlatParameters(self.policy), "critic": FlatParameters(self._critic)}
+        self._targets = {"policy": FlatParameters(self._target_policy), "critic": FlatParameters(self._target_critic)}
+        for target in (self._target_policy, self._target_critic):
+            target.requires_grad_(False)
+        self._copy_to_targets()
+        rates = {"policy": d4pg.policy_learning_rate, "critic": d4pg.critic_learning_rate}
+        self._optimizers = {
+            name: torch.optim.Adam([parameters.vector], lr=rates[name], fused=True)
+            for name, parameters in self._parameters.items()
+        }
+        self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
+        self._updates = 0
+        self._warned = False
+
+    def _make_policy(self, config: RunConfig, spec: EnvironmentSpec) -> LayerNormPolicy:
+        return LayerNormPolicy(spec, config.d4pg.policy_sizes, self._normalizer, feature_layers(config, spec))
+
+    def _make_critic(self, config: RunConfig, spec: EnvironmentSpec) -> CategoricalCritic:
+        sizes, atoms = config.d4pg.critic_sizes, config.d4pg.atoms
+        return CategoricalCritic(spec, sizes, atoms, self._normalizer, feature_layers(config, spec))
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
+        losses, errors, beyond = zip(
+            *(self._step(minibatch) for minibatch in minibatches(batch, weights, self.batch_size, self._device)),
+            strict=True,
+        )
+        self._warn(float(torch.stack(beyond).mean()))
+        return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
+
+    def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        loss, errors, beyond = self._critic_loss_of(batch)
+        self._descend("critic", loss)
+
+        squashed, direction = self._direction(batch.observations)
+        # Its gradient by phi is -dJ/dphi: the direction is a constant here.
+        self._descend("policy", -(direction * squashed).sum(1).mean())
+
+        self._updates += 1
+        if self._updates % self._config.target_update_period == 0:
+            self._copy_to_targets()
+        return loss.detach(), errors, beyond
+
+    def _critic_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, |TD errors| float32[B], and the share of transitions whose target is beyond the support."""
+        with torch.no_grad():
+            following = batch.bootstrap_observations
+            probabilities = torch.softmax(
+                self._target_critic(following, self._target_policy.squashed(following)), dim=1
+            )
+            targets = self._support.project(probabilities, batch.returns, batch.bootstrap_discounts)
+            expected = batch.returns + batch.bootstrap_discounts * (probabilities @ self._support.values)
+            beyond = (expected < self._support.lowest) | (expected > self._support.highest)
+
+        logits = self._critic(batch.observations, self.policy.scale.normalize(batch.actions))
+        cross_entropies = -(targets * torch.log_softmax(logits, 1)).sum(1)
+        with torch.no_grad():
+            errors = (targets @ self._support.values - self._support.mean(logits)).abs()
+        return (batch.weights * cross_entropies).mean(), errors, beyond.float().mean()
+
+    def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """pi(s) float32[B, components], and dQ/da there of norm 1 at most; the critic's parameters get no gradient."""
+        squashed = self.policy.squashed(observations)
+        actions = squashed.detach().requires_grad_()
+        self._critic.requires_grad_(False)
+        values = self._support.mean(self._critic(observations, actions))
+        self._critic.requires_grad_(True)
+        (direction,) = torch.autograd.grad(values.sum(), actions)
+        norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
+        return squashed, direction / norms.clamp(min=1.0)
+
+    def _descend(self, name: str, loss: Tensor) -> None:
+        parameters = self._parameters[name]
+        parameters.zero_gradient()
+        torch.autograd.backward(loss)
+        parameters.clip_gradient(self._config.max_gradient_norm)
+        self._optimizers[name].step()
+
+    def _copy_to_targets(self) -> None:
+        for name, target in self._targets.items():
+            target.copy_from(self._parameters[name])
+
+    def _warn(self, beyond: float) -> None:
+        if beyond > _TOO_MANY_BEYOND and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%.0f%% of the returns to learn are beyond d4pg.value_min..value_max (%g..%g) and are clipped to it; "
+                "set these to the lowest and highest discounted return that can be",
+                *(100 * beyond, self._support.lowest, self._support.highest),
+            )
+
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Normalize observations with these from now on, if the run asks for it and they are not frames."""
+        if self._normalizer is not None:
+            self._normalizer.set(mean, std)
+
+    def state(self) -> dict[str, Tensor]:
+        """Networks, Adam's moments, the number of updates, the normalizer."""
+        state = {"updates": torch.tensor(self._updates)}
+        for name in self._parameters:
+            state[f"{name}.online"] = self._parameters[name].vector.clone()
+            state[f"{name}.target"] = self._targets[name].vector.clone()
+            moments = self._optimizers[name].state.get(self._parameters[name].vector, {})
+            state |= prefixed(f"{name}.adam.", moments)
+        if self._normalizer is not None:
+            state |= prefixed("normalizer.", self._normalizer.state_dict())
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        for name in self._parameters:
+            self._parameters[name].vector.copy_(state[f"{name}.online"])
+            self._targets[name].vector.copy_(state[f"{name}.target"])
+            self._optimizers[name].state.clear()
+            if moments := without_prefix(f"{name}.adam.", state, self._device):
+                self._optimizers[name].state[self._parameters[name].vector] = moments
+        self._updates = int(state["updates"])
+        if self._normalizer is not None:
+            self._normalizer.load_state_dict(without_prefix("normalizer.", state))

@@ -1,0 +1,42 @@
+"""A policy that says what to do."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.actions import ActionScale
+from learner_service.networks.layers import Linear, relu_mlp
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.observations import Observations, input_size
+
+
+class DeterministicPolicy(nn.Module):
+    """A ReLU MLP whose output is squashed by tanh and scaled to the bounds of the actions.
+
+    hidden_sizes: of the MLP, which is what there is unless `layers` are given with the number of their features.
+    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        hidden_sizes: Sequence[int],
+        normalizer: Normalizer | None = None,
+        layers: tuple[nn.Module, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.scale = ActionScale(spec)
+        self.head = Linear(features, self.scale.components)
+
+    def squashed(self, observations: Tensor) -> Tensor:
+        """The actions as critics see them: float32[B, A] in [-1, 1]."""
+        return torch.tanh(self.head(self.torso(self.observe(observations))))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the actions, within their bounds."""
+        actions: Tensor = self.scale(self.squashed(observations))
+        return actions

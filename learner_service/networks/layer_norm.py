@@ -1,0 +1,58 @@
+"""The networks of continuous control in Acme (arXiv 2006.00979, `LayerNormMLP`), and D4PG's policy made of them."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.actions import ActionScale
+from learner_service.networks.layers import Linear
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.observations import Observations, input_size
+
+# Variance of the last layer's outputs for inputs of variance 1: a new policy acts in the middle of the range.
+_NEAR_ZERO = 1e-4
+
+
+def layer_norm_mlp(sizes: Sequence[int]) -> nn.Sequential:
+    """float32[B, sizes[0]] -> float32[B, sizes[-1]]: LayerNorm and tanh after the first layer, ELU after the others."""
+    layers: list[nn.Module] = []
+    for number, (inputs, units) in enumerate(pairwise(sizes)):
+        linear = Linear(inputs, units)
+        nn.init.uniform_(linear.weight, -math.sqrt(1 / units), math.sqrt(1 / units))
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.ELU()] if number else [linear, nn.LayerNorm(units), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+class LayerNormPolicy(nn.Module):
+    """A deterministic policy: observations [B, *policy_observations] -> actions float32[B, *action] within bounds.
+
+    hidden_sizes: of the MLP, which comes after `layers` where these are given with the number of their features.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        hidden_sizes: Sequence[int],
+        normalizer: Normalizer | None = None,
+        layers: tuple[nn.Module, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.features, inputs = layers or (nn.Identity(), input_size(spec))
+        self.torso = layer_norm_mlp((inputs, *hidden_sizes))
+        self.scale = ActionScale(spec)
+        self.head = Linear(hidden_sizes[-1], self.scale.components)
+        nn.init.normal_(self.head.weight, std=math.sqrt(_NEAR_ZERO / hidden_sizes[-1]))
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the environment's actions."""
+        return self.scale(self.squashed(observations))  # type: ignore[no-any-return]
+
+    def squashed(self, observations: Tensor) -> Tensor:
+        """The same actions as critics see them, float32[B, components] in [-1, 1]."""
+        return self.head(self.torso(self.features(self.observe(observations)))).tanh()  # type: ignore[no-any-return]

@@ -1,0 +1,94 @@
+"""What every network does with observations before its first layer, and which layers see more than vectors."""
+
+import torch
+from torch import Tensor, nn
+
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.trajectory import EnvironmentSpec
+from learner_service.dotted import load
+from learner_service.networks.nature import nature_layers
+from learner_service.networks.normalizer import Normalizer
+
+# Frames are channels-first, [K, height, width], and bytes.
+_FRAME_AXES, _FRAME_DTYPE = 3, "uint8"
+
+
+class Observations(nn.Module):
+    """To float32: bytes of frames as shares of 255, other numbers normalized; flattened for a linear layer if asked.
+
+    forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, flatten: bool = True) -> None:
+        super().__init__()
+        self.normalizer = None if are_frames(spec) else normalizer
+        # Decided once, so that the exported graph has neither a cast nor a reshape where none is needed.
+        self._frames = are_frames(spec)
+        self._cast = spec.observations.dtype != "float32"
+        self._flatten = flatten and len(spec.policy_observations.shape) != 1
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return what the first layer takes."""
+        x = observations.to(torch.float32) if self._cast else observations
+        if self._frames:
+            # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
+            x = x / 255
+        if self.normalizer is not None:
+            x = self.normalizer(x)
+        return x.flatten(1) if self._flatten else x
+
+
+def are_frames(spec: EnvironmentSpec) -> bool:
+    """Whether a policy sees a stack of frames, uint8[K, height, width]."""
+    seen = spec.policy_observations
+    return seen.dtype == _FRAME_DTYPE and len(seen.shape) == _FRAME_AXES
+
+
+def input_size(spec: EnvironmentSpec) -> int:
+    """Numbers in one of a policy's observations."""
+    return int(torch.Size(spec.policy_observations.shape).numel())
+
+
+def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int] | None:
+    """Layers for what a linear one cannot take, and how many features they give; None where none are needed.
+
+    They are the user's (`config.network`), or the Nature CNN for frames. A new instance with each call: policy, critics
+    and targets have their own. forward: float32[B, *policy_observations] -> float32[B, features]. Raises UserError when
+    the user's function does not give such a module.
+    """
+    if config.network is not None:
+        return _own_layers(config.network, spec)
+    if are_frames(spec):
+        layers = nature_layers(spec.policy_observations.shape)
+        return layers, _features(layers, spec)
+    return None
+
+
+def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    make = load(path, "network")
+    if not callable(make):
+        raise UserError(f"network: {path} is no function, but a {type(make).__name__}")
+    try:
+        layers = make(spec)
+    except Exception as error:
+        raise UserError(f"network: {path} has failed: {type(error).__name__}: {error}") from error
+    if not isinstance(layers, nn.Module):
+        raise UserError(f"network: {path} must return a torch.nn.Module, got a {type(layers).__name__}")
+    try:
+        return layers, _features(layers, spec)
+    except Exception as error:
+        shape = ", ".join(map(str, spec.policy_observations.shape))
+        raise UserError(
+            f"network: the module of {path} must turn float32[B, {shape}] into float32[B, features]: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+
+
+def _features(layers: nn.Module, spec: EnvironmentSpec) -> int:
+    with torch.no_grad():
+        features = layers(torch.zeros((2, *spec.policy_observations.shape)))
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"it turned 2 rows into {got}")
+    return features.shape[1]

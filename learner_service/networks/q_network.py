@@ -1,0 +1,40 @@
+"""Action values of discrete actions."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.layers import relu_mlp
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.observations import Observations, input_size
+
+
+class QNetwork(nn.Module):
+    """Hidden layers and one head, or two dueling ones (arXiv 1511.06581, eq. 9).
+
+    hidden_sizes: of a ReLU MLP, which is what there is unless `layers` are given with the number of their features.
+    forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions].
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        hidden_sizes: Sequence[int],
+        dueling: bool,
+        normalizer: Normalizer | None = None,
+        layers: tuple[nn.Module, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.advantage = nn.Linear(features, spec.discrete_actions)
+        self.value = nn.Linear(features, 1) if dueling else None
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the value of each action."""
+        x = self.torso(self.observe(observations))
+        advantage: Tensor = self.advantage(x)
+        if self.value is None:
+            return advantage
+        return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)  # type: ignore[no-any-return]

@@ -1,0 +1,123 @@
+"""Two critics of the same shape, which are always asked together."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.actions import ActionScale
+from learner_service.networks.layers import input_gradient, product, weight_gradient
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.observations import Observations, input_size
+
+
+class TwinCritic(nn.Module):
+    """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2); the parameters of both are stacked, [2, ...].
+
+    layers: what turns observations into features before, with the number of these; both MLPs share it.
+    forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
+        -> values float32[2, B].
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        hidden_sizes: Sequence[int],
+        normalizer: Normalizer | None = None,
+        layers: tuple[nn.Module, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.features, features = layers or (nn.Identity(), input_size(spec))
+        sizes = (features + ActionScale(spec).components, *hidden_sizes, 1)
+        self.stacked = nn.ParameterList()
+        for inputs, units in pairwise(sizes):
+            # As nn.Linear draws them.
+            bound = 1 / math.sqrt(inputs)
+            self.stacked.append(torch.empty(2, units, inputs).uniform_(-bound, bound))
+            self.stacked.append(torch.empty(2, units).uniform_(-bound, bound))
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return both critics' values, through which gradients flow to their parameters."""
+        features = self.features(self.observe(observations))
+        return _mlps(torch.cat((features, actions), 1), *self.stacked)
+
+    def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
+        """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
+        with torch.no_grad():
+            features = self.features(self.observe(observations))
+        fixed = (parameter.detach()[:critics] for parameter in self.stacked)
+        return _mlps(torch.cat((features, actions), 1), *fixed)
+
+
+def _mlps(x: Tensor, *parameters: Tensor) -> Tensor:
+    """C stacked ReLU MLPs on the same inputs float32[B, K]: values float32[C, B].
+
+    parameters: weight [C, N, K] and bias [C, N] of each layer.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return batched_mlps(x, *parameters)
+    if not torch.is_grad_enabled():
+        return _forward(x, parameters)[0]
+    values: Tensor = _MLPs.apply(x, *parameters)  # type: ignore[no-untyped-call]
+    return values
+
+
+def batched_mlps(x: Tensor, *parameters: Tensor) -> Tensor:
+    """One batched product for each layer, where launching operations is what costs: GPUs, and compiled code."""
+    y = x.expand(len(parameters[0]), *x.shape)
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        y = y if weight is parameters[0] else y.relu()
+        y = torch.baddbmm(bias.unsqueeze(1), y, weight.transpose(1, 2))
+    return y.squeeze(2)
+
+
+def _forward(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The values, and the activations after each hidden layer, one critic after the other."""
+    values, activations = [], []
+    for critic in zip(*(parameter.unbind() for parameter in parameters), strict=True):
+        y = x
+        for weight, bias in zip(critic[:-2:2], critic[1:-2:2], strict=True):
+            y = product(y, weight, bias, relu=True)
+            activations.append(y)
+        values.append(product(y, critic[-2], critic[-1]).squeeze(1))
+    return torch.stack(values), activations
+
+
+class _MLPs(torch.autograd.Function):
+    """The whole of it as one node, because on the CPU nodes cost more than they compute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        values, activations = _forward(x, parameters)
+        ctx.save_for_backward(x, *parameters[::2], *activations)
+        ctx.layers = len(parameters) // 2
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, *saved = ctx.saved_tensors
+        weights, activations = saved[: ctx.layers], saved[ctx.layers :]
+        need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
+        to_x: Tensor | None = None
+        to_parameters = [torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0])]
+        for critic, to_values in enumerate(gradient):
+            inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
+            to_y = to_values.unsqueeze(1)
+            for layer in reversed(range(ctx.layers)):
+                if need_parameters:
+                    to_parameters[2 * layer][critic] = weight_gradient(to_y, inputs[layer])
+                    torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
+                if layer:
+                    to_y = input_gradient(to_y, weights[layer][critic])
+                    to_y = torch.ops.aten.threshold_backward(to_y, inputs[layer], 0)
+                elif need_x:
+                    to_input = input_gradient(to_y, weights[layer][critic])
+                    to_x = to_input if to_x is None else to_x.add_(to_input)
+        return to_x, *(to_parameters if need_parameters else [None] * len(to_parameters))

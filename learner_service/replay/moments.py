@@ -1,0 +1,73 @@
+"""Mean and variance of the observations that were stored, for the normalizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.trajectory import Array
+
+
+class ObservationMoments:
+    """Running mean and sum of squared deviations of each component, merged batch by batch, in float64.
+
+    The pairwise update of Chan, Golub and LeVeque 1983 (equations 2.1): no difference of large sums is ever taken, so
+    that it stays exact where the mean is much larger than the deviation. Not thread-safe: the buffer's lock covers it.
+
+    through: how many transitions, of all that the store ever took, came up to the last that is counted.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Nothing counted yet; `shape` is that of one observation, without a stack."""
+        self.count = 0
+        self.through = 0
+        self._mean = np.zeros(shape, np.float64)
+        self._squares = np.zeros(shape, np.float64)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """float64[*observation], a copy; zeros before the first observation."""
+        return self._mean.copy()
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation float64[*observation] of what was counted; zeros before the first observation."""
+        deviation: NDArray[np.float64] = np.sqrt(self._squares / max(1, self.count))
+        return deviation
+
+    def add(self, observations: Array, through: int) -> None:
+        """Count [B, *observation], with which the store has come to `through` transitions."""
+        self.through = through
+        size = len(observations)
+        if size == 0:
+            return
+        batch = observations.astype(np.float64)
+        mean = batch.mean(axis=0)
+        batch -= mean
+        squares = np.einsum("i...,i...->...", batch, batch)
+        total = self.count + size
+        difference = mean - self._mean
+        self._mean += difference * (size / total)
+        self._squares += squares + difference**2 * (self.count * size / total)
+        self.count = total
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep, as JSON values; floats survive JSON unchanged."""
+        return {
+            "count": self.count,
+            "through": self.through,
+            "mean": self._mean.ravel().tolist(),
+            "squares": self._squares.ravel().tolist(),
+        }
+
+    def load_state(self, state: dict[str, Any], stored: int) -> None:
+        """Go on from what `state` returned; raises ValueError when it is of other observations.
+
+        stored: transitions that the store ever took. After a loss of power it may have forgotten the newest.
+        """
+        self._mean[...], self._squares[...] = (self._restored(state[name]) for name in ("mean", "squares"))
+        self.count, self.through = state["count"], min(state["through"], stored)
+
+    def _restored(self, values: Sequence[float]) -> NDArray[np.float64]:
+        return np.array(values, np.float64).reshape(self._mean.shape)

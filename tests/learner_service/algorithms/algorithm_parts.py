@@ -1,0 +1,136 @@
+"""Small algorithms of every kind, batches for them, and how to see what they have learned without looking inside."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actorq.config import RunConfig
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms import Algorithm, make_algorithm
+from learner_service.replay import NStepBatch
+
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
+ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+BATCH = 32
+# The lowest return that D4PG's critic can express here, and what all of them are probed with.
+LOWEST = -10.0
+
+DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+CONTINUOUS = EnvironmentSpec(
+    "Continuous-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, -1.0), (1.0, 1.0)), 0
+)
+# No two components alike, one of them without 0.
+BOUNDED = replace(CONTINUOUS, actions=ArraySpec((2,), "float32", (-2.0, 1.0), (0.5, 4.0)))
+
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "dqn": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_update_period": 10},
+    "d4pg": {
+        "policy_sizes": (32, 32),
+        "critic_sizes": (32, 32),
+        "policy_learning_rate": 3e-3,
+        "critic_learning_rate": 3e-3,
+        "target_update_period": 10,
+        "value_min": LOWEST,
+        "value_max": 10.0,
+    },
+    "td3": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
+    # So little entropy that values and best actions are those of the rewards alone.
+    "sac": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05, "temperature": 1e-3},
+}
+
+
+def spec_of(name: str) -> EnvironmentSpec:
+    """An environment that the algorithm can act in."""
+    return DISCRETE if name == "dqn" else CONTINUOUS
+
+
+def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **changes: Any) -> Algorithm:
+    """A small algorithm of one-step returns; `changes` are to its section, but for `normalize_observations`."""
+    normalize = changes.pop("normalize_observations", False)
+    section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
+    config = RunConfig.model_validate(
+        {"algorithm": name, name: section, "seed": seed, "normalize_observations": normalize}
+    )
+    return make_algorithm(config, spec or spec_of(name), torch.device("cpu"))
+
+
+def random_actions(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NDArray[Any]:
+    """Uniform over all that there are."""
+    if spec.discrete_actions:
+        return rng.integers(spec.discrete_actions, size=size)
+    low, high = spec.actions.bounds()
+    return rng.uniform(low, high, (size, *spec.actions.shape)).astype(spec.actions.dtype)
+
+
+def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NStepBatch:
+    """Random transitions; about a third of them end in a terminal state."""
+
+    def observations() -> NDArray[Any]:
+        shape = (size, *spec.policy_observations.shape)
+        if spec.observations.dtype == "uint8":
+            return rng.integers(256, size=shape, dtype=np.uint8)
+        return rng.standard_normal(shape).astype(spec.observations.dtype)
+
+    return NStepBatch(
+        observations=observations(),
+        actions=random_actions(rng, spec, size),
+        returns=rng.standard_normal(size, np.float32),
+        bootstrap_discounts=np.where(rng.random(size) < 0.3, 0.0, 0.9).astype(np.float32),
+        bootstrap_observations=observations(),
+        policy_versions=np.ones(size, np.int64),
+    )
+
+
+def ones(size: int = BATCH) -> NDArray[np.float32]:
+    """Importance weights that change nothing."""
+    return np.ones(size, np.float32)
+
+
+def rows(batch: NStepBatch, chosen: slice) -> NStepBatch:
+    """Some rows of a batch."""
+    return NStepBatch(**{name: getattr(batch, name)[chosen] for name in NStepBatch.__dataclass_fields__})
+
+
+def values(algorithm: Algorithm, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.float32]:
+    """What the algorithm believes taking these actions is worth, float32[B]; the mean of two critics.
+
+    Read off the priorities of terminal transitions whose return is so low that |TD error| = value - return. The
+    algorithm is left as it was.
+    """
+    size = len(observations)
+    padded = -(-size // algorithm.batch_size) * algorithm.batch_size
+    index = np.arange(padded) % size
+    probe = NStepBatch(
+        observations=observations[index],
+        actions=actions[index],
+        returns=np.full(padded, LOWEST, np.float32),
+        bootstrap_discounts=np.zeros(padded, np.float32),
+        bootstrap_observations=observations[index],
+        policy_versions=np.ones(padded, np.int64),
+    )
+    before = algorithm.state()
+    priorities = np.concatenate(
+        [
+            _probe(algorithm, rows(probe, slice(start, start + algorithm.batch_size)), before)
+            for start in range(0, padded, algorithm.batch_size)
+        ]
+    )
+    return priorities[:size] + np.float32(LOWEST)
+
+
+def _probe(algorithm: Algorithm, batch: NStepBatch, before: dict[str, torch.Tensor]) -> NDArray[np.float32]:
+    priorities = algorithm.update(batch, ones(algorithm.batch_size)).priorities
+    algorithm.load_state(before)
+    return priorities
+
+
+def act(algorithm: Algorithm, observations: NDArray[Any]) -> NDArray[Any]:
+    """What the algorithm's policy does, without noise: actions [B] or [B, *action]."""
+    with torch.no_grad():
+        output: NDArray[Any] = algorithm.policy(torch.from_numpy(observations)).numpy()
+    return output.argmax(1) if "discrete" in algorithm.action_spaces else output

@@ -1,0 +1,99 @@
+"""Random lives of environments, cut into segments as an actor does, and what a learner must see in them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.trajectory import EnvironmentSpec, PolicySpan, Segment
+from learner_service.replay import Returns
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What a learner must see of one step."""
+
+    observation: NDArray[np.generic]
+    total: float
+    bootstrap_discount: float
+    bootstrap_observation: NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Lives:
+    """All that happened to N environments, row by row; `first[t]` says which observations begin an episode."""
+
+    spec: EnvironmentSpec
+    observations: NDArray[np.generic]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    first: NDArray[np.bool_]
+
+    @classmethod
+    def random(
+        cls, rng: np.random.Generator, spec: EnvironmentSpec, steps: int, environments: int, end_rate: float
+    ) -> "Lives":
+        """Episodes that end at random, half of them by a time limit; the step after only resets."""
+        shape = (steps, environments)
+        terminated, truncated, valid = (np.zeros(shape, np.bool_) for _ in range(3))
+        first = np.zeros((steps + 1, environments), np.bool_)
+        first[0] = True
+        for environment in range(environments):
+            ended = False
+            for step in range(steps):
+                valid[step, environment] = not ended
+                first[step + 1, environment] = ended
+                ends = not ended and rng.random() < end_rate
+                kind = terminated if rng.random() < 0.5 else truncated
+                kind[step, environment] = ended = ends
+        observations = rng.integers(256, size=(steps + 1, environments, *spec.observations.shape))
+        rewards = rng.normal(scale=2.0, size=shape).astype(np.float32)
+        dtype = spec.observations.dtype
+        return cls(spec, observations.astype(dtype), rewards, terminated, truncated, valid, first)
+
+    def segment(self, number: int, start: int, stop: int) -> Segment:
+        """Steps [start, stop) as they travel: with frames before, those that there were, and ages."""
+        context = [
+            self.observations[row] if row >= 0 else np.full_like(self.observations[0], 77)
+            for row in range(start - self.spec.frame_stack + 1, start)
+        ]
+        part = slice(start, stop)
+        return Segment(
+            sequence=number,
+            observations=np.stack([*context, *self.observations[start : stop + 1]]),
+            actions=np.zeros(self.rewards[part].shape, np.int64),
+            rewards=self.rewards[part],
+            terminated=self.terminated[part],
+            truncated=self.truncated[part],
+            valid=self.valid[part],
+            spans=(PolicySpan(0, 1, "fp32"),),
+            ages=np.array([min(255, self._age(start, n)) for n in range(self.valid.shape[1])], np.uint8),
+        )
+
+    def transition(self, step: int, environment: int, end: int, returns: Returns) -> Transition:
+        """The transition at a valid step of a segment that ends before step `end`, one step at a time."""
+        observed, total, factor = self.stack(step, environment), 0.0, 1.0
+        for _ in range(returns.n_step):
+            reward, most = float(self.rewards[step, environment]), returns.clip_rewards or np.inf
+            total += factor * min(max(reward, -most), most)
+            factor *= returns.discount
+            over, cut = self.terminated[step, environment], self.truncated[step, environment]
+            step += 1
+            if over or cut or step == end:
+                break
+        else:
+            over = False
+        return Transition(observed, total, 0.0 if over else factor, self.stack(step, environment))
+
+    def stack(self, row: int, environment: int) -> NDArray[np.generic]:
+        """What a policy sees at a row: frames of its own episode only, the first one repeated as often as needed."""
+        frames = [self.observations[row, environment]]
+        while len(frames) < self.spec.frame_stack:
+            row -= not self.first[row, environment]
+            frames.insert(0, self.observations[row, environment])
+        return np.stack(frames) if self.spec.frame_stack > 1 else frames[0]
+
+    def _age(self, row: int, environment: int) -> int:
+        return row - max(first for first in range(row + 1) if self.first[first, environment])

@@ -1,0 +1,37 @@
+"""Where the learner computes."""
+
+import numpy as np
+import pytest
+import torch
+from learner_parts import SPEC
+
+from actorq.errors import UserError
+from learner_service.device import batches_for, choose_device
+
+
+def test_auto_is_a_gpu_where_there_is_one() -> None:
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_a_gpu_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UserError, match=r"learner.device is cuda:99, but torch \S+ finds .* GPUs; use cpu or auto"):
+        choose_device("cuda:99")
+
+
+def test_on_the_cpu_batches_are_computed_on_as_they_are() -> None:
+    batch = batches_for(torch.device("cpu"), SPEC)(6)
+    tensor = torch.from_numpy(batch.observations)
+    batch.observations[2] = 7.0
+    assert tensor.shape == (6, 4)
+    assert (tensor[2] == 7.0).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_for_a_gpu_batches_are_in_pinned_memory() -> None:
+    batch = batches_for(torch.device("cuda"), SPEC)(6)
+    for name in ("observations", "actions", "returns", "bootstrap_discounts", "bootstrap_observations"):
+        column = getattr(batch, name)
+        assert torch.from_numpy(column).is_pinned()
+        assert column.flags.c_contiguous
+    assert batch.actions.dtype == np.int64
