@@ -169,3 +169,5 @@ class RunStatus:
     loss: float
     activation_s: float | None
     quantization_aware_since: int | None = None
+    replay_bytes: int = 0
+    batch_bytes: int = 0

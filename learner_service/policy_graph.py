@@ -94,10 +94,7 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
 def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onnx.ModelProto:
     # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
     policy = copy.deepcopy(policy).to("cpu").eval()
-    # The exporter merges constants of equal values, as the biases of a new network may be.
-    with torch.no_grad():
-        for number, tensor in enumerate(policy.state_dict().values()):
-            tensor.fill_(number + 1)
+    _make_distinct(policy)
     examples = tuple(torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for each in inputs.values())
     batch = torch.export.Dim("batch")
     # The exporter prints its progress and warns about packages that nothing here uses.
@@ -116,6 +113,14 @@ def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onn
         )
     assert program is not None
     return program.model_proto
+
+
+def _make_distinct(policy: nn.Module) -> None:
+    """Give every parameter and buffer values of its own: the exporter makes one of equal ones, such as biases of 0."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in policy.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.5, generator=generator)
 
 
 def _strip(model: onnx.ModelProto) -> None:

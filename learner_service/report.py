@@ -56,6 +56,8 @@ class Reporter:
             loss=training.trainer.loss if training else 0.0,
             activation_s=run.activation.median,
             quantization_aware_since=training.quantization_aware.since if training else None,
+            replay_bytes=training.replay.nbytes if training else 0,
+            batch_bytes=training.trainer.batch_nbytes if training else 0,
         )
 
     def write_events(self) -> None:
@@ -97,6 +99,8 @@ class Reporter:
             "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
             "activation_ms": _milliseconds(status.activation_s),
             "emission_ms": _milliseconds(run.emission.median),
+            "replay_bytes": status.replay_bytes,
+            "batch_bytes": status.batch_bytes,
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
             "fidelity": emitted and asdict(emitted.fidelity),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},

@@ -28,7 +28,7 @@ from actorq.v1 import trajectory_pb2 as actorq_dot_v1_dot_trajectory__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61\x63torq/v1/learner.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\"t\n\x0bJoinRequest\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.actorq.v1.ActorRole\x12\x18\n\x10software_version\x18\x04 \x01(\t\"\x9e\x01\n\x0cJoinResponse\x12\x1f\n\x03run\x18\x01 \x01(\x0b\x32\x12.actorq.v1.RunSpec\x12\x13\n\x0b\x61\x63tor_index\x18\x02 \x01(\r\x12+\n\x0b\x65xploration\x18\x03 \x01(\x0b\x32\x16.actorq.v1.Exploration\x12\x1d\n\x15resume_after_sequence\x18\x04 \x01(\x04\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"D\n\x0b\x45xploration\x12\x10\n\x08\x65psilons\x18\x01 \x03(\x01\x12\r\n\x05noise\x18\x02 \x03(\x01\x12\x14\n\x0crandom_steps\x18\x03 \x01(\x04\"\x9e\x02\n\x07RunSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x1e\n\x16\x65nvironments_per_actor\x18\x03 \x01(\r\x12\x16\n\x0esegment_length\x18\x04 \x01(\r\x12\x19\n\x11max_segment_bytes\x18\x05 \x01(\x04\x12\x16\n\x0equeue_segments\x18\x06 \x01(\r\x12\x0e\n\x06scheme\x18\x07 \x01(\t\x12\x1b\n\x13\x65valuation_episodes\x18\x08 \x01(\r\x12!\n\x19\x65valuation_period_updates\x18\t \x01(\x04\x12\x30\n\rreport_period\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x01\n\x19StreamTrajectoriesRequest\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.actorq.v1.StreamOpenH\x00\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x12.actorq.v1.SegmentH\x00\x12+\n\nevaluation\x18\x03 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x12(\n\x06report\x18\x04 \x01(\x0b\x32\x16.actorq.v1.ActorReportH\x00\x42\t\n\x07payload\"f\n\nStreamOpen\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12/\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1a.actorq.v1.EnvironmentSpec\"\xe1\x01\n\x0b\x41\x63torReport\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\x19\n\x11\x65nvironment_steps\x18\x03 \x01(\x04\x12\x18\n\x10steps_per_second\x18\x04 \x01(\x01\x12\x17\n\x0fqueued_segments\x18\x05 \x01(\r\x12\x1a\n\x12\x61\x63tivation_seconds\x18\x06 \x03(\x01\x12(\n\x07process\x18\x07 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\x12\x16\n\x0ewaited_seconds\x18\x08 \x01(\x01\"\x9f\x01\n\x1aStreamTrajectoriesResponse\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x01 \x01(\x04\x12\x1f\n\x17\x63redit_through_sequence\x18\x02 \x01(\x04\x12\'\n\tdirective\x18\x03 \x01(\x0e\x32\x14.actorq.v1.Directive\x12\x18\n\x10\x65valuate_version\x18\x04 \x01(\x04\"\xcd\x06\n\tRunStatus\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.actorq.v1.RunState\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x11\n\talgorithm\x18\x04 \x01(\t\x12\x11\n\telapsed_s\x18\x05 \x01(\x01\x12\x19\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\x12\x1f\n\x17\x65nvironment_steps_per_s\x18\x07 \x01(\x01\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x15\n\rupdates_per_s\x18\t \x01(\x01\x12\x1a\n\x12samples_per_insert\x18\n \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x0b \x01(\x04\x12\x1c\n\x0ftraining_return\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12)\n\nevaluation\x18\r \x01(\x0b\x32\x15.actorq.v1.Evaluation\x12\x1a\n\rtarget_return\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x1d\n\x15max_environment_steps\x18\x0f \x01(\x04\x12\x16\n\x0epolicy_version\x18\x10 \x01(\x04\x12\'\n\tstaleness\x18\x11 \x01(\x0b\x32\x14.actorq.v1.Staleness\x12,\n\x07\x65mitted\x18\x12 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x1b\n\x13quantizer_connected\x18\x13 \x01(\x08\x12&\n\x06\x61\x63tors\x18\x14 \x03(\x0b\x32\x16.actorq.v1.ActorStatus\x12*\n\tprocesses\x18\x15 \x03(\x0b\x32\x17.actorq.v1.ProcessUsage\x12!\n\x06\x65nergy\x18\x16 \x01(\x0b\x32\x11.actorq.v1.Energy\x12\x11\n\tstarved_s\x18\x17 \x01(\x01\x12\x0c\n\x04loss\x18\x18 \x01(\x01\x12\x19\n\x0c\x61\x63tivation_s\x18\x19 \x01(\x01H\x02\x88\x01\x01\x12%\n\x18quantization_aware_since\x18\x1a \x01(\x04H\x03\x88\x01\x01\x42\x12\n\x10_training_returnB\x10\n\x0e_target_returnB\x0f\n\r_activation_sB\x1b\n\x19_quantization_aware_since\"%\n\tStaleness\x12\x0b\n\x03p50\x18\x01 \x01(\x01\x12\x0b\n\x03p99\x18\x02 \x01(\x01\"\x95\x01\n\x0b\x41\x63torStatus\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.actorq.v1.ActorRole\x12\x13\n\x0b\x61\x63tor_index\x18\x03 \x01(\r\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.actorq.v1.ActorReport\"E\n\x0cProcessUsage\x12(\n\x07process\x18\x01 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\x12\x0b\n\x03kwh\x18\x02 \x01(\x01\"\xaa\x01\n\x06\x45nergy\x12\x0b\n\x03kwh\x18\x01 \x01(\x01\x12\x0e\n\x06\x63o2_kg\x18\x02 \x01(\x01\x12\x0e\n\x06method\x18\x03 \x01(\t\x12=\n\x0fkwh_per_service\x18\x04 \x03(\x0b\x32$.actorq.v1.Energy.KwhPerServiceEntry\x1a\x34\n\x12KwhPerServiceEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x12\n\x10GetStatusRequest\"9\n\x11GetStatusResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.actorq.v1.RunStatus\"?\n\x12WatchStatusRequest\x12)\n\x06period\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\";\n\x13WatchStatusResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.actorq.v1.RunStatus\"\x16\n\x14PauseTrainingRequest\"(\n\x15PauseTrainingResponse\x12\x0f\n\x07updates\x18\x01 \x01(\x04\"\x17\n\x15ResumeTrainingRequest\")\n\x16ResumeTrainingResponse\x12\x0f\n\x07updates\x18\x01 \x01(\x04\"\x17\n\x15SaveCheckpointRequest\"7\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07updates\x18\x02 \x01(\x04\"\x10\n\x0eStopRunRequest\"5\n\x0fStopRunResponse\x12\"\n\x05state\x18\x01 \x01(\x0e\x32\x13.actorq.v1.RunState\"h\n\x13ReportEnergyRequest\x12%\n\x06\x65nergy\x18\x01 \x01(\x0b\x32\x15.actorq.v1.NodeEnergy\x12*\n\tprocesses\x18\x02 \x03(\x0b\x32\x17.actorq.v1.ProcessStats\"\x16\n\x14ReportEnergyResponse*W\n\tActorRole\x12\x1a\n\x16\x41\x43TOR_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TOR_ROLE_ACTOR\x10\x01\x12\x18\n\x14\x41\x43TOR_ROLE_EVALUATOR\x10\x02*R\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTIVE_STOP\x10\x01\x12\x16\n\x12\x44IRECTIVE_EVALUATE\x10\x02*\xf0\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12 \n\x1cRUN_STATE_WAITING_FOR_ACTORS\x10\x01\x12\x18\n\x14RUN_STATE_COLLECTING\x10\x02\x12\x16\n\x12RUN_STATE_TRAINING\x10\x03\x12\x14\n\x10RUN_STATE_PAUSED\x10\x04\x12\x16\n\x12RUN_STATE_STOPPING\x10\x05\x12\x14\n\x10RUN_STATE_SOLVED\x10\x06\x12\x1a\n\x16RUN_STATE_BUDGET_ENDED\x10\x07\x12\x15\n\x11RUN_STATE_STOPPED\x10\x08\x32\xdd\x05\n\x0eLearnerService\x12\x37\n\x04Join\x12\x16.actorq.v1.JoinRequest\x1a\x17.actorq.v1.JoinResponse\x12\x65\n\x12StreamTrajectories\x12$.actorq.v1.StreamTrajectoriesRequest\x1a%.actorq.v1.StreamTrajectoriesResponse(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.actorq.v1.GetStatusRequest\x1a\x1c.actorq.v1.GetStatusResponse\x12N\n\x0bWatchStatus\x12\x1d.actorq.v1.WatchStatusRequest\x1a\x1e.actorq.v1.WatchStatusResponse0\x01\x12R\n\rPauseTraining\x12\x1f.actorq.v1.PauseTrainingRequest\x1a .actorq.v1.PauseTrainingResponse\x12U\n\x0eResumeTraining\x12 .actorq.v1.ResumeTrainingRequest\x1a!.actorq.v1.ResumeTrainingResponse\x12U\n\x0eSaveCheckpoint\x12 .actorq.v1.SaveCheckpointRequest\x1a!.actorq.v1.SaveCheckpointResponse\x12@\n\x07StopRun\x12\x19.actorq.v1.StopRunRequest\x1a\x1a.actorq.v1.StopRunResponse\x12O\n\x0cReportEnergy\x12\x1e.actorq.v1.ReportEnergyRequest\x1a\x1f.actorq.v1.ReportEnergyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61\x63torq/v1/learner.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\"t\n\x0bJoinRequest\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.actorq.v1.ActorRole\x12\x18\n\x10software_version\x18\x04 \x01(\t\"\x9e\x01\n\x0cJoinResponse\x12\x1f\n\x03run\x18\x01 \x01(\x0b\x32\x12.actorq.v1.RunSpec\x12\x13\n\x0b\x61\x63tor_index\x18\x02 \x01(\r\x12+\n\x0b\x65xploration\x18\x03 \x01(\x0b\x32\x16.actorq.v1.Exploration\x12\x1d\n\x15resume_after_sequence\x18\x04 \x01(\x04\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"D\n\x0b\x45xploration\x12\x10\n\x08\x65psilons\x18\x01 \x03(\x01\x12\r\n\x05noise\x18\x02 \x03(\x01\x12\x14\n\x0crandom_steps\x18\x03 \x01(\x04\"\x9e\x02\n\x07RunSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x1e\n\x16\x65nvironments_per_actor\x18\x03 \x01(\r\x12\x16\n\x0esegment_length\x18\x04 \x01(\r\x12\x19\n\x11max_segment_bytes\x18\x05 \x01(\x04\x12\x16\n\x0equeue_segments\x18\x06 \x01(\r\x12\x0e\n\x06scheme\x18\x07 \x01(\t\x12\x1b\n\x13\x65valuation_episodes\x18\x08 \x01(\r\x12!\n\x19\x65valuation_period_updates\x18\t \x01(\x04\x12\x30\n\rreport_period\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x01\n\x19StreamTrajectoriesRequest\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.actorq.v1.StreamOpenH\x00\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x12.actorq.v1.SegmentH\x00\x12+\n\nevaluation\x18\x03 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x12(\n\x06report\x18\x04 \x01(\x0b\x32\x16.actorq.v1.ActorReportH\x00\x42\t\n\x07payload\"f\n\nStreamOpen\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12/\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1a.actorq.v1.EnvironmentSpec\"\xe1\x01\n\x0b\x41\x63torReport\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\x19\n\x11\x65nvironment_steps\x18\x03 \x01(\x04\x12\x18\n\x10steps_per_second\x18\x04 \x01(\x01\x12\x17\n\x0fqueued_segments\x18\x05 \x01(\r\x12\x1a\n\x12\x61\x63tivation_seconds\x18\x06 \x03(\x01\x12(\n\x07process\x18\x07 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\x12\x16\n\x0ewaited_seconds\x18\x08 \x01(\x01\"\x9f\x01\n\x1aStreamTrajectoriesResponse\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x01 \x01(\x04\x12\x1f\n\x17\x63redit_through_sequence\x18\x02 \x01(\x04\x12\'\n\tdirective\x18\x03 \x01(\x0e\x32\x14.actorq.v1.Directive\x12\x18\n\x10\x65valuate_version\x18\x04 \x01(\x04\"\xf8\x06\n\tRunStatus\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.actorq.v1.RunState\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x11\n\talgorithm\x18\x04 \x01(\t\x12\x11\n\telapsed_s\x18\x05 \x01(\x01\x12\x19\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\x12\x1f\n\x17\x65nvironment_steps_per_s\x18\x07 \x01(\x01\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x15\n\rupdates_per_s\x18\t \x01(\x01\x12\x1a\n\x12samples_per_insert\x18\n \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x0b \x01(\x04\x12\x1c\n\x0ftraining_return\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12)\n\nevaluation\x18\r \x01(\x0b\x32\x15.actorq.v1.Evaluation\x12\x1a\n\rtarget_return\x18\x0e \x01(\x01H\x01\x88\x01\x01\x12\x1d\n\x15max_environment_steps\x18\x0f \x01(\x04\x12\x16\n\x0epolicy_version\x18\x10 \x01(\x04\x12\'\n\tstaleness\x18\x11 \x01(\x0b\x32\x14.actorq.v1.Staleness\x12,\n\x07\x65mitted\x18\x12 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x1b\n\x13quantizer_connected\x18\x13 \x01(\x08\x12&\n\x06\x61\x63tors\x18\x14 \x03(\x0b\x32\x16.actorq.v1.ActorStatus\x12*\n\tprocesses\x18\x15 \x03(\x0b\x32\x17.actorq.v1.ProcessUsage\x12!\n\x06\x65nergy\x18\x16 \x01(\x0b\x32\x11.actorq.v1.Energy\x12\x11\n\tstarved_s\x18\x17 \x01(\x01\x12\x0c\n\x04loss\x18\x18 \x01(\x01\x12\x19\n\x0c\x61\x63tivation_s\x18\x19 \x01(\x01H\x02\x88\x01\x01\x12%\n\x18quantization_aware_since\x18\x1a \x01(\x04H\x03\x88\x01\x01\x12\x14\n\x0creplay_bytes\x18\x1b \x01(\x04\x12\x13\n\x0b\x62\x61tch_bytes\x18\x1c \x01(\x04\x42\x12\n\x10_training_returnB\x10\n\x0e_target_returnB\x0f\n\r_activation_sB\x1b\n\x19_quantization_aware_since\"%\n\tStaleness\x12\x0b\n\x03p50\x18\x01 \x01(\x01\x12\x0b\n\x03p99\x18\x02 \x01(\x01\"\x95\x01\n\x0b\x41\x63torStatus\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.actorq.v1.ActorRole\x12\x13\n\x0b\x61\x63tor_index\x18\x03 \x01(\r\x12\x11\n\tconnected\x18\x04 \x01(\x08\x12&\n\x06report\x18\x05 \x01(\x0b\x32\x16.actorq.v1.ActorReport\"E\n\x0cProcessUsage\x12(\n\x07process\x18\x01 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\x12\x0b\n\x03kwh\x18\x02 \x01(\x01\"\xaa\x01\n\x06\x45nergy\x12\x0b\n\x03kwh\x18\x01 \x01(\x01\x12\x0e\n\x06\x63o2_kg\x18\x02 \x01(\x01\x12\x0e\n\x06method\x18\x03 \x01(\t\x12=\n\x0fkwh_per_service\x18\x04 \x03(\x0b\x32$.actorq.v1.Energy.KwhPerServiceEntry\x1a\x34\n\x12KwhPerServiceEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x12\n\x10GetStatusRequest\"9\n\x11GetStatusResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.actorq.v1.RunStatus\"?\n\x12WatchStatusRequest\x12)\n\x06period\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\";\n\x13WatchStatusResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.actorq.v1.RunStatus\"\x16\n\x14PauseTrainingRequest\"(\n\x15PauseTrainingResponse\x12\x0f\n\x07updates\x18\x01 \x01(\x04\"\x17\n\x15ResumeTrainingRequest\")\n\x16ResumeTrainingResponse\x12\x0f\n\x07updates\x18\x01 \x01(\x04\"\x17\n\x15SaveCheckpointRequest\"7\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07updates\x18\x02 \x01(\x04\"\x10\n\x0eStopRunRequest\"5\n\x0fStopRunResponse\x12\"\n\x05state\x18\x01 \x01(\x0e\x32\x13.actorq.v1.RunState\"h\n\x13ReportEnergyRequest\x12%\n\x06\x65nergy\x18\x01 \x01(\x0b\x32\x15.actorq.v1.NodeEnergy\x12*\n\tprocesses\x18\x02 \x03(\x0b\x32\x17.actorq.v1.ProcessStats\"\x16\n\x14ReportEnergyResponse*W\n\tActorRole\x12\x1a\n\x16\x41\x43TOR_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TOR_ROLE_ACTOR\x10\x01\x12\x18\n\x14\x41\x43TOR_ROLE_EVALUATOR\x10\x02*R\n\tDirective\x12\x19\n\x15\x44IRECTIVE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTIVE_STOP\x10\x01\x12\x16\n\x12\x44IRECTIVE_EVALUATE\x10\x02*\xf0\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12 \n\x1cRUN_STATE_WAITING_FOR_ACTORS\x10\x01\x12\x18\n\x14RUN_STATE_COLLECTING\x10\x02\x12\x16\n\x12RUN_STATE_TRAINING\x10\x03\x12\x14\n\x10RUN_STATE_PAUSED\x10\x04\x12\x16\n\x12RUN_STATE_STOPPING\x10\x05\x12\x14\n\x10RUN_STATE_SOLVED\x10\x06\x12\x1a\n\x16RUN_STATE_BUDGET_ENDED\x10\x07\x12\x15\n\x11RUN_STATE_STOPPED\x10\x08\x32\xdd\x05\n\x0eLearnerService\x12\x37\n\x04Join\x12\x16.actorq.v1.JoinRequest\x1a\x17.actorq.v1.JoinResponse\x12\x65\n\x12StreamTrajectories\x12$.actorq.v1.StreamTrajectoriesRequest\x1a%.actorq.v1.StreamTrajectoriesResponse(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.actorq.v1.GetStatusRequest\x1a\x1c.actorq.v1.GetStatusResponse\x12N\n\x0bWatchStatus\x12\x1d.actorq.v1.WatchStatusRequest\x1a\x1e.actorq.v1.WatchStatusResponse0\x01\x12R\n\rPauseTraining\x12\x1f.actorq.v1.PauseTrainingRequest\x1a .actorq.v1.PauseTrainingResponse\x12U\n\x0eResumeTraining\x12 .actorq.v1.ResumeTrainingRequest\x1a!.actorq.v1.ResumeTrainingResponse\x12U\n\x0eSaveCheckpoint\x12 .actorq.v1.SaveCheckpointRequest\x1a!.actorq.v1.SaveCheckpointResponse\x12@\n\x07StopRun\x12\x19.actorq.v1.StopRunRequest\x1a\x1a.actorq.v1.StopRunResponse\x12O\n\x0cReportEnergy\x12\x1e.actorq.v1.ReportEnergyRequest\x1a\x1f.actorq.v1.ReportEnergyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,12 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENERGY_KWHPERSERVICEENTRY']._loaded_options = None
   _globals['_ENERGY_KWHPERSERVICEENTRY']._serialized_options = b'8\001'
-  _globals['_ACTORROLE']._serialized_start=3392
-  _globals['_ACTORROLE']._serialized_end=3479
-  _globals['_DIRECTIVE']._serialized_start=3481
-  _globals['_DIRECTIVE']._serialized_end=3563
-  _globals['_RUNSTATE']._serialized_start=3566
-  _globals['_RUNSTATE']._serialized_end=3806
+  _globals['_ACTORROLE']._serialized_start=3435
+  _globals['_ACTORROLE']._serialized_end=3522
+  _globals['_DIRECTIVE']._serialized_start=3524
+  _globals['_DIRECTIVE']._serialized_end=3606
+  _globals['_RUNSTATE']._serialized_start=3609
+  _globals['_RUNSTATE']._serialized_end=3849
   _globals['_JOINREQUEST']._serialized_start=147
   _globals['_JOINREQUEST']._serialized_end=263
   _globals['_JOINRESPONSE']._serialized_start=266
@@ -60,45 +60,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMTRAJECTORIESRESPONSE']._serialized_start=1324
   _globals['_STREAMTRAJECTORIESRESPONSE']._serialized_end=1483
   _globals['_RUNSTATUS']._serialized_start=1486
-  _globals['_RUNSTATUS']._serialized_end=2331
-  _globals['_STALENESS']._serialized_start=2333
-  _globals['_STALENESS']._serialized_end=2370
-  _globals['_ACTORSTATUS']._serialized_start=2373
-  _globals['_ACTORSTATUS']._serialized_end=2522
-  _globals['_PROCESSUSAGE']._serialized_start=2524
-  _globals['_PROCESSUSAGE']._serialized_end=2593
-  _globals['_ENERGY']._serialized_start=2596
-  _globals['_ENERGY']._serialized_end=2766
-  _globals['_ENERGY_KWHPERSERVICEENTRY']._serialized_start=2714
-  _globals['_ENERGY_KWHPERSERVICEENTRY']._serialized_end=2766
-  _globals['_GETSTATUSREQUEST']._serialized_start=2768
-  _globals['_GETSTATUSREQUEST']._serialized_end=2786
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2788
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2845
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=2847
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=2910
-  _globals['_WATCHSTATUSRESPONSE']._serialized_start=2912
-  _globals['_WATCHSTATUSRESPONSE']._serialized_end=2971
-  _globals['_PAUSETRAININGREQUEST']._serialized_start=2973
-  _globals['_PAUSETRAININGREQUEST']._serialized_end=2995
-  _globals['_PAUSETRAININGRESPONSE']._serialized_start=2997
-  _globals['_PAUSETRAININGRESPONSE']._serialized_end=3037
-  _globals['_RESUMETRAININGREQUEST']._serialized_start=3039
-  _globals['_RESUMETRAININGREQUEST']._serialized_end=3062
-  _globals['_RESUMETRAININGRESPONSE']._serialized_start=3064
-  _globals['_RESUMETRAININGRESPONSE']._serialized_end=3105
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=3107
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=3130
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=3132
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=3187
-  _globals['_STOPRUNREQUEST']._serialized_start=3189
-  _globals['_STOPRUNREQUEST']._serialized_end=3205
-  _globals['_STOPRUNRESPONSE']._serialized_start=3207
-  _globals['_STOPRUNRESPONSE']._serialized_end=3260
-  _globals['_REPORTENERGYREQUEST']._serialized_start=3262
-  _globals['_REPORTENERGYREQUEST']._serialized_end=3366
-  _globals['_REPORTENERGYRESPONSE']._serialized_start=3368
-  _globals['_REPORTENERGYRESPONSE']._serialized_end=3390
-  _globals['_LEARNERSERVICE']._serialized_start=3809
-  _globals['_LEARNERSERVICE']._serialized_end=4542
+  _globals['_RUNSTATUS']._serialized_end=2374
+  _globals['_STALENESS']._serialized_start=2376
+  _globals['_STALENESS']._serialized_end=2413
+  _globals['_ACTORSTATUS']._serialized_start=2416
+  _globals['_ACTORSTATUS']._serialized_end=2565
+  _globals['_PROCESSUSAGE']._serialized_start=2567
+  _globals['_PROCESSUSAGE']._serialized_end=2636
+  _globals['_ENERGY']._serialized_start=2639
+  _globals['_ENERGY']._serialized_end=2809
+  _globals['_ENERGY_KWHPERSERVICEENTRY']._serialized_start=2757
+  _globals['_ENERGY_KWHPERSERVICEENTRY']._serialized_end=2809
+  _globals['_GETSTATUSREQUEST']._serialized_start=2811
+  _globals['_GETSTATUSREQUEST']._serialized_end=2829
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2831
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2888
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=2890
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=2953
+  _globals['_WATCHSTATUSRESPONSE']._serialized_start=2955
+  _globals['_WATCHSTATUSRESPONSE']._serialized_end=3014
+  _globals['_PAUSETRAININGREQUEST']._serialized_start=3016
+  _globals['_PAUSETRAININGREQUEST']._serialized_end=3038
+  _globals['_PAUSETRAININGRESPONSE']._serialized_start=3040
+  _globals['_PAUSETRAININGRESPONSE']._serialized_end=3080
+  _globals['_RESUMETRAININGREQUEST']._serialized_start=3082
+  _globals['_RESUMETRAININGREQUEST']._serialized_end=3105
+  _globals['_RESUMETRAININGRESPONSE']._serialized_start=3107
+  _globals['_RESUMETRAININGRESPONSE']._serialized_end=3148
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=3150
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=3173
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=3175
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=3230
+  _globals['_STOPRUNREQUEST']._serialized_start=3232
+  _globals['_STOPRUNREQUEST']._serialized_end=3248
+  _globals['_STOPRUNRESPONSE']._serialized_start=3250
+  _globals['_STOPRUNRESPONSE']._serialized_end=3303
+  _globals['_REPORTENERGYREQUEST']._serialized_start=3305
+  _globals['_REPORTENERGYREQUEST']._serialized_end=3409
+  _globals['_REPORTENERGYRESPONSE']._serialized_start=3411
+  _globals['_REPORTENERGYRESPONSE']._serialized_end=3433
+  _globals['_LEARNERSERVICE']._serialized_start=3852
+  _globals['_LEARNERSERVICE']._serialized_end=4585
 # @@protoc_insertion_point(module_scope)

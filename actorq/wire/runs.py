@@ -215,6 +215,8 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         loss=status.loss,
         activation_s=status.activation_s,
         quantization_aware_since=status.quantization_aware_since,
+        replay_bytes=status.replay_bytes,
+        batch_bytes=status.batch_bytes,
     )
 
 
@@ -261,4 +263,6 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         quantization_aware_since=(
             message.quantization_aware_since if message.HasField("quantization_aware_since") else None
         ),
+        replay_bytes=message.replay_bytes,
+        batch_bytes=message.batch_bytes,
     )

@@ -142,8 +142,8 @@ class ReplayBuffer:
         """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
 
         Observations of transitions that were stored since then are counted now, so that each is counted exactly once.
-        Those that were stored and evicted since then, in a ring that goes round between two checkpoints, are not. Raises
-        ValueError when the moments are of other observations.
+        Those that were stored and evicted since then, in a ring that goes round between two checkpoints, are not.
+        Raises ValueError when the moments are of other observations.
         """
         with self._lock:
             if self._moments and state.get("moments"):

@@ -105,9 +105,19 @@ STATUS = RunStatus(
     starved_s=3.25,
     loss=0.015625,
     activation_s=0.034,
+    quantization_aware_since=400,
+    replay_bytes=7 * 2**30,
+    batch_bytes=28_901_376,
 )
 MINIMAL_STATUS = replace(
-    STATUS, training_return=None, evaluation=None, target_return=None, emitted=None, activation_s=None, actors=()
+    STATUS,
+    training_return=None,
+    evaluation=None,
+    target_return=None,
+    emitted=None,
+    activation_s=None,
+    quantization_aware_since=None,
+    actors=(),
 )
 
 PAIRS = [

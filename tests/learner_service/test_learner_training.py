@@ -20,6 +20,7 @@ from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.checkpoint import LearnerState
 from learner_service.members import Member
+from learner_service.publisher import Snapshot
 from learner_service.replay import ReplayStore
 from learner_service.training import Training, build_training
 
@@ -115,6 +116,23 @@ def trained(training: Training, samples: int) -> dict[str, torch.Tensor]:
     tensors = training.algorithm.state()
     training.close()
     return tensors
+
+
+def test_a_stochastic_policy_is_calibrated_with_noise(
+    client: QuantizerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = ArraySpec((2,), "float32", low=(-1.0,), high=(1.0,))
+    spec = EnvironmentSpec("Arms-v0", SPEC.observations, actions, discrete_actions=0)
+    settings = config(algorithm="sac", environment="Arms-v0", sac={"hidden_sizes": (8,), "batch_size": 8})
+    training = build(client, tmp_path, spec=spec, settings=settings)
+    offered: list[Snapshot] = []
+    monkeypatch.setattr(training.publisher, "offer", offered.append)
+    training.trainer.publish()
+    assert {name: batch.shape for name, batch in offered[0].calibration.items()} == {
+        "observations": (1, 4),
+        "noise": (1, 2),
+    }
+    training.replay.close()
 
 
 def test_what_replay_and_batches_take_is_told(

@@ -14,7 +14,7 @@ from torch import nn
 from actorq.policy import PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.networks import QNetwork
-from learner_service.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((6, 5, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
 
@@ -111,6 +111,80 @@ def test_double_precision_observations_are_cast() -> None:
 
 
 BOX = ArraySpec((3,), "float32")
+ARMS = EnvironmentSpec("Arms-v0", BOX, ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+
+
+class Noisy(nn.Module):
+    """A stochastic policy whose observations are normalized: mean(s) + noise / 2."""
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("mean", torch.tensor([1.0, -2.0, 3.0]))
+        self.register_buffer("scale", torch.tensor([0.5, 2.0, 1.0]))
+
+    def forward(self, observations: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
+        actions: torch.Tensor = self.layer((observations - self.mean) * self.scale)
+        return torch.tanh(actions if noise is None else actions + noise / 2)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_stochastic_policy_takes_noise_and_buffers_are_published_as_parameters_are(batch: int) -> None:
+    torch.manual_seed(0)
+    policy = Noisy()
+    graph = export_policy_graph(policy, ARMS, stochastic=True)
+    assert graph.inputs == ("observations", "noise")
+    session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
+    assert {value.name for value in session.get_inputs()} == {"observations", "noise", *policy.state_dict()}
+    rng = np.random.default_rng(0)
+    observations = rng.standard_normal((batch, 3), np.float32)
+    # Of a normalizer that has changed since the export.
+    policy.mean.copy_(torch.tensor([0.0, 5.0, -1.0]))
+    for noise in (rng.standard_normal((batch, 2), np.float32), np.zeros((batch, 2), np.float32)):
+        inputs = {"observations": observations, "noise": noise, **snapshot_parameters(policy)}
+        (actual,) = session.run(None, inputs)
+        with torch.no_grad():
+            expected = policy(torch.from_numpy(observations), torch.from_numpy(noise)).numpy()
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(actual, policy(torch.from_numpy(observations)).numpy(), atol=1e-6)
+
+
+def test_a_policy_on_stacked_frames_takes_stacks() -> None:
+    spec = replace(IMAGES, frame_stack=4)
+    graph = export_policy_graph(nn.Sequential(Floats(), nn.Flatten(), nn.Linear(4 * 6 * 5 * 3, 4)), spec)
+    (value, *_) = onnx.load_from_string(graph.model).graph.input
+    dimensions = value.type.tensor_type.shape.dim
+    assert [dimension.dim_value for dimension in dimensions[1:]] == [4, 6, 5, 3]
+
+
+class Floats(nn.Module):
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return frames.to(torch.float32) / 255
+
+
+def test_a_calibration_batch_has_what_every_input_is_given() -> None:
+    observations = np.random.default_rng(0).standard_normal((40, 3), np.float32)
+    batch = calibration_batch(observations, ARMS, stochastic=True, seed=3)
+    assert list(batch) == ["observations", "noise"]
+    np.testing.assert_array_equal(batch["observations"], observations)
+    assert not np.shares_memory(batch["observations"], observations)
+    assert batch["noise"].shape == (40, 2)
+    assert batch["noise"].dtype == np.float32
+    assert abs(batch["noise"].std() - 1) < 0.3
+    assert list(calibration_batch(observations, ARMS, stochastic=False, seed=3)) == ["observations"]
+
+
+def test_before_the_first_observation_zeros_calibrate() -> None:
+    stacked = replace(IMAGES, frame_stack=4)
+    nothing = np.empty((0, 4, 6, 5, 3), np.uint8)
+    batch = calibration_batch(nothing, stacked, stochastic=False, seed=0)["observations"]
+    assert batch.shape == (1, 4, 6, 5, 3)
+    assert batch.dtype == np.uint8
+    assert not batch.any()
 
 
 @pytest.mark.parametrize(
@@ -129,3 +203,16 @@ def test_the_graph_tells_the_ranges_of_continuous_actions(
 ) -> None:
     spec = EnvironmentSpec("Any-v0", BOX, actions, discrete_actions=discrete)
     assert export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).action_spans == spans
+
+
+def test_parameters_of_equal_values_stay_apart() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 2)
+    policy = nn.Sequential(first, nn.LayerNorm(4), nn.Tanh(), second)
+    for layer in (first, second):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    before = snapshot_parameters(policy)
+    model = onnx.load_from_string(export_policy_graph(policy, SPEC).model)
+    assert {tensor.name for tensor in model.graph.input} == {"observations", *before}
+    for name, value in snapshot_parameters(policy).items():
+        np.testing.assert_array_equal(value, before[name])

@@ -1,4 +1,4 @@
-"""Random lives of environments, cut into segments as an actor does, and a slow reading of what a learner must make of them."""
+"""Random lives of environments, cut into segments as an actor does, and what a learner must see in them."""
 
 from dataclasses import dataclass
 

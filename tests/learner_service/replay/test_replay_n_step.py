@@ -1,4 +1,4 @@
-"""N-step transitions, and the stacks that they are between, agree with a slow reading of the episodes they come from."""
+"""N-step transitions and the stacks between which they lead agree with a slow reading of their episodes."""
 
 from dataclasses import replace
 from pathlib import Path
