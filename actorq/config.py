@@ -236,6 +236,15 @@ class LearnerConfig(Settings):
         "quantization; never when none",
     )
 
+    @model_validator(mode="after")
+    def _compiled_layers_stay(self) -> "LearnerConfig":
+        if self.compile and self.quantization_aware_after is not None:
+            raise ValueError(
+                "learner.compile and learner.quantization_aware_after exclude each other: quantization-aware training "
+                "replaces layers, which a compiled update would not see"
+            )
+        return self
+
 
 class EnergyConfig(Settings):
     """Energy and carbon, measured by one meter per node."""

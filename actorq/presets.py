@@ -81,7 +81,7 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
         "rate_limiter": {"samples_per_insert": 32.0, "error_buffer": 16_384.0},
         "exploration": {"noise": 0.3, "random_steps": 1_000},
         "publication": {"period_updates": 32},
-        "evaluation": {"episodes": 5, "period_updates": 2_000},
+        "evaluation": {"episodes": 5, "period_updates": 1_000},
         "actor": {"segment_length": 32},
     },
     "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},

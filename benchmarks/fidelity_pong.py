@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.fidelity_task import Act, Progress, TrainedPolicy, optional_module
-from benchmarks.policies import FRAMES, NatureCNN, PolicyNetwork, checkpoint_of, environment_spec
+from benchmarks.policies import FRAMES, PolicyNetwork, checkpoint_of, environment_spec, nature_cnn
 
 # Where Pong keeps them (Anand et al., arXiv 1906.08226, table 1): ball x and y, the right paddle's y.
 _BALL_X, _BALL_Y, _PADDLE_Y = 49, 54, 51
@@ -93,7 +93,7 @@ class PongCNN:
         frames, actions = _demonstrations(self._steps, rng)
         progress(f"{self.name}: {len(frames)} frames, actions taken {np.bincount(actions).tolist()}")
         torch.manual_seed(self._seed)
-        network = NatureCNN(len(_ACTIONS))
+        network = nature_cnn(len(_ACTIONS))
         optimizer = torch.optim.Adam(network.parameters(), lr=5e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._updates)
         correct = 0.0

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from actorq.config import RunConfig
 from actorq.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.networks import QNetwork
+from learner_service.networks.observations import feature_layers
 from learner_service.policy_graph import export_policy_graph, snapshot_parameters
 from quantizer_service.fidelity import measure
 from quantizer_service.graph import Graph
@@ -42,22 +45,10 @@ def d4pg_policy(width: int, observations: int = OBSERVATION_SIZE, actions: int =
     return nn.Sequential(*first, *others, nn.Linear(width, actions), nn.Tanh())
 
 
-class NatureCNN(nn.Module):
-    """Action values from frames (Mnih et al., Nature 518, 2015): uint8[B, 4, 84, 84] -> float32[B, actions]."""
-
-    def __init__(self, actions: int = ACTION_SIZE) -> None:
-        super().__init__()
-        self.convolutions = nn.Sequential(
-            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
-        )
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, actions))
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return the value of each action."""
-        values: Tensor = self.head(self.convolutions(frames.to(torch.float32) / 255))
-        return values
+def nature_cnn(actions: int = ACTION_SIZE) -> QNetwork:
+    """Action values from frames (Mnih et al., Nature 518, 2015), as DQN has it: uint8[B, 4, 84, 84] -> [B, actions]."""
+    spec = environment_spec(FRAMES, "uint8", actions, discrete=True)
+    return QNetwork(spec, (), dueling=False, layers=feature_layers(RunConfig(), spec))
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ def frame_network(seed: int = 0) -> PolicyNetwork:
     """An untrained Nature CNN and random frames."""
     torch.manual_seed(seed)
     frames = np.random.default_rng(seed).integers(0, 256, (128, *FRAMES), dtype=np.uint8)
-    return PolicyNetwork("cnn", NatureCNN(), environment_spec(FRAMES, "uint8", ACTION_SIZE, False), frames)
+    return PolicyNetwork("cnn", nature_cnn(), environment_spec(FRAMES, "uint8", ACTION_SIZE, False), frames)
 
 
 def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:

@@ -39,7 +39,7 @@ class DQN:
         self._config = config.dqn
         self._device = device
         self.batch_size, self.n_step, self.discount = config.dqn.batch_size, config.dqn.n_step, config.dqn.discount
-        self._normalizer = Normalizer(spec) if config.normalize_observations else None
+        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
             self.policy, self._target = (self._network(config, spec).to(device) for _ in range(2))
@@ -47,6 +47,7 @@ class DQN:
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
         self._target_parameters.copy_from(self._online_parameters)
         self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.dqn.learning_rate, fused=True)
+        self._loss_of = torch.compile(self._loss) if config.learner.compile else self._loss
         self._updates = 0
 
     def _network(self, config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
@@ -71,16 +72,7 @@ class DQN:
             self._normalizer.set(mean, std)
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            target_values = self._target(batch.bootstrap_observations)
-            selector = self.policy(batch.bootstrap_observations) if self._config.double else target_values
-            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
-            targets = batch.returns + batch.bootstrap_discounts * bootstrap
-
-        values = self.policy(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
-        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
-        loss = (batch.weights * errors).mean()
-
+        loss, errors = self._loss_of(batch)
         self._online_parameters.zero_gradient()
         torch.autograd.backward(loss)
         self._online_parameters.clip_gradient(self._config.max_gradient_norm)
@@ -89,7 +81,19 @@ class DQN:
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._target_parameters.copy_from(self._online_parameters)
-        return loss.detach(), (targets - values).detach()
+        return loss.detach(), errors
+
+    def _loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """The loss, and the TD errors delta, float32[B], without gradient."""
+        with torch.no_grad():
+            target_values = self._target(batch.bootstrap_observations)
+            selector = self.policy(batch.bootstrap_observations) if self._config.double else target_values
+            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
+            targets = batch.returns + batch.bootstrap_discounts * bootstrap
+
+        values = self.policy(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
+        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
+        return (batch.weights * errors).mean(), (targets - values).detach()
 
     def _set_learning_rate(self) -> None:
         start, end = self._config.learning_rate, self._config.learning_rate_end
