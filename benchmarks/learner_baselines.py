@@ -61,7 +61,12 @@ def plain(algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], b
     for each loss, every gradient taken with `backward`, a loop over parameters for the targets.
     """
     torch.manual_seed(1)
-    made: _Plain = {"dqn": _PlainDQN, "td3": _PlainTD3, "sac": _PlainSAC}[algorithm](spec, sizes)
+    classes: dict[str, Callable[[EnvironmentSpec, list[int]], _Plain]] = {
+        "dqn": _PlainDQN,
+        "td3": _PlainTD3,
+        "sac": _PlainSAC,
+    }
+    made = classes[algorithm](spec, sizes)
     rng, size = np.random.default_rng(1), len(rows["rewards"])
 
     def run() -> None:

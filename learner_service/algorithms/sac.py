@@ -85,6 +85,7 @@ class SAC:
         self._target_parameters.copy_from(self._critic_parameters)
         self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate)
         self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate)
+        self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
 
     def _twins(self, config: RunConfig, spec: EnvironmentSpec) -> TwinCritic:
@@ -112,9 +113,10 @@ class SAC:
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         alpha = self._temperature.log_alpha.detach().exp()
 
-        targets = self._targets(batch, alpha)
-        errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
-        loss = 0.5 * (batch.weights * errors.square().sum(0)).mean()
+        # The policy draws outside of what is compiled, because its layers may be replaced by quantized ones.
+        with torch.no_grad():
+            following = self._draw(batch.bootstrap_observations)
+        loss, errors = self._critic_loss_of(batch, *following, alpha)
         self._critic_minimizer.step(loss)
 
         actions, log_probabilities = self._draw(batch.observations)
@@ -124,13 +126,18 @@ class SAC:
         self._policy_minimizer.step(policy_loss + self._temperature.loss(log_probabilities))
 
         self._target_parameters.move_towards(self._critic_parameters, self._config.target_rate)
-        return loss.detach(), errors.detach().abs().mean(0)
+        return loss.detach(), errors
 
-    @torch.no_grad()
-    def _targets(self, batch: Minibatch, alpha: Tensor) -> Tensor:
-        actions, log_probabilities = self._draw(batch.bootstrap_observations)
-        values: Tensor = self._target_critic(batch.bootstrap_observations, actions).amin(0)
-        return batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)
+    def _critic_loss(
+        self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """L_Q, and the mean of both |delta|, float32[B]; following: a' float32[B, components], then its log pi."""
+        with torch.no_grad():
+            values = self._target_critic(batch.bootstrap_observations, following).amin(0)
+            targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)
+
+        errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
+        return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         shape = (len(observations), self._scale.components)

@@ -60,6 +60,7 @@ class TD3:
         self._target_critic_parameters.copy_from(self._critic_parameters)
         self._policy_minimizer = Minimizer(self._policy_parameters, config.td3.learning_rate)
         self._critic_minimizer = Minimizer(self._critic_parameters, config.td3.learning_rate)
+        self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._updates = 0
 
@@ -85,25 +86,30 @@ class TD3:
             self._normalizer.set(mean, std)
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        targets = self._targets(batch)
-        errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
-        loss = (batch.weights * errors.square().sum(0)).mean()
+        noise = torch.randn(
+            (len(batch.weights), self._scale.components), generator=self._generator, device=self._device
+        )
+        loss, errors = self._critic_loss_of(batch, noise)
         self._critic_minimizer.step(loss)
         self._updates += 1
         if self._updates % self._config.policy_delay == 0:
             self._policy_minimizer.step(self._policy_loss(batch.observations))
             self._target_policy_parameters.move_towards(self._policy_parameters, self._config.target_rate)
             self._target_critic_parameters.move_towards(self._critic_parameters, self._config.target_rate)
-        return loss.detach(), errors.detach().abs().mean(0)
+        return loss.detach(), errors
 
-    @torch.no_grad()
-    def _targets(self, batch: Minibatch) -> Tensor:
-        actions = self._target_policy.squashed(batch.bootstrap_observations)
-        noise = torch.empty_like(actions).normal_(0.0, self._config.target_noise, generator=self._generator)
-        noise.clamp_(-self._config.target_noise_clip, self._config.target_noise_clip)
-        smoothed = actions.add_(noise).clamp_(-1.0, 1.0)
-        values: Tensor = self._target_critic(batch.bootstrap_observations, smoothed).amin(0)
-        return batch.returns + batch.bootstrap_discounts * values
+    def _critic_loss(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """L, and the mean of both critics' |delta|, float32[B]; noise: standard normal, float32[B, components]."""
+        with torch.no_grad():
+            largest = self._config.target_noise_clip
+            noise = (self._config.target_noise * noise).clamp(-largest, largest)
+            following = batch.bootstrap_observations
+            smoothed = (self._target_policy.squashed(following) + noise).clamp(-1.0, 1.0)
+            values = self._target_critic(following, smoothed).amin(0)
+            targets = batch.returns + batch.bootstrap_discounts * values
+
+        errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
+        return (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
     def _policy_loss(self, observations: Tensor) -> Tensor:
         return -self._critic.judge(observations, self.policy.squashed(observations), critics=1).mean()

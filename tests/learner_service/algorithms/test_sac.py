@@ -133,8 +133,8 @@ def test_the_temperature_rises_while_there_is_too_little_entropy(target_entropy:
 
 
 def test_the_temperature_comes_to_rest_at_the_target_entropy() -> None:
-    """For rewards -4 |a|^2 the best soft policy is Gaussian, of variance alpha / 8 and entropy 1/2 log(2 pi e alpha / 8)
-    in each component, as long as that is narrow: alpha = 0.172 where the two together have -1.
+    """For rewards -4 |a|^2 the best soft policy is Gaussian, as long as it is narrow: its variance is alpha / 8 and its
+    entropy 1/2 log(2 pi e alpha / 8) in each component, so that alpha = 0.172 where the two together have -1.
     """
     sac, rng = make_sac(target_entropy=-1.0, learning_rate=5e-3), np.random.default_rng(0)
     for _ in range(100):

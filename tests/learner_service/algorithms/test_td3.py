@@ -44,7 +44,7 @@ class Reference:
         self._delay, self._updates = delay, 0
 
     def update(self, batch: NStepBatch, weights: Any) -> list[float]:
-        noise = torch.empty(BATCH, 2).normal_(0.0, NOISE, generator=self._generator)
+        noise = NOISE * torch.randn(BATCH, 2, generator=self._generator)
         losses, priorities = [], []
         for i in range(BATCH):
             observation, following = (
