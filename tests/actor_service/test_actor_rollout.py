@@ -10,7 +10,7 @@ import pytest
 from actor_policies import all_in_float, constant_policy, random_policy
 from numpy.typing import NDArray
 
-from actor_service.environments import Environments, describe_environment
+from actor_service.environments import describe_environment, make_environments
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.rollout import Rollout, fitting_segment_length
 from actorq import wire
@@ -26,8 +26,8 @@ def load(policy: Policy) -> OnnxPolicy:
     return OnnxPolicy(policy, SPEC.observations, COUNT)
 
 
-def greedy(values: NDArray[np.float32]) -> NDArray[Any]:
-    actions: NDArray[Any] = values.argmax(axis=1)
+def greedy(policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+    actions: NDArray[Any] = policy(observations).argmax(axis=1)
     return actions
 
 
@@ -38,10 +38,10 @@ class Scripted:
         self._at = at
         self._choices = 0
 
-    def __call__(self, values: NDArray[np.float32]) -> NDArray[Any]:
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         self._at.get(self._choices, lambda: None)()
         self._choices += 1
-        return greedy(values)
+        return greedy(policy, observations)
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def slot() -> PolicySlot:
     return PolicySlot(clock=lambda: 10.0)
 
 
-def rollout(slot: PolicySlot, explore: Callable[[NDArray[np.float32]], NDArray[Any]] = greedy) -> Rollout:
-    return Rollout(Environments("CartPole-v1", COUNT), SPEC, slot, explore, LENGTH, SEED)
+def rollout(slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy) -> Rollout:
+    return Rollout(make_environments("CartPole-v1", COUNT), slot, explore, LENGTH, SEED)
 
 
 def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
@@ -68,12 +68,12 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
     for one, next_one in pairwise(segments):
         np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
 
-    plain, policy = Environments("CartPole-v1", COUNT), load(random_policy(4, 2))
+    plain, policy = make_environments("CartPole-v1", COUNT), load(random_policy(4, 2))
     observations = plain.reset(SEED)
     episodes: list[Episode] = []
     for segment in segments:
         for step in range(LENGTH):
-            actions = greedy(policy(observations))
+            actions = greedy(policy, observations)
             np.testing.assert_array_equal(segment.observations[step], observations)
             np.testing.assert_array_equal(segment.actions[step], actions)
             taken = plain.step(actions)
@@ -146,8 +146,9 @@ def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> 
     assert collected == [None]
 
 
-def spec_of(shape: tuple[int, ...], dtype: str) -> EnvironmentSpec:
-    return EnvironmentSpec("Any-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), discrete_actions=3)
+def spec_of(shape: tuple[int, ...], dtype: str, frame_stack: int = 1) -> EnvironmentSpec:
+    observations, actions = ArraySpec(shape, dtype), ArraySpec((), "int64")
+    return EnvironmentSpec("Any-v0", observations, actions, discrete_actions=3, frame_stack=frame_stack)
 
 
 def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
@@ -155,7 +156,9 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
     rows = (steps, environments)
     return Segment(
         sequence=2**40,
-        observations=np.zeros((steps + 1, environments, *spec.observations.shape), spec.observations.dtype),
+        observations=np.zeros(
+            (steps + spec.frame_stack, environments, *spec.observations.shape), spec.observations.dtype
+        ),
         actions=np.ones(rows, np.int64),
         rewards=np.ones(rows, np.float32),
         terminated=np.ones(rows, np.bool_),
@@ -170,7 +173,9 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
 @pytest.mark.parametrize("max_bytes", [4_096, 65_536, 1_048_576])
 @pytest.mark.parametrize("environments", [1, 16])
 @pytest.mark.parametrize(
-    "spec", [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8")], ids=["1", "4", "image"]
+    "spec",
+    [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8"), spec_of((7, 5), "uint8", 4)],
+    ids=["1", "4", "image", "stacked frames"],
 )
 def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, environments: int, max_bytes: int) -> None:
     steps = fitting_segment_length(spec, environments, longest=10_000, max_bytes=max_bytes)
