@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Collection
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
 from actorq.trajectory import ArraySpec, Episode
+
+# One for all arithmetic of a step: each costs a microsecond.
+QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 
 
 class Columns:
@@ -40,9 +44,11 @@ class Columns:
         self._returns[:] = 0.0
 
     def broken(self) -> list[int]:
-        """Which environments have given a reward or an observation that is NaN or infinite."""
-        with np.errstate(over="ignore"):
-            self._rewards[:] = self.rewards
+        """Which environments have given a reward or an observation that is NaN or infinite.
+
+        To be called under `QUIET`: infinity and NaN are what it looks for.
+        """
+        self._rewards[:] = self.rewards
         # A sum is finite if all of it is, but for an overflow, which the second look tells apart.
         if math.isfinite(self._rewards.sum()) and not (self._floating and not math.isfinite(self.flat.sum())):
             return []

@@ -1,6 +1,5 @@
 """What every backend of environments keeps to, whoever steps them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +82,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(scope="module")
-def played(case: Case) -> Iterator[Played]:
-    yield play(case, 5, case.steps)
+def played(case: Case) -> Played:
+    return play(case, 5, case.steps)
 
 
 def test_arrays_have_the_dtypes_and_shapes_of_the_spec(played: Played) -> None:
