@@ -3,7 +3,10 @@
 bare: the environments as their libraries make them, stepped one after the other with random actions drawn beforehand,
 and reset when they end; nothing is kept. actor: what an actor does, with policy, exploration and segments, but for the
 network. torch: the same environments with an FP32 torch policy, as PyTorch libraries collect: observations to a tensor,
-the module, actions to numpy, random actions, transitions written to arrays.
+the module, actions to numpy, exploration, transitions written to arrays.
+
+Physics costs more or less depending on what is done: a walker that lies still has more contacts, a cart that is pushed
+to one side falls sooner. So all explore as much as they can, and act about as randomly as the bare loop does.
 """
 
 import argparse
@@ -30,6 +33,8 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, d4pg_policy, emit, relu_mlp
 
 _SEGMENT = 16
+# Discrete actions are all random; Gaussian noise of 0.6 of half the range spreads as uniformly random actions do.
+_EPSILON, _NOISE = 1.0, 0.6
 # Takes so many steps of each environment; afterwards it can be called again.
 Loop = Callable[[int], object]
 
@@ -115,7 +120,7 @@ def measure(task: Task, repeats: int, slice_s: float) -> Result:
 
 def bare_loop(task: Task) -> Loop:
     """The environments alone, with random actions."""
-    environments = [_single(task.environment_id) for _ in range(task.environments)]
+    environments = [_single(task.environment_id, bare=True) for _ in range(task.environments)]
     spec = make_environments(task.environment_id, 1).spec
     for index, environment in enumerate(environments):
         environment.reset(seed=index)
@@ -143,7 +148,7 @@ def actor_loop(task: Task, backend: Backend = "python") -> Loop:
     policy = as_policy(graph, checkpoint, task.scheme, emit(graph, checkpoint, task.scheme))
     slot = PolicySlot()
     slot.put(load_policy(policy, spec, task.environments))
-    exploration = Exploration((0.1,) * task.environments, (0.2,) * task.environments)
+    exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
     explore = explorer(spec, exploration, np.random.default_rng(0))
     rollout = Rollout(environments, slot, explore, _SEGMENT, seed=0)
     stop = threading.Event()
@@ -179,9 +184,9 @@ def torch_loop(task: Task) -> Loop:
                 outputs = module(torch.as_tensor(observations)).numpy()
             if spec.discrete_actions:
                 random = rng.integers(spec.discrete_actions, size=count)
-                actions = np.where(rng.random(count) < 0.1, random, outputs.argmax(axis=1))
+                actions = np.where(rng.random(count) < _EPSILON, random, outputs.argmax(axis=1))
             else:
-                noise = rng.normal(0.0, 0.2, outputs.shape).astype(np.float32)
+                noise = rng.normal(0.0, _NOISE, outputs.shape).astype(np.float32)
                 actions = np.clip(outputs + noise * (high - low) / 2, low, high)
             before = observations.copy()
             following = np.empty_like(observations)
@@ -220,12 +225,12 @@ class _BareSuite(_Suite):
         return taken.observation
 
 
-def _single(environment_id: str) -> Any:
+def _single(environment_id: str, bare: bool = False) -> Any:
     if not environment_id.startswith("dm_control/"):
         return gymnasium.make(environment_id)
     from dm_control import suite
 
-    return _Suite(suite.load(*environment_id.removeprefix("dm_control/").split("-")))
+    return (_BareSuite if bare else _Suite)(suite.load(*environment_id.removeprefix("dm_control/").split("-")))
 
 
 def _random_actions(spec: EnvironmentSpec, rng: np.random.Generator, steps: int, count: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
-from actor_service.environments.columns import QUIET, Columns
+from actor_service.environments.columns import Columns
 from actor_service.environments.dm_control_backend import observation_parts
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
@@ -97,9 +97,8 @@ class PooledEnvironments(Environments):
         columns.rewards[self._ended] = 0.0
         columns.terminated[:], columns.truncated[:] = terminated, truncated
         endings = [int(index) for index in np.flatnonzero(terminated | truncated) if index not in self._ended]
-        with QUIET():
-            self._take(observations)
-            broken = columns.broken()
+        self._take(observations)
+        broken = columns.broken()
         if broken:
             endings = [index for index in endings if index not in broken]
             self._mend(broken)

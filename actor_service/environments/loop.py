@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments.columns import QUIET, Columns
+from actor_service.environments.columns import Columns
 from actor_service.environments.interface import Environments, Fault, Step
 from actorq.errors import ActorQError
 from actorq.trajectory import EnvironmentSpec
@@ -105,10 +105,8 @@ class LoopedEnvironments(Environments):
                 observations[index], rewards[index] = self._restart(index, error), 0.0
                 faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
         columns.rewards[:] = rewards
-        with QUIET():
-            np.concatenate(observations, out=columns.flat, casting="same_kind")
-            broken = columns.broken()
-        for index in broken:
+        np.concatenate(observations, out=columns.flat, casting="same_kind")
+        for index in columns.broken():
             faults.append(self._mend(index, f"observation {observations[index]!r}, reward {rewards[index]!r}"))
         if self._limit:
             self._spare -= 1
