@@ -6,7 +6,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from actor_service.environments import Step
+
 OBSERVATION_LIMIT = 1000.0
+
+
+def copied(step: Step) -> Step:
+    """What the next step does not overwrite."""
+    names = ("observations", "rewards", "terminated", "truncated", "valid")
+    return step._replace(**{name: getattr(step, name).copy() for name in names})
 
 
 class Counting(gymnasium.Env[Any, Any]):
@@ -114,8 +122,11 @@ class NoPictures(Counting):
         super().__init__(None)
 
 
-def with_spaces(observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
-    return type("Spaced", (Counting,), {"observation_space": observations, "action_space": actions})
+def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
+    """A class of this module by that name."""
+    made = type(name, (Counting,), {"observation_space": observations, "action_space": actions})
+    globals()[name] = made
+    return made
 
 
 LIMIT = 12
@@ -132,7 +143,7 @@ SPACES = {
     "MatrixActions": (VECTOR, spaces.Box(-1.0, 1.0, (2, 2), np.float32)),
 }
 
-for double in (
+doubles: tuple[type[Counting], ...] = (
     Counting,
     NaNReward,
     InfiniteObservation,
@@ -142,7 +153,6 @@ for double in (
     AlwaysNaN,
     Frames,
     NoPictures,
-):
-    gymnasium.register(f"{double.__name__}-v0", entry_point=double, max_episode_steps=LIMIT)
-for name, (observations, actions) in SPACES.items():
-    gymnasium.register(f"{name}-v0", entry_point=with_spaces(observations, actions), max_episode_steps=LIMIT)
+)
+for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):
+    gymnasium.register(f"{double.__name__}-v0", entry_point=f"{__name__}:{double.__name__}", max_episode_steps=LIMIT)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environment_doubles import copied
 from numpy.typing import NDArray
 
 from actor_service.environments import Backend, Environments, Step, make_environments
@@ -37,10 +38,6 @@ CASES = [
     *(Case(environment_id, "python", steps) for environment_id, steps in IDS.items()),
     *(Case(environment_id, "envpool", steps) for environment_id, steps in IDS.items()),
 ]
-
-
-def copied(step: Step) -> Step:
-    return Step(*(part.copy() if isinstance(part, np.ndarray) else part for part in step))
 
 
 def some_actions(spec: EnvironmentSpec, steps: int, count: int) -> NDArray[Any]:

@@ -5,15 +5,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from environment_doubles import copied
 
 from actor_service.environments import Step, describe_environment, make_environments
 from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, Episode
-
-
-def copied(step: Step) -> Step:
-    return Step(*(part.copy() if isinstance(part, np.ndarray) else part for part in step))
-
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 
