@@ -110,7 +110,7 @@ class Frames(Counting):
     observation_space = spaces.Box(0, 255, (2, 2), np.uint8)
 
     def observation(self) -> Any:
-        return np.full((2, 2), self.steps + 10 * self.episodes, np.uint8)
+        return np.full((2, 2), self.steps + 20 * self.episodes, np.uint8)
 
 
 class NoPictures(Counting):
