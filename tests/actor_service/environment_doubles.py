@@ -1,5 +1,6 @@
 """Environments that fail in chosen ways, registered with Gymnasium as `environment_doubles:NAME-v0`."""
 
+import threading
 from typing import Any
 
 import gymnasium
@@ -113,6 +114,15 @@ class Frames(Counting):
         return np.full((2, 2), self.steps + 20 * self.episodes, np.uint8)
 
 
+class Hanging(Counting):
+    """Never comes back from its third step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps == 2:
+            threading.Event().wait()
+        return super().step(action)
+
+
 class NoPictures(Counting):
     """Cannot draw itself."""
 
@@ -152,6 +162,7 @@ doubles: tuple[type[Counting], ...] = (
     AlwaysRaising,
     AlwaysNaN,
     Frames,
+    Hanging,
     NoPictures,
 )
 for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):

@@ -2,11 +2,13 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 from actor_policies import constant_policy
+from numpy.typing import NDArray
 
 from actor_service.environments import make_environments
 from actor_service.evaluation import Evaluator
@@ -16,7 +18,7 @@ from actorq.errors import UserError
 from actorq.trajectory import ArraySpec
 
 
-def pictures(path: Path) -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+def pictures(path: Path) -> list[NDArray[Any]]:
     with av.open(str(path)) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 

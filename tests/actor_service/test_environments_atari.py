@@ -18,7 +18,8 @@ def area_mean(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.f
     """The mean of the area under each new pixel, by making all pixels so small that they fit."""
     fine = np.kron(image.astype(np.float64), np.ones((height, width)))
     tall, wide = image.shape
-    return fine.reshape(height, tall, width, wide).mean(axis=(1, 3))
+    means: NDArray[np.float64] = fine.reshape(height, tall, width, wide).mean(axis=(1, 3))
+    return means
 
 
 @pytest.mark.parametrize("size", [(21, 16), (10, 10), (7, 5)])
