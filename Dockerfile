@@ -28,7 +28,9 @@ COPY quantizer_service quantizer_service
 RUN install-actorq quantizer_service
 
 FROM build AS build-actor
-RUN install-actorq actor
+# What it can act in besides classic control, as in box2d,mujoco,dm-control,atari,envpool (docs/environments.md).
+ARG ENVIRONMENTS="box2d,mujoco"
+RUN install-actorq "actor${ENVIRONMENTS:+,$ENVIRONMENTS}"
 COPY actorq actorq
 COPY actor_service actor_service
 RUN install-actorq actor_service

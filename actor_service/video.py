@@ -26,6 +26,8 @@ class Video:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
+            # PyAV would notice with the first picture only.
+            self._part.touch()
             self._container: Any = av.open(str(self._part), "w", format="mp4")
         except OSError as error:
             raise UserError(f"--record: cannot write {path} ({error.strerror})") from None

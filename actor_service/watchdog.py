@@ -6,7 +6,6 @@ A hanging call cannot be broken off from within the process, nor would what it h
 import faulthandler
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,8 @@ _log = logging.getLogger(__name__)
 
 # Besides those of actorq.process, for whoever looks why a process ended.
 EXIT_HUNG = 5
+# The descriptor: what Python wraps around it may be held by the thread that hangs.
+_STDERR = 2
 
 
 class Watched:
@@ -64,6 +65,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Begin to look."""
+        self._arm()
         self._thread.start()
 
     def close(self) -> None:
@@ -85,14 +87,17 @@ class Watchdog:
                 waited,
                 EXIT_HUNG,
             )
-            faulthandler.dump_traceback(file=sys.__stderr__)
+            faulthandler.dump_traceback(file=_STDERR)
             logging.shutdown()
             self._end(EXIT_HUNG)
 
     def _run(self) -> None:
         try:
             while not self._closed.wait(self._limit_s / 4):
-                faulthandler.dump_traceback_later(2 * self._limit_s, exit=True, file=sys.__stderr__)
+                self._arm()
                 self.look()
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    def _arm(self) -> None:
+        faulthandler.dump_traceback_later(2 * self._limit_s, exit=True, file=_STDERR)

@@ -6,6 +6,7 @@ are left-overs. Seeds are fixed when a pool is made, so that `reset` makes a new
 
 import logging
 import os
+import warnings
 from typing import Any
 
 import envpool
@@ -93,11 +94,11 @@ class PooledEnvironments(Environments):
             observations, rewards, terminated, truncated, _ = self._pool.step(actions.astype(self._dtype))
         except Exception as error:
             return self._restart(error)
-        self._take(observations)
         columns.rewards[:] = rewards
         columns.rewards[self._ended] = 0.0
         columns.terminated[:], columns.truncated[:] = terminated, truncated
         endings = [int(index) for index in np.flatnonzero(terminated | truncated) if index not in self._ended]
+        self._take(observations)
         broken = columns.broken()
         if broken:
             endings = [index for index in endings if index not in broken]
@@ -121,13 +122,16 @@ class PooledEnvironments(Environments):
         """Raise UserError unless the pool's spaces and limit are those of the task's own library."""
         spec = self.spec
         limit = int(pool.spec.config.max_episode_steps)
-        space = pool.observation_space
+        with warnings.catch_warnings():
+            # Gymnasium warns that EnvPool gives float64 bounds of float32 spaces; neither is used.
+            warnings.simplefilter("ignore")
+            space, actions = pool.observation_space, pool.action_space
         parts = space.spaces.values() if self._parts else (space,)
         size = sum(int(np.prod(part.shape, dtype=np.int64)) for part in parts)
         fits = (
             size >= int(np.prod(spec.observations.shape)) if self._parts else size == np.prod(spec.observations.shape)
         )
-        if action_spec(spec.environment_id, pool.action_space) != (spec.actions, spec.discrete_actions) or not fits:
+        if action_spec(spec.environment_id, actions) != (spec.actions, spec.discrete_actions) or not fits:
             raise UserError(
                 f"environment {spec.environment_id}: EnvPool's has other spaces; leave --environment-backend out"
             )

@@ -1,8 +1,10 @@
 """Gymnasium's environments: classic control, Box2D, MuJoCo, and whatever else is registered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import prepare_mujoco, wants_mujoco
@@ -26,6 +28,8 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
             **({"render_mode": "rgb_array"} if rendered else {}),
         )
 
+    if rendered and "rgb_array" not in _render_modes(registered):
+        raise UserError(f"environment {environment_id}: it has no pictures (render mode rgb_array)")
     first = single()
     try:
         actions, discrete_actions = action_spec(environment_id, first.action_space)
@@ -37,13 +41,18 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
             max_episode_steps=registered.max_episode_steps or 0,
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
-        if rendered and first.render_mode != "rgb_array":
-            raise UserError(f"environment {environment_id}: it has no pictures (render mode rgb_array)")
     except UserError:
         first.close()
         raise
     singles = [first, *(single() for _ in range(count - 1))]
     return LoopedEnvironments(spec, singles, single, registered.max_episode_steps or 0)
+
+
+def _render_modes(registered: gymnasium.envs.registration.EnvSpec) -> Sequence[str]:
+    entry_point = registered.entry_point
+    made_by = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    modes: Sequence[str] = getattr(made_by, "metadata", {}).get("render_modes", ("rgb_array",))
+    return modes
 
 
 def _registered(environment_id: str) -> gymnasium.envs.registration.EnvSpec:

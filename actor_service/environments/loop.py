@@ -105,8 +105,7 @@ class LoopedEnvironments(Environments):
                 observations[index], rewards[index] = self._restart(index, error), 0.0
                 faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
         columns.rewards[:] = rewards
-        with np.errstate(over="ignore"):
-            np.concatenate(observations, out=columns.flat, casting="same_kind")
+        np.concatenate(observations, out=columns.flat, casting="same_kind")
         for index in columns.broken():
             faults.append(self._mend(index, f"observation {observations[index]!r}, reward {rewards[index]!r}"))
         if self._limit:

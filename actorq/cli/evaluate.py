@@ -20,13 +20,16 @@ from actorq.rundirectory import RunDirectory
 from actorq.settings import DefaultText, Settings
 
 _TERMINATED = 143
+_EPISODES = 20
 
 
 class EvaluateSettings(Settings):
     """What to evaluate."""
 
     run_directory: Path | None = Field(None, description="folder of the run, where RUN_DIR is not given")
-    episodes: PositiveInt = Field(20, description="episodes to run")
+    episodes: Annotated[PositiveInt | None, DefaultText("20, with --record 1")] = Field(
+        None, description="episodes to run"
+    )
     scheme: Annotated[
         Literal[SchemeName, "auto"] | None,
         DefaultText("the run's own; of an auto run the one evaluated last when it has ended, else auto"),
@@ -37,6 +40,7 @@ class EvaluateSettings(Settings):
         PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
     ] = Field(None, description="version of the policy")
     seed: NonNegativeInt = Field(1, description="seed of the environments")
+    record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
 
@@ -60,11 +64,14 @@ def run(arguments: Sequence[str]) -> int:
         config = config.with_certificates(how.certificates)
     if not directory.policies.is_dir() or not any(directory.policies.iterdir()):
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
+    if how.record and not how.record.absolute().parent.is_dir():
+        raise UserError(f"--record: there is no folder {how.record.absolute().parent}")
     request = EvaluationRequest(
-        episodes=how.episodes,
+        episodes=how.episodes or (1 if how.record else _EPISODES),
         scheme=how.scheme or _scheme_of_run(directory, config),
         version=how.version or _evaluated_version(directory),
         seed=how.seed,
+        record=how.record,
     )
     with _sigterm_exits():
         _print_episodes(directory, config, request)
@@ -77,6 +84,8 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
         for number, item in enumerate(items, start=1):
             if isinstance(item, EvaluationResult):
                 _print_result(item)
+                if request.record:
+                    print(f"video in {request.record}")
             else:
                 print(
                     f"episode {number:>{width}}/{request.episodes}  return {item.episode_return:,.1f}  "

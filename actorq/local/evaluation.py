@@ -26,12 +26,16 @@ from actorq.transport.options import Certificates
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What to evaluate; version 0 is the newest retained one, scheme "auto" the one that is fastest here."""
+    """What to evaluate; version 0 is the newest retained one, scheme "auto" the one that is fastest here.
+
+    record: the file for a video of the episodes, which are then run one after the other.
+    """
 
     episodes: int
     scheme: str
     version: int
     seed: int
+    record: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def evaluate_run(
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
         quantizer, actor = stack.enter_context(reserved_addresses(2))
         children = {}
-        for name, command in _commands(run, config, quantizer, actor).items():
+        for name, command in _commands(run, config, quantizer, actor, request.record).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put)
             stack.callback(children[name].kill)
         client = stack.enter_context(ActorClient(actor, certificates))
@@ -79,7 +83,9 @@ def evaluate_run(
                 return
 
 
-def _commands(run: RunDirectory, config: RunConfig, quantizer: str, actor: str) -> dict[str, tuple[str, ...]]:
+def _commands(
+    run: RunDirectory, config: RunConfig, quantizer: str, actor: str, record: Path | None
+) -> dict[str, tuple[str, ...]]:
     certificates = str(config.transport.certificates or "none")
     given = ("--config", str(run.config), "--transport.certificates", certificates, "--lifeline")
     return {
@@ -92,6 +98,8 @@ def _commands(run: RunDirectory, config: RunConfig, quantizer: str, actor: str) 
             Kind.ACTOR,
             *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", config.environment),
             *("--listen", actor, "--name", "evaluator"),
+            # Only the environments' own libraries draw them.
+            *(("--record", str(record.absolute()), "--environment-backend", "python") if record else ()),
         ),
     }
 

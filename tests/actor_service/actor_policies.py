@@ -60,3 +60,20 @@ def random_policy(observation_size: int, actions: int, seed: int = 0, version: i
     return linear_policy(
         rng.standard_normal((observation_size, actions)).astype(np.float32), np.zeros(actions, np.float32), version
     )
+
+
+def noisy_policy(observation_size: int, actions: int, version: int = 1) -> Policy:
+    """A stochastic policy: every component is the sum of the observation's plus its noise."""
+    values = [
+        helper.make_tensor_value_info("observations", TensorProto.FLOAT, ["batch", observation_size]),
+        helper.make_tensor_value_info("noise", TensorProto.FLOAT, ["batch", actions]),
+        helper.make_tensor_value_info("actions", TensorProto.FLOAT, ["batch", actions]),
+    ]
+    nodes = [
+        helper.make_node("ReduceSum", ["observations", "axes"], ["sums"], keepdims=1),
+        helper.make_node("Add", ["noise", "sums"], ["actions"]),
+    ]
+    axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
+    graph = helper.make_graph(nodes, "policy", values[:2], values[2:], [axes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return as_policy(model.SerializeToString(), version)

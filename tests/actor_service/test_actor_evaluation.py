@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from actor_policies import all_in_float, as_policy, constant_policy, random_policy
 
-from actor_service.environments import Environments, describe_environment
-from actor_service.evaluation import Evaluator
+from actor_service.environments import make_environments
+from actor_service.evaluation import MOST_ENVIRONMENTS, Evaluator
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.trajectory import Episode, Evaluation
 
-SPEC = describe_environment("CartPole-v1")
+
+def cartpoles(episodes: int) -> Evaluator:
+    return Evaluator(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
 
 
 def evaluate(episodes: int, seed: int = 1, policy_seed: int = 0, taken: list[Episode] | None = None) -> Evaluation:
-    evaluator = Evaluator(SPEC, episodes)
+    evaluator = cartpoles(episodes)
     try:
         policy = evaluator.load(random_policy(4, 2, policy_seed, version=6))
         return evaluator.run(policy, seed, 3, threading.Event(), on_episode=(taken if taken is not None else []).append)
@@ -37,7 +39,7 @@ def test_every_environment_runs_its_share_and_none_runs_more() -> None:
 def test_the_episodes_are_the_first_ones_of_each_environment() -> None:
     taken: list[Episode] = []
     evaluate(40, seed=9, taken=taken)
-    environments, policy = Environments("CartPole-v1", 32), Evaluator(SPEC, 32).load(random_policy(4, 2))
+    environments, policy = make_environments("CartPole-v1", 32), cartpoles(32).load(random_policy(4, 2))
     observations = environments.reset(9)
     first: dict[int, list[Episode]] = {index: [] for index in range(32)}
     while any(len(episodes) < 2 for episodes in first.values()):
@@ -60,7 +62,7 @@ def test_it_says_which_policy_was_evaluated() -> None:
 
 
 def test_it_says_what_acted_and_not_what_was_asked_for() -> None:
-    evaluator = Evaluator(SPEC, 1)
+    evaluator = cartpoles(1)
     policy = evaluator.load(all_in_float(random_policy(4, 2), "int8"))
     assert evaluator.run(policy, 0, 1, threading.Event()).scheme == "fp32"
     evaluator.close()
@@ -71,7 +73,7 @@ def test_the_same_seed_gives_the_same_episodes() -> None:
 
 
 def test_actions_are_greedy() -> None:
-    evaluator = Evaluator(SPEC, 4)
+    evaluator = cartpoles(4)
     for action in (0, 1):
         policy = evaluator.load(constant_policy([float(action == 0), float(action == 1)]))
         lengths = evaluator.run(policy, 0, 1, threading.Event()).lengths
@@ -81,7 +83,7 @@ def test_actions_are_greedy() -> None:
 
 
 def test_it_is_broken_off_when_the_actor_ends() -> None:
-    evaluator, stop = Evaluator(SPEC, 40), threading.Event()
+    evaluator, stop = cartpoles(40), threading.Event()
     policy = evaluator.load(random_policy(4, 2))
     taken: list[Episode] = []
 
@@ -96,7 +98,7 @@ def test_it_is_broken_off_when_the_actor_ends() -> None:
 
 
 def test_a_policy_that_does_not_fit_is_refused() -> None:
-    evaluator = Evaluator(SPEC, 2)
+    evaluator = cartpoles(2)
     for policy in (as_policy(b"garbage"), random_policy(5, 2), random_policy(4, 3)):
         with pytest.raises(InvalidInputError):
             evaluator.load(policy)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from actor_policies import as_policy, constant_policy, linear_policy, random_policy
+from actor_policies import as_policy, constant_policy, linear_policy, noisy_policy, random_policy
 from onnx import TensorProto, helper, numpy_helper
 
 from actor_service.policy import OnnxPolicy, PolicySlot
@@ -99,8 +99,20 @@ def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
 
 
 def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
-    with pytest.raises(InvalidInputError, match=r"version 7: .* expected one input, the observations, got 2 \(a, b\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"version 7: .* expected one input, the observations, or noise besides, got 2 \(a, b\)"
+    ):
         OnnxPolicy(two_inputs(), VECTOR, 2)
+
+
+def test_a_stochastic_policy_takes_noise_and_none_is_zero_noise() -> None:
+    loaded = OnnxPolicy(noisy_policy(4, 3), VECTOR, 2)
+    observations = np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)
+    noise = np.array([[0.5, -1, 2], [0, 1, 3]], np.float32)
+    assert loaded.stochastic
+    np.testing.assert_allclose(loaded(observations, noise), noise + [[10], [1]])
+    np.testing.assert_allclose(loaded(observations), [[10] * 3, [1] * 3])
+    assert not OnnxPolicy(random_policy(4, 2), VECTOR, 2).stochastic
 
 
 def test_of_several_outputs_the_first_acts() -> None:

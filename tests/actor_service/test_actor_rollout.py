@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from actor_policies import all_in_float, constant_policy, random_policy
 from numpy.typing import NDArray
 
-from actor_service.environments import Environments, describe_environment
+from actor_service.counts import ActorCounts
+from actor_service.environments import Environments, Step, describe_environment, make_environments
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.watchdog import Watched
 from actorq import wire
 from actorq.policy import Policy
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
@@ -26,8 +29,8 @@ def load(policy: Policy) -> OnnxPolicy:
     return OnnxPolicy(policy, SPEC.observations, COUNT)
 
 
-def greedy(values: NDArray[np.float32]) -> NDArray[Any]:
-    actions: NDArray[Any] = values.argmax(axis=1)
+def greedy(policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+    actions: NDArray[Any] = policy(observations).argmax(axis=1)
     return actions
 
 
@@ -38,10 +41,10 @@ class Scripted:
         self._at = at
         self._choices = 0
 
-    def __call__(self, values: NDArray[np.float32]) -> NDArray[Any]:
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         self._at.get(self._choices, lambda: None)()
         self._choices += 1
-        return greedy(values)
+        return greedy(policy, observations)
 
 
 @pytest.fixture
@@ -49,8 +52,8 @@ def slot() -> PolicySlot:
     return PolicySlot(clock=lambda: 10.0)
 
 
-def rollout(slot: PolicySlot, explore: Callable[[NDArray[np.float32]], NDArray[Any]] = greedy) -> Rollout:
-    return Rollout(Environments("CartPole-v1", COUNT), SPEC, slot, explore, LENGTH, SEED)
+def rollout(slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy) -> Rollout:
+    return Rollout(make_environments("CartPole-v1", COUNT), slot, explore, LENGTH, SEED)
 
 
 def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
@@ -68,12 +71,12 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
     for one, next_one in pairwise(segments):
         np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
 
-    plain, policy = Environments("CartPole-v1", COUNT), load(random_policy(4, 2))
+    plain, policy = make_environments("CartPole-v1", COUNT), load(random_policy(4, 2))
     observations = plain.reset(SEED)
     episodes: list[Episode] = []
     for segment in segments:
         for step in range(LENGTH):
-            actions = greedy(policy(observations))
+            actions = greedy(policy, observations)
             np.testing.assert_array_equal(segment.observations[step], observations)
             np.testing.assert_array_equal(segment.actions[step], actions)
             taken = plain.step(actions)
@@ -146,8 +149,9 @@ def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> 
     assert collected == [None]
 
 
-def spec_of(shape: tuple[int, ...], dtype: str) -> EnvironmentSpec:
-    return EnvironmentSpec("Any-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), discrete_actions=3)
+def spec_of(shape: tuple[int, ...], dtype: str, frame_stack: int = 1) -> EnvironmentSpec:
+    observations, actions = ArraySpec(shape, dtype), ArraySpec((), "int64")
+    return EnvironmentSpec("Any-v0", observations, actions, discrete_actions=3, frame_stack=frame_stack)
 
 
 def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
@@ -155,7 +159,9 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
     rows = (steps, environments)
     return Segment(
         sequence=2**40,
-        observations=np.zeros((steps + 1, environments, *spec.observations.shape), spec.observations.dtype),
+        observations=np.zeros(
+            (steps + spec.frame_stack, environments, *spec.observations.shape), spec.observations.dtype
+        ),
         actions=np.ones(rows, np.int64),
         rewards=np.ones(rows, np.float32),
         terminated=np.ones(rows, np.bool_),
@@ -170,7 +176,9 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
 @pytest.mark.parametrize("max_bytes", [4_096, 65_536, 1_048_576])
 @pytest.mark.parametrize("environments", [1, 16])
 @pytest.mark.parametrize(
-    "spec", [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8")], ids=["1", "4", "image"]
+    "spec",
+    [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8"), spec_of((7, 5), "uint8", 4)],
+    ids=["1", "4", "image", "stacked frames"],
 )
 def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, environments: int, max_bytes: int) -> None:
     steps = fitting_segment_length(spec, environments, longest=10_000, max_bytes=max_bytes)
@@ -185,3 +193,130 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
 def test_segments_are_not_longer_than_wanted_and_have_a_step() -> None:
     assert fitting_segment_length(SPEC, 8, longest=8, max_bytes=2**20) == 8
     assert fitting_segment_length(SPEC, 1000, longest=8, max_bytes=1024) == 1
+
+
+FRAMES = "environment_doubles:Frames-v0"
+
+
+def stacked(environments: Environments, depth: int) -> Environments:
+    """The same environments, of which a policy sees the last `depth` observations."""
+    environments.spec = replace(environments.spec, frame_stack=depth)
+    return environments
+
+
+class Seeing:
+    """Takes the actions of a table, row by row, and keeps what the policy would see."""
+
+    def __init__(self, actions: NDArray[Any]) -> None:
+        self._actions = actions
+        self.seen: list[NDArray[Any]] = []
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        self.seen.append(observations.copy())
+        taken: NDArray[Any] = self._actions[len(self.seen) - 1]
+        return taken
+
+
+def expected_stacks(segment: Segment, depth: int) -> NDArray[Any]:
+    """What a policy saw at each step of a segment, rebuilt from single frames and ages: [T, N, K, ...]."""
+    count = segment.environments
+    stacks = []
+    ages = segment.ages.astype(int)
+    for step in range(segment.steps):
+        rows = [
+            [segment.observations[depth - 1 + step - min(back, ages[index]), index] for back in reversed(range(depth))]
+            for index in range(count)
+        ]
+        stacks.append(rows)
+        ages = np.where(segment.valid[step], ages + 1, 0)
+    return np.array(stacks)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, length: int) -> None:
+    count, depth, steps = 3, 4, 40
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 4), ArraySpec((4,), "float32"), count))
+    seeing = Seeing(np.zeros((steps, count), np.int64))
+    environments = stacked(make_environments(FRAMES, count), depth)
+    collecting = Rollout(environments, slot, seeing, length, SEED)
+    segments = [collecting.collect(threading.Event()) for _ in range(steps // length)]
+    endings = 0
+    for number, segment in enumerate(segments):
+        assert segment is not None
+        segment.check(environments.spec)
+        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2)
+        seen = np.array(seeing.seen[number * length : (number + 1) * length])
+        np.testing.assert_array_equal(seen, expected_stacks(segment, depth))
+        endings += len(segment.episodes)
+    assert endings == 3 * count
+    # Never more than one episode in a stack: the twenties say which.
+    assert all((stack // 20 == stack[-1] // 20).all() for row in seeing.seen for stack in row)
+
+
+def test_ages_are_those_of_the_episodes_and_stop_at_255(slot: PolicySlot) -> None:
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1))
+    environments = make_environments("MountainCar-v0", 1)
+    collecting = Rollout(environments, slot, lambda policy, seen: np.ones(1, np.int64), 50, SEED)
+    ages = [int(collect_of(collecting).ages[0]) for _ in range(6)]
+    # 200 steps and one that resets.
+    assert ages == [0, 50, 100, 150, 200, 49]
+    environments.lengths[:] = 300
+    assert int(collect_of(collecting).ages[0]) == 255
+
+
+def collect_of(collecting: Rollout) -> Segment:
+    segment = collecting.collect(threading.Event())
+    assert segment is not None
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "resets"), [("Raising", 1, 0), ("NaNReward", 0, 1), ("InfiniteObservation", 0, 1)]
+)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_segment_in_which_an_environment_failed_is_dropped(
+    slot: PolicySlot, name: str, restarts: int, resets: int, depth: int
+) -> None:
+    count, fatal = 2, 6
+    actions = np.zeros((100, count), np.int64)
+    actions[fatal, 1] = 2
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), count))
+    seeing, counts = Seeing(actions), ActorCounts()
+    environments = stacked(make_environments(f"environment_doubles:{name}-v0", count), depth)
+    collecting = Rollout(environments, slot, seeing, 4, SEED, counts)
+    first, second, third = (collect_of(collecting) for _ in range(3))
+    assert (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value) == (
+        1,
+        restarts,
+        resets,
+    )
+    for segment in (first, second, third):
+        segment.check(environments.spec)
+    # Numbers without a gap, as the learner wants them, but time has gone on: 4 steps, 3 that were dropped.
+    assert [segment.sequence for segment in (first, second, third)] == [1, 2, 3]
+    np.testing.assert_array_equal(first.observations[-1], [[4, 1], [4, 1]])
+    np.testing.assert_array_equal(second.observations[depth - 1], [[7, 1], [0, 1 if restarts else 2]])
+    np.testing.assert_array_equal(second.ages, [7, 0])
+    assert second.valid.all()
+    assert collecting.environment_steps == first.transitions + second.transitions + third.transitions
+    if depth > 1:
+        # What was dropped may still be stacked upon, where the episode is the same.
+        np.testing.assert_array_equal(second.observations[: depth - 1, 0], [[5, 1], [6, 1]])
+        np.testing.assert_array_equal(np.array(seeing.seen[7:11]), expected_stacks(second, depth))
+
+
+def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
+    slot.put(load(constant_policy([1.0, 0.0])))
+    watched = Watched(clock=lambda: 3.0)
+    inside: list[float | None] = []
+    environments = make_environments("CartPole-v1", COUNT)
+    step = environments.step
+
+    def look(actions: NDArray[Any]) -> Step:
+        inside.append(watched.since)
+        return step(actions)
+
+    environments.step = look  # type: ignore[method-assign]
+    collect(Rollout(environments, slot, greedy, LENGTH, SEED, watched=watched))
+    assert inside == [3.0] * LENGTH
+    assert watched.since is None

@@ -1,12 +1,13 @@
-"""Environments as one batch, compared with plain gymnasium loops over the same seeds and actions."""
+"""Gymnasium's environments as one batch, compared with plain loops over the same seeds and actions."""
 
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from environment_doubles import copied
 
-from actor_service.environments import Environments, Step, describe_environment
+from actor_service.environments import Step, describe_environment, make_environments
 from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, Episode
 
@@ -36,7 +37,7 @@ def test_continuous_actions_have_bounds_and_no_count() -> None:
 
 @pytest.mark.parametrize("environment_id", ["NoSuch-v1", "CartPole-v99", "no such id", "nomodule:Env-v0", ""])
 def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
-    for make in (describe_environment, lambda name: Environments(name, 1)):
+    for make in (describe_environment, lambda name: make_environments(name, 1)):
         with pytest.raises(UserError) as refused:
             make(environment_id)
         assert repr(environment_id) in str(refused.value)
@@ -44,9 +45,46 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         assert "\n" not in str(refused.value)
 
 
-def test_spaces_that_nothing_here_can_learn_are_refused() -> None:
-    with pytest.raises(UserError, match="environment FrozenLake-v1: observations must be a Box, got Discrete"):
-        describe_environment("FrozenLake-v1")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TextObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Text("),
+        ("DictObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Dict("),
+        ("MatrixObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("ScalarObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("MultiDiscreteActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Multi"),
+        ("LateActions", "discrete actions must start at 0, got 1"),
+        ("UnboundedActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("IntegerActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("MatrixActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+    ],
+)
+def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str) -> None:
+    environment_id = f"environment_doubles:{name}-v0"
+    with pytest.raises(UserError) as refused:
+        describe_environment(environment_id)
+    assert str(refused.value).startswith(f"environment {environment_id}: {expected}")
+    assert "\n" not in str(refused.value)
+
+
+def test_float64_observations_travel_as_float32() -> None:
+    batch = make_environments("Hopper-v5", 2)
+    environment = gymnasium.make("Hopper-v5")
+    assert environment.reset(seed=4)[0].dtype == np.float64
+    assert batch.spec.observations == ArraySpec((11,), "float32")
+    np.testing.assert_array_equal(batch.reset(4)[0], environment.reset(seed=4)[0].astype(np.float32))
+    batch.close()
+
+
+def test_pictures_are_drawn_without_a_display() -> None:
+    batch = make_environments("environment_doubles:Counting-v0", 2, rendered=True)
+    batch.reset(0)
+    batch.step(np.zeros(2, np.int64))
+    np.testing.assert_array_equal(batch.render(0), np.full((5, 7, 3), 1, np.uint8))
+    assert batch.steps_per_second == 10
+    batch.close()
+    with pytest.raises(UserError, match="it has no pictures"):
+        make_environments("environment_doubles:NoPictures-v0", 1, rendered=True)
 
 
 def plain_loop(environment_id: str, seed: int, actions: list[int]) -> tuple[list[Any], list[Step], list[Episode]]:
@@ -88,9 +126,9 @@ def test_a_batch_is_the_plain_loops_side_by_side(environment_id: str) -> None:
     count, steps, seed = 3, 650, 11
     spec = describe_environment(environment_id)
     actions = np.random.default_rng(0).integers(spec.discrete_actions, size=(steps, count))
-    batch = Environments(environment_id, count)
-    observations = [batch.reset(seed)]
-    taken = [batch.step(row) for row in actions]
+    batch = make_environments(environment_id, count)
+    observations = [batch.reset(seed).copy()]
+    taken = [copied(batch.step(row)) for row in actions]
     batch.close()
     observations += [step.observations for step in taken]
     endings = 0
@@ -110,11 +148,11 @@ def test_a_batch_is_the_plain_loops_side_by_side(environment_id: str) -> None:
 
 
 def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> None:
-    batch = Environments("CartPole-v1", 1)
-    observations = [batch.reset(3)]
+    batch = make_environments("CartPole-v1", 1)
+    observations = [batch.reset(3).copy()]
     steps: list[Step] = []
     while not (steps and steps[-1].terminated[0]):
-        steps.append(batch.step(np.array([1])))
+        steps.append(copied(batch.step(np.array([1]))))
         observations.append(steps[-1].observations)
     reset = batch.step(np.array([1]))
     assert not reset.valid[0]
@@ -128,7 +166,7 @@ def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> N
 
 
 def test_a_reset_starts_counting_again() -> None:
-    batch = Environments("CartPole-v1", 1)
+    batch = make_environments("CartPole-v1", 1)
     batch.reset(3)
     for _ in range(5):
         batch.step(np.array([1]))

@@ -1,0 +1,169 @@
+"""Environments that fail in chosen ways, registered with Gymnasium as `environment_doubles:NAME-v0`."""
+
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from actor_service.environments import Step
+
+OBSERVATION_LIMIT = 1000.0
+
+
+def copied(step: Step) -> Step:
+    """What the next step does not overwrite."""
+    names = ("observations", "rewards", "terminated", "truncated", "valid")
+    return step._replace(**{name: getattr(step, name).copy() for name in names})
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observes how many steps its episode has, and what its episode's number is in its life; ends by time alone."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(-OBSERVATION_LIMIT, OBSERVATION_LIMIT, (2,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(3)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.steps = self.episodes = 0
+        self.closed = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        self.episodes += 1
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.observation(), self.reward(action), False, False, {}
+
+    def observation(self) -> Any:
+        return np.array([self.steps, self.episodes], np.float32)
+
+    def reward(self, action: Any) -> float:
+        return 1.0
+
+    def render(self) -> Any:
+        return np.full((5, 7, 3), self.steps, np.uint8)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class NaNReward(Counting):
+    """Action 2 is rewarded with NaN."""
+
+    def reward(self, action: Any) -> float:
+        return float("nan") if action == 2 else 1.0
+
+
+class InfiniteObservation(Counting):
+    """Action 2 leads to infinity."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        return (np.array([np.inf, 0.0], np.float32) if action == 2 else observation), *rest  # type: ignore[return-value]
+
+
+class HugeReward(Counting):
+    """Rewards that no float32 can hold."""
+
+    def reward(self, action: Any) -> float:
+        return 1e300 if action == 2 else 1.0
+
+
+class Raising(Counting):
+    """Action 2 breaks it for good: it raises at every call from then on."""
+
+    broken = False
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.broken = self.broken or action == 2
+        if self.broken:
+            raise RuntimeError("the simulator is gone")
+        return super().step(action)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.broken:
+            raise RuntimeError("the simulator is gone")
+        return super().reset(seed=seed, options=options)
+
+
+class AlwaysRaising(Counting):
+    """Cannot take a step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise RuntimeError("no license for the simulator")
+
+
+class AlwaysNaN(Counting):
+    """Has no finite observation at all."""
+
+    def observation(self) -> Any:
+        return np.array([np.nan, 0.0], np.float32)
+
+
+class Frames(Counting):
+    """Images that say the step and the episode, of shape [2, 2]."""
+
+    observation_space = spaces.Box(0, 255, (2, 2), np.uint8)
+
+    def observation(self) -> Any:
+        return np.full((2, 2), self.steps + 20 * self.episodes, np.uint8)
+
+
+class Hanging(Counting):
+    """Never comes back from its third step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps == 2:
+            threading.Event().wait()
+        return super().step(action)
+
+
+class NoPictures(Counting):
+    """Cannot draw itself."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
+    """A class of this module by that name."""
+    made = type(name, (Counting,), {"observation_space": observations, "action_space": actions})
+    globals()[name] = made
+    return made
+
+
+LIMIT = 12
+VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
+SPACES = {
+    "TextObservations": (spaces.Text(5), spaces.Discrete(2)),
+    "DictObservations": (spaces.Dict({"goal": VECTOR}), spaces.Discrete(2)),
+    "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
+    "ScalarObservations": (spaces.Box(-1.0, 1.0, (), np.float32), spaces.Discrete(2)),
+    "MultiDiscreteActions": (VECTOR, spaces.MultiDiscrete([2, 2])),
+    "LateActions": (VECTOR, spaces.Discrete(2, start=1)),
+    "UnboundedActions": (VECTOR, spaces.Box(-np.inf, np.inf, (2,), np.float32)),
+    "IntegerActions": (VECTOR, spaces.Box(0, 3, (2,), np.int64)),
+    "MatrixActions": (VECTOR, spaces.Box(-1.0, 1.0, (2, 2), np.float32)),
+}
+
+doubles: tuple[type[Counting], ...] = (
+    Counting,
+    NaNReward,
+    InfiniteObservation,
+    HugeReward,
+    Raising,
+    AlwaysRaising,
+    AlwaysNaN,
+    Frames,
+    Hanging,
+    NoPictures,
+)
+for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):
+    gymnasium.register(f"{double.__name__}-v0", entry_point=f"{__name__}:{double.__name__}", max_episode_steps=LIMIT)

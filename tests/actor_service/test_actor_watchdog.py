@@ -1,0 +1,99 @@
+"""An environment that hangs ends the process; anything else does not."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from actor_service.watchdog import EXIT_HUNG, Watchdog
+
+DEADLINE_S = 60.0
+
+
+def watchdog(ended: list[int], clock: list[float]) -> Watchdog:
+    return Watchdog("an environment", 10.0, ended.append, lambda: clock[0])
+
+
+def test_a_call_that_takes_too_long_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[int] = []
+    clock = [100.0]
+    dog = watchdog(ended, clock)
+    dog.watch()
+    with dog.watch():
+        clock[0] = 110.0
+        dog.look()
+        assert ended == []
+        clock[0] = 110.5
+        dog.look()
+    assert ended == [EXIT_HUNG]
+    assert "an environment has not returned from a call for 10 s: ending this process with exit code 5" in caplog.text
+
+
+def test_calls_that_return_in_time_do_not_add_up() -> None:
+    ended: list[int] = []
+    clock = [0.0]
+    dog = watchdog(ended, clock)
+    watched = dog.watch()
+    for _ in range(5):
+        with watched:
+            clock[0] += 8.0
+            dog.look()
+    clock[0] += 1000.0
+    dog.look()
+    assert ended == []
+
+
+def test_a_call_that_raises_is_over() -> None:
+    ended: list[int] = []
+    clock = [0.0]
+    dog = watchdog(ended, clock)
+    with pytest.raises(ValueError, match="once"), dog.watch():
+        raise ValueError("once")
+    clock[0] = 1000.0
+    dog.look()
+    assert ended == []
+
+
+def test_it_ends_when_it_is_closed() -> None:
+    dog = Watchdog("an environment", 1000.0)
+    dog.start()
+    dog.close()
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
+HANGS = """
+import threading
+from actor_service.watchdog import Watchdog
+dog = Watchdog("an environment", 0.2)
+dog.start()
+with dog.watch():
+    {hang}
+"""
+
+
+def end_of(hang: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", HANGS.format(hang=hang)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_a_process_that_hangs_ends_with_its_own_exit_code_and_says_where() -> None:
+    ended = end_of("threading.Event().wait()")
+    assert ended.returncode == EXIT_HUNG
+    assert "has not returned from a call" in ended.stderr
+    assert 'File "<string>", line 7 in <module>' in ended.stderr
+
+
+def test_a_process_that_hangs_with_pythons_lock_ends_too() -> None:
+    # A function of the C library, called without letting other threads run.
+    hang = "import ctypes; ctypes.PyDLL(None).pause()"
+    ended = end_of(hang)
+    assert ended.returncode == 1
+    assert "Timeout (0:00:00.4" in ended.stderr

@@ -1,0 +1,127 @@
+"""EnvPool's tasks are those of their libraries: same spec, and from the same state the same step."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from actor_service.environments import describe_environment, make_environments
+from actor_service.environments.envpool_backend import task_name
+from actorq.errors import UserError
+
+# Some of each family; of these EnvPool gives more to observe than the task does, or in another order.
+IDS = [
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "Pendulum-v1",
+    "LunarLander-v3",
+    "BipedalWalker-v3",
+    "HalfCheetah-v5",
+    "Humanoid-v5",
+    "ALE/Pong-v5",
+    "dm_control/walker-walk",
+    "dm_control/finger-spin",
+    "dm_control/fish-swim",
+    "dm_control/humanoid-run_pure_state",
+    "dm_control/quadruped-walk",
+    "dm_control/humanoid_CMU-stand",
+]
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_the_spec_is_that_of_the_python_backend(environment_id: str) -> None:
+    spec = describe_environment(environment_id, "envpool")
+    assert spec == describe_environment(environment_id)
+    batch = make_environments(environment_id, 2, "envpool")
+    assert batch.reset(1).shape == (2, *spec.observations.shape)
+    batch.close()
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "name"),
+    [
+        ("dm_control/cheetah-run", "CheetahRun-v1"),
+        ("dm_control/ball_in_cup-catch", "BallInCupCatch-v1"),
+        ("dm_control/humanoid-run_pure_state", "HumanoidRunPureState-v1"),
+        ("ALE/Pong-v5", "Pong-v5"),
+        ("CartPole-v1", "CartPole-v1"),
+    ],
+)
+def test_names(environment_id: str, name: str) -> None:
+    assert task_name(environment_id) == name
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "expected"),
+    [
+        ("environment_doubles:Counting-v0", "EnvPool has no environment_doubles:Counting-v0"),
+        ("dm_control/cheetah-sleep", "EnvPool has no CheetahSleep-v1"),
+        ("dm_control/lqr-lqr_2_1", "EnvPool ends its episodes after 1000 steps instead of none"),
+    ],
+)
+def test_a_task_that_it_does_not_have_or_has_otherwise_is_refused(environment_id: str, expected: str) -> None:
+    with pytest.raises(UserError) as refused:
+        describe_environment(environment_id, "envpool")
+    assert expected in str(refused.value)
+    assert str(refused.value).endswith("leave --environment-backend out")
+
+
+def compare(environment_id: str, other: Any, actions: NDArray[Any], tolerance: float = 1e-4) -> None:
+    """Step EnvPool's environment, and `other(observation, action)` from the state that each observation tells."""
+    batch = make_environments(environment_id, 1, "envpool")
+    observations = batch.reset(3).copy()
+    for action in actions:
+        step = batch.step(action[None])
+        if step.valid[0]:
+            expected, reward, terminated = other(observations[0], action)
+            np.testing.assert_allclose(step.observations[0], expected, atol=tolerance, rtol=tolerance)
+            assert step.rewards[0] == pytest.approx(reward, abs=tolerance)
+            assert step.terminated[0] == terminated
+        observations = step.observations.copy()
+    batch.close()
+
+
+def test_cartpole_steps_alike() -> None:
+    environment = gymnasium.make("CartPole-v1", max_episode_steps=-1).unwrapped
+
+    def step(observation: NDArray[Any], action: Any) -> tuple[Any, ...]:
+        environment.reset()
+        environment.state = observation.astype(np.float64)  # type: ignore[attr-defined]
+        return environment.step(int(action))[:3]
+
+    compare("CartPole-v1", step, np.random.default_rng(0).integers(2, size=200), 1e-5)
+
+
+def test_pendulum_steps_alike() -> None:
+    environment = gymnasium.make("Pendulum-v1", max_episode_steps=-1).unwrapped
+
+    def step(observation: NDArray[Any], action: Any) -> tuple[Any, ...]:
+        environment.reset()
+        cosine, sine, speed = observation.astype(np.float64)
+        environment.state = np.array([np.arctan2(sine, cosine), speed])  # type: ignore[attr-defined]
+        return environment.step(action)[:3]
+
+    actions = np.random.default_rng(0).uniform(-2, 2, (250, 1)).astype(np.float32)
+    compare("Pendulum-v1", step, actions, 1e-3)
+
+
+def test_the_cheetah_of_dm_control_steps_alike() -> None:
+    from dm_control import suite
+
+    environment = suite.load("cheetah", "run")
+    environment.reset()
+
+    def step(observation: NDArray[Any], action: Any) -> tuple[Any, ...]:
+        # All but how far it has run, which changes nothing.
+        with environment.physics.reset_context():
+            environment.physics.data.qpos[:] = [0.0, *observation[:8]]
+            environment.physics.data.qvel[:] = observation[8:]
+        environment._step_count = 0
+        taken = environment.step(action)
+        return np.concatenate(list(taken.observation.values())), taken.reward, False
+
+    actions = np.random.default_rng(0).uniform(-1, 1, (60, 6)).astype(np.float32)
+    compare("dm_control/cheetah-run", step, actions, 5e-3)

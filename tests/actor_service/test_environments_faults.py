@@ -1,0 +1,127 @@
+"""Environments that raise or give NaN: they go on, the others never notice, and who steps them is told."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from actor_service.environments import Environments, make_environments
+from actor_service.environments.loop import MOST_FAULTS
+from actorq.errors import ActorQError
+
+FINE, FATAL = 0, 2
+
+
+def doubles(name: str, count: int = 3) -> Environments:
+    environments = make_environments(f"environment_doubles:{name}-v0", count)
+    environments.reset(0)
+    return environments
+
+
+def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.array([FATAL if index in fatal else FINE for index in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("name", "restarted", "reason"),
+    [
+        ("NaNReward", False, "NaN or infinity"),
+        ("HugeReward", False, "NaN or infinity"),
+        ("InfiniteObservation", False, "NaN or infinity"),
+        ("Raising", True, "RuntimeError: the simulator is gone"),
+    ],
+)
+def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, reason: str) -> None:
+    environments = doubles(name)
+    for _ in range(4):
+        assert environments.step(actions()).faults == ()
+    step = environments.step(actions(1))
+    assert [(fault.environment, fault.restarted, fault.reason) for fault in step.faults] == [(1, restarted, reason)]
+    # Of the episode that failed nothing is left; a new one made anew counts its episodes from 1.
+    np.testing.assert_array_equal(step.observations, [[5, 1], [0, 1 if restarted else 2], [5, 1]])
+    np.testing.assert_array_equal(step.rewards, [1, 0, 1])
+    np.testing.assert_array_equal(step.valid, [True, False, True])
+    assert not (step.terminated | step.truncated).any()
+    assert step.episodes == ()
+    np.testing.assert_array_equal(environments.lengths, [5, 0, 5])
+    after = environments.step(actions())
+    assert after.valid.all()
+    assert after.faults == ()
+    np.testing.assert_array_equal(after.observations[:, 0], [6, 1, 6])
+    environments.close()
+
+
+def test_episodes_after_a_failure_are_whole_and_count_from_zero() -> None:
+    environments = doubles("NaNReward")
+    for _ in range(4):
+        environments.step(actions())
+    environments.step(actions(1))
+    episodes = [episode for _ in range(20) for episode in environments.step(actions()).episodes]
+    assert {(episode.length, episode.episode_return) for episode in episodes} == {(12, 12.0)}
+    assert {episode.environment for episode in episodes} == {0, 1, 2}
+
+
+def test_an_episode_that_fails_at_its_limit_has_no_end() -> None:
+    environments = doubles("NaNReward")
+    for _ in range(11):
+        environments.step(actions())
+    step = environments.step(actions(1))
+    np.testing.assert_array_equal(step.truncated, [True, False, True])
+    assert [episode.environment for episode in step.episodes] == [0, 2]
+    following = environments.step(actions())
+    np.testing.assert_array_equal(following.valid, [False, True, False])
+    np.testing.assert_array_equal(environments.lengths, [0, 1, 0])
+
+
+def test_an_action_at_a_reset_is_ignored_even_if_it_would_be_fatal() -> None:
+    environments = doubles("Raising")
+    for _ in range(12):
+        environments.step(actions())
+    step = environments.step(actions(0, 1, 2))
+    assert step.faults == ()
+    assert not step.valid.any()
+
+
+@pytest.mark.parametrize("name", ["AlwaysRaising", "Raising", "NaNReward"])
+def test_one_that_fails_at_every_step_is_given_up(name: str) -> None:
+    environments = doubles(name)
+    for _ in range(MOST_FAULTS - 1):
+        assert len(environments.step(actions(0)).faults) >= 1
+    with pytest.raises(ActorQError, match=rf"environment environment_doubles:{name}-v0 failed 10 times in a row; the"):
+        environments.step(actions(0))
+
+
+def test_one_that_fails_now_and_then_is_not_given_up() -> None:
+    environments = doubles("Raising")
+    faults = 0
+    for _ in range(3 * MOST_FAULTS):
+        faults += len(environments.step(actions(0)).faults)
+        environments.step(actions())
+    assert faults > 2 * MOST_FAULTS
+
+
+def test_one_that_cannot_even_begin_is_given_up() -> None:
+    environments = make_environments("environment_doubles:AlwaysNaN-v0", 2)
+    with pytest.raises(ActorQError, match="NaN or infinity in the first observation of an episode"):
+        environments.reset(0)
+
+
+def test_what_is_not_finite_is_found_among_numbers_whose_sum_overflows() -> None:
+    environments = doubles("Counting")
+    columns = environments._columns  # type: ignore[attr-defined]
+    columns.observations[:] = 3e38
+    assert columns.broken() == []
+    columns.observations[2, 1] = np.nan
+    assert columns.broken() == [2]
+
+
+def test_lengths_never_jump() -> None:
+    environments = doubles("Raising")
+    rng = np.random.default_rng(0)
+    rows = [environments.lengths.copy()]
+    for _ in range(200):
+        environments.step(actions(*np.flatnonzero(rng.random(3) < 0.05)))
+        rows.append(environments.lengths.copy())
+    for one, following in pairwise(rows):
+        assert ((following == one + 1) | (following == 0)).all()
+    assert max(row.max() for row in rows) == 12
