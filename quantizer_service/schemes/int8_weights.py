@@ -17,10 +17,11 @@ from onnx import helper
 
 from actorq.policy import INT8_PER_CHANNEL
 from quantizer_service.graph import Graph
-from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.base import Emission, Options
 from quantizer_service.schemes.selection import select
 from quantizer_service.schemes.skeleton import Skeleton
 from quantizer_service.schemes.weights import quantize_int8
+from quantizer_service.statistics import Observed, Statistics
 
 
 class Int8Weights:
@@ -34,7 +35,7 @@ class Int8Weights:
 
 
 class _Int8WeightsPlan:
-    observed = ()
+    observed: tuple[Observed, ...] = ()
 
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
@@ -49,7 +50,7 @@ class _Int8WeightsPlan:
         self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
         for name, axis in self._channels.items():
