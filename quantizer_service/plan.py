@@ -16,7 +16,8 @@ class Plan:
     def __init__(self, graph: Graph, scheme: Scheme, options: Options | None = None) -> None:
         self.graph = graph
         self.scheme = scheme.name
-        self._plan = scheme.plan(graph, options or Options())
+        self.options = options or Options()
+        self._plan = scheme.plan(graph, self.options)
 
     @property
     def observed(self) -> tuple[Observed, ...]:

@@ -17,13 +17,11 @@ class Statistic(Enum):
 
     RANGE: lowest and highest value, float64[2].
     MEAN: of each of the last axis' entries, over all other axes: float64[K].
-    CHANNEL_MEAN: the same for the second axis, which counts the channels of images: float64[C].
     MOMENTS: mean of x x^T over all but the last axis, not centered: float64[K, K].
     """
 
     RANGE = "range"
     MEAN = "mean"
-    CHANNEL_MEAN = "channel mean"
     MOMENTS = "moments"
 
 
@@ -39,7 +37,8 @@ Statistics = Mapping[Observed, NDArray[np.float64]]
 
 def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
     """A statistic of a tensor that has one row at least."""
-    return _SUMMARIES[statistic](array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _SUMMARIES[statistic](array)
 
 
 def _range(array: NDArray[Any]) -> NDArray[np.float64]:
@@ -51,12 +50,6 @@ def _range(array: NDArray[Any]) -> NDArray[np.float64]:
 def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
     rows = _finite(array.reshape(-1, array.shape[-1]))
     result: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
-    return result
-
-
-def _channel_mean(array: NDArray[Any]) -> NDArray[np.float64]:
-    images = _finite(array.reshape(*array.shape[:2], -1))
-    result: NDArray[np.float64] = images.mean(axis=2, dtype=np.float64).mean(axis=0)
     return result
 
 
@@ -77,7 +70,6 @@ _SUMMARIES: Mapping[Statistic, Callable[[NDArray[Any]], NDArray[np.float64]]] = 
     {
         Statistic.RANGE: _range,
         Statistic.MEAN: _mean,
-        Statistic.CHANNEL_MEAN: _channel_mean,
         Statistic.MOMENTS: _moments,
     }
 )

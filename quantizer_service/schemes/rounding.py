@@ -18,9 +18,10 @@ since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its upda
 import numpy as np
 from numpy.typing import NDArray
 
-# Share of the mean of H's diagonal that is added to it, GPTQ's value: inputs that are always 0, or copies of others,
-# leave H singular, and so do fewer observations than inputs.
-DAMPING = 0.01
+# Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
+# singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
+# explore, so less is made of what they say. docs/schemes.md has what it is worth.
+DAMPING = 0.1
 
 
 class ErrorFeedback:
@@ -32,45 +33,41 @@ class ErrorFeedback:
     def __init__(self, moments: NDArray[np.float64]) -> None:
         inputs = len(moments)
         damping = DAMPING * float(np.diagonal(moments).mean())
-        factors = np.zeros((inputs, inputs))
+        # Row j: factors of the errors of the weights up to j, in float64 since they are used on sums that cancel.
+        self._factors = np.eye(inputs)
         if np.isfinite(moments).all() and damping > 0:
             try:
-                upper = np.linalg.cholesky((moments + damping * np.eye(inputs))[::-1, ::-1])[::-1, ::-1]
-                factors = (upper / np.diagonal(upper)).T
+                upper = np.linalg.cholesky((moments + damping * self._factors)[::-1, ::-1])[::-1, ::-1]
             except np.linalg.LinAlgError:
-                # Second moments of float64 that differ by 10^14 and more: rounding to nearest is what is left.
-                pass
-        # Row j: the factors of the errors of the weights before j.
-        self._factors = np.ascontiguousarray(factors, dtype=np.float32)
+                # Of what float64 cannot tell from singular even so, nothing is passed on.
+                return
+            self._factors = np.ascontiguousarray((upper / np.diagonal(upper)).T)
 
     def round(
         self, weight: NDArray[np.float32], scale: NDArray[np.float32], block: int, lowest: int, highest: int
-    ) -> NDArray[np.float32]:
-        """Whole numbers float32[N, K] in [lowest, highest] of a weight float32[N, K] with a scale for each block.
+    ) -> NDArray[np.float64]:
+        """Whole numbers [N, K] from lowest to highest of a weight float32[N, K] with a scale for each block.
 
         scale: float32[N, B] or [1, B], none of them 0. block: inputs that share one; the last block may have fewer.
         """
         units, inputs = weight.shape
-        low, high = np.float32(lowest), np.float32(highest)
         # Inputs first, so that one step works on memory in a row.
-        values, errors = np.empty((2, inputs, units), np.float32)
-        target = np.empty(units, np.float32)
+        values, errors = np.empty((2, inputs, units))
+        found = np.empty(units)
         for number, start in enumerate(range(0, inputs, block)):
-            end, unit = min(start + block, inputs), scale[:, number]
-            # All in units of the block's scale; the errors before it are in those of the weight.
-            own = np.ascontiguousarray(weight[:, start:end].T) / unit
-            passed_on = self._factors[start:end, :start] @ errors[:start] / unit
-            for j in range(start, end):
-                value, exact = values[j], own[j - start]
-                if j == start:
-                    target[:] = 0
-                else:
-                    np.dot(self._factors[j, start:j], errors[start:j], out=target)
-                target += passed_on[j - start]
-                target += exact
+            end = min(start + block, inputs)
+            part, unit = slice(start, end), scale[:, number].astype(np.float64)
+            exact = weight[:, part].T / unit
+            factors = self._factors[part, part]
+            # What a weight should be beside the whole numbers before it. The errors of earlier blocks have other units.
+            wanted = factors @ exact + self._factors[part, :start] @ errors[:start] / unit
+            rounded = values[part]
+            for j, (row, target, value) in enumerate(zip(factors, wanted, rounded, strict=True)):
+                if j:
+                    np.dot(row[:j], rounded[:j], out=found)
+                    target -= found
                 np.rint(target, out=value)
-                np.maximum(value, low, out=value)
-                np.minimum(value, high, out=value)
-                np.subtract(exact, value, out=errors[j])
-            errors[start:end] *= unit
+                np.maximum(value, lowest, out=value)
+                np.minimum(value, highest, out=value)
+            errors[part] = (exact - rounded) * unit
         return values.T

@@ -35,10 +35,10 @@ class Int8Weight:
         """As layer reports name it."""
         return INT8_PER_CHANNEL if self.scale.ndim else INT8_PER_TENSOR
 
-    def mean_errors(self, weight: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(weight - values * scale) m for each row m of means, float32[M, K]: float32[N, M]."""
-        values, scale = self.values.reshape(len(weight), -1), self.scale.reshape(-1, 1)
-        return _mean_errors(weight, means, lambda part: values[part] * (scale[part] if len(scale) > 1 else scale))
+    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(weight - values * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
+        scale = np.broadcast_to(self.scale, len(weight))[:, None]
+        return _mean_error(weight, mean, lambda part: self.values[part] * scale[part])
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Int4Weight:
     packed: NDArray[np.uint8]
     scale: NDArray[np.float32]
 
-    def mean_errors(self, weight: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(weight - (q - 8) * scale) m for each row m of means, float32[M, K]: float32[N, M]."""
+    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(weight - (q - 8) * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
 
         def restored(part: slice) -> NDArray[np.float32]:
             packed = self.packed[part]
@@ -63,7 +63,7 @@ class Int4Weight:
             values *= self.scale[part][:, :, None, None]
             return values.reshape(len(packed), -1)[:, : weight.shape[1]]
 
-        return _mean_errors(weight, means, restored)
+        return _mean_error(weight, mean, restored)
 
 
 def quantize_int8(
@@ -179,14 +179,14 @@ def _fill(
     return True
 
 
-def _mean_errors(
-    weight: NDArray[np.float32], means: NDArray[np.float32], restored: Callable[[slice], NDArray[np.float32]]
+def _mean_error(
+    weight: NDArray[np.float32], mean: NDArray[np.float32], restored: Callable[[slice], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    rows = _contiguous(weight.reshape(len(weight), -1))
-    errors = np.empty((len(rows), len(means)), np.float32)
+    rows = _contiguous(weight)
+    errors = np.empty(len(rows), np.float32)
     for part in _chunks(rows):
         # The difference first: products of whole weights would lose in float32 what is looked for.
-        np.matmul(rows[part] - restored(part), means.T, out=errors[part])
+        np.matmul(rows[part] - restored(part), mean, out=errors[part])
     return errors
 
 
