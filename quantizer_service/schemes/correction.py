@@ -5,9 +5,9 @@ Two corrections, in this order, W' being what the integers stand for:
 - Linear layers of at most `MOST_INPUTS` inputs are rounded with their errors passed on (schemes.rounding). That takes
   0.3 ms for 64 x 64 weights and 0.7 ms for 128 x 128, and grows with more than the square; in wider layers more errors
   even each other out by chance, and they are rounded to nearest.
-- The bias of a linear layer takes up the mean error that is left, b' = b + (W - W') mean(x), so that the mean of the layer's outputs over
-  the calibration batch is that of FP32: bias correction, Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means
-  of observations instead of batch normalization's. A layer without a bias gets one.
+- The bias of a linear layer takes up the mean error that is left, b' = b + (W - W') mean(x), so that the mean of the
+  layer's outputs over the calibration batch is that of FP32: bias correction, Nagel et al. 2019 (arXiv 1906.04721),
+  section 4.2, with means of observations instead of batch normalization's. A layer without a bias gets one.
 
 Convolutions are left alone: with the mean of each input channel over all places the errors of a trained Nature CNN were
 the same within 2%, and their inputs would have to be fetched for it.
@@ -38,7 +38,8 @@ class RoundedWeight(Protocol):
 class Correction:
     """Corrects the rounding of a plan's layers; of none where it is off.
 
-    layers: those that are quantized. A convolution, or one whose input no node and no data input gives, is not corrected.
+    layers: those that are quantized. Convolutions, and those whose input neither a node nor a data input gives, are not
+        corrected.
     """
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], on: bool) -> None:

@@ -6,7 +6,8 @@ as schemes.weights.quantize_int4 gives them; a block has 128 of them, fewer wher
 the weights are read from memory once, and that is all that counts; with more rows int8 is faster. A row's result does
 not depend on the other rows.
 
-Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
+Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4);
+with `Options.compensate` weights and biases are corrected as schemes.correction says.
 First and last layers stay in float as in int8, and `Options.ends` quantizes them.
 """
 

@@ -23,7 +23,7 @@ for the sums,
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even. This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
+with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction). This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
 2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
 

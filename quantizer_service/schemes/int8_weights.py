@@ -4,6 +4,9 @@ Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores 
 
     weight' = values * scale    (float32; values and scale as in schemes.weights.quantize_int8, a scale per channel)
 
+With `Options.compensate` values are corrected, and so are biases that are parameters of one layer only, of the same
+name as before (schemes.correction); a layer without one gets none, because nodes stay as they are.
+
 ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
 without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
 other, and neither first nor last layers have to stay in float.
