@@ -10,7 +10,9 @@ schemes.weights gives them, all in float32 but for the sum,
     q_x = clip(rint(x / s_x) + z_x, 0, 255)
     y   = float32(sum_k (q_x - z_x) W) * (s_x * s_W) + bias    the sum in int32, exact
 
-with rint rounding half to even, and W and bias corrected with `Options.compensate` (schemes.correction). It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
+with rint rounding half to even, and W and bias corrected with `Options.compensate` (schemes.correction).
+
+It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
 Jacob et al. 2018 (arXiv 1712.05877), eq. 1 and 3 and section 3.
 
 The first layers stay in float because raw observations have the widest ranges, and one range for all of them is

@@ -23,7 +23,9 @@ for the sums,
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction). This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
+with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction).
+
+This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
 2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
 
@@ -55,6 +57,8 @@ from quantizer_service.statistics import Observed, Range, Statistic, Statistics
 MARGIN = 1.5
 _DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
+# That of float32, rounded up, is within; sums still fit 32 bits with it up to 33122 inputs of the largest values.
+_LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -138,8 +142,8 @@ class _Int8StaticPlan:
         values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
         for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
             units = np.rint(corrected / (input_scale * rounded.scale))
-            # A correction of weights far larger than their inputs could go beyond.
-            values[f"{use}:bias"] = np.clip(units, -_LARGEST_BIAS, _LARGEST_BIAS).astype(np.int32)
+            # Of inputs far beyond their range a correction could be.
+            values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
         return rounded.form
 
 
