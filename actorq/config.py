@@ -209,6 +209,11 @@ class QuantizerConfig(Settings):
     per_tensor_error: NonNegativeFloat = Field(
         0.01, description="relative error of a layer's weights up to which one scale serves all of its channels"
     )
+    compensate: bool | None = Field(
+        None,
+        description="make up for the rounding of weights by what recent observations tell; on when none, unless "
+        "learner.quantization_aware_after is set: training reproduces plain rounding",
+    )
     gate: GateConfig = GateConfig()
     retain_newest: PositiveInt = Field(32, description="newest versions kept on disk")
     retain_best: NonNegativeInt = Field(3, description="versions with the best evaluations kept on disk besides")
@@ -347,6 +352,17 @@ class RunConfig(Settings):
                 f"{self.actor.segment_length}: returns end with their segment"
             )
         return self
+
+    def resolved_quantizer(self) -> QuantizerConfig:
+        """The quantizer's settings with `compensate` decided.
+
+        Quantization-aware training computes what actors compute only where weights are rounded to nearest and biases
+        are left alone (learner_service.fake_quantization), so with it corrections are off unless they are asked for.
+        """
+        quantizer = self.quantizer
+        if quantizer.compensate is not None:
+            return quantizer
+        return quantizer.model_copy(update={"compensate": self.learner.quantization_aware_after is None})
 
     def with_certificates(self, directory: Path) -> "RunConfig":
         """The same run with mutual TLS from that folder."""

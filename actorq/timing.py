@@ -16,7 +16,7 @@ from statistics import quantiles
 
 BUDGET_S = 0.2
 # Differences below it are taken for noise.
-NOISE = 0.03
+NOISE = 0.02
 # How much slower than another one a call must be in all of its first turns not to be the fastest.
 HOPELESS = 2.0
 

@@ -97,10 +97,8 @@ def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:
 def emit(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, options: Options | None = None) -> Emission:
     """That version in a scheme, calibrated on its own calibration batch, without the gate."""
     plan = Plan(Graph.parse(graph), scheme_named(scheme), options)
-    ranges = {}
-    if plan.observed:
-        ranges = Reference(plan.graph).ranges(checkpoint.parameters, checkpoint.calibration, plan.observed)
-    return plan.emit(checkpoint.parameters, ranges, "benchmark", checkpoint.version)
+    _, statistics = Reference(plan.graph).observe(checkpoint.parameters, checkpoint.calibration, plan.observed)
+    return plan.emit(checkpoint.parameters, statistics, "benchmark", checkpoint.version)
 
 
 def fidelity_of(

@@ -96,16 +96,13 @@ class ActorQPath:
         with watch.stage("take tensors"):
             parameters = snapshot_parameters(self._network.module)
         with watch.stage("calibrate"):
-            ranges = {}
-            if self._plan.observed:
-                ranges = self._reference.ranges(parameters, self._calibration, self._plan.observed)
+            expected, statistics = self._reference.observe(parameters, self._calibration, self._plan.observed)
         with watch.calls(Skeleton, "fill", "serialize"), watch.stage("quantize"):
-            emission = self._plan.emit(parameters, ranges, "benchmark", self._version)
+            emission = self._plan.emit(parameters, statistics, "benchmark", self._version)
         policy = Policy(self._descriptor(len(emission.model)), emission.model)
         with watch.calls(onnxruntime, "InferenceSession", "create session"), watch.stage("run once"):
             OnnxPolicy(policy, self._network.spec.observations, batch=1)
         with watch.stage("gate"):
-            expected = self._reference.run(parameters, self._calibration)
             measure(emission, expected, self._calibration, self._graph.source)
         return watch.seconds
 

@@ -50,7 +50,7 @@ class QuantizerProcess:
     def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False, node: str = "") -> None:
         self._directory = store
         self._read_only = read_only
-        self._config = config.quantizer
+        self._config = config.resolved_quantizer()
         self._name = name
         self._node = node
         self._store: PolicyReader

@@ -64,6 +64,7 @@ class QuantizeSettings(Settings):
     per_tensor_error: NonNegativeFloat = Field(
         QuantizerConfig().per_tensor_error, description=_help("per_tensor_error")
     )
+    compensate: bool = Field(True, description="make up for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
 
 
@@ -108,7 +109,7 @@ def _compare(path: Path, how: QuantizeSettings) -> tuple[Comparison, tuple[int, 
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
     batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
-    options = Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error)
+    options = Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error, compensate=how.compensate)
     return compare(graph, parameters, observations, batches, options, how.gate), batches
 
 

@@ -15,6 +15,7 @@ from quantizer_service.ladder import Ladder
 from quantizer_service.origin import Origin
 from quantizer_service.reference import Reference
 from quantizer_service.schemes import SCHEMES, Options
+from quantizer_service.statistics import Observed
 from quantizer_service.timing import time_models
 
 RUN_ID = "quantize"
@@ -78,11 +79,13 @@ def compare(
     graph.check_parameters(parameters)
     graph.check_calibration(observations)
     checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0)
-    origin = Origin.of(RUN_ID, checkpoint, Reference(graph))
+    ladders = {name: Ladder(graph, scheme, options, thresholds) for name, scheme in SCHEMES.items()}
+    observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders.values()))
+    origin = Origin.of(RUN_ID, checkpoint, Reference(graph), observed)
     emissions, failed = {}, {}
-    for name, scheme in SCHEMES.items():
+    for name, ladder in ladders.items():
         try:
-            emissions[name] = Ladder(graph, scheme, options, thresholds).emit(origin)
+            emissions[name] = ladder.emit(origin)
         except InvalidInputError as error:
             if name == FP32:
                 raise

@@ -18,6 +18,7 @@ from quantizer_service.origin import Origin
 from quantizer_service.reader import PolicyReader
 from quantizer_service.reference import Reference
 from quantizer_service.schemes import Options, scheme_named
+from quantizer_service.statistics import Observed
 from quantizer_service.store import PolicyStore
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,11 @@ class Emitter:
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()
-        self._options = Options(ends=config.quantize_ends, per_tensor_error=config.per_tensor_error)
+        self._options = Options(
+            ends=config.quantize_ends,
+            per_tensor_error=config.per_tensor_error,
+            compensate=config.compensate is not False,
+        )
         self._thresholds = config.gate
         self._store = store
         self._writable = store if isinstance(store, PolicyStore) else None
@@ -160,24 +165,26 @@ class Emitter:
 
     def _emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
         topology = self._topology(checkpoint.topology)
-        origin = self._origin(checkpoint, topology)
-        return tuple(self._policy(origin, self._ladder(topology, scheme), scheme) for scheme in schemes)
+        ladders = {scheme: self._ladder(topology, scheme) for scheme in schemes}
+        origin = self._origin(checkpoint, topology, ladders.values())
+        return tuple(self._policy(origin, ladder, scheme) for scheme, ladder in ladders.items())
 
     def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
         topology = self._topology(checkpoint.topology)
         newest = checkpoint.version == self.newest_version
         # What an old version needs says nothing about the next one.
         ladder = self._ladder(topology, scheme) if newest else self._new_ladder(topology, scheme)
-        policy = self._policy(self._origin(checkpoint, topology), ladder, scheme)
+        policy = self._policy(self._origin(checkpoint, topology, (ladder,)), ladder, scheme)
         # A version that was emitted but not yet persisted is stored without this scheme: it can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
 
-    def _origin(self, checkpoint: Checkpoint, topology: _Topology) -> Origin:
+    def _origin(self, checkpoint: Checkpoint, topology: _Topology, ladders: Iterable[Ladder]) -> Origin:
         topology.graph.check_parameters(checkpoint.parameters)
         topology.graph.check_calibration(checkpoint.calibration)
-        return Origin.of(self._run_id, checkpoint, topology.reference)
+        observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders))
+        return Origin.of(self._run_id, checkpoint, topology.reference, observed)
 
     def _policy(self, origin: Origin, ladder: Ladder, scheme: str) -> Policy:
         emission, fidelity = ladder.emit(origin)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actorq.errors import InvalidInputError
 
 _ERRORS_ONLY = 3
+CALIBRATION_BATCH = "the calibration batch"
 
 
 def open_session(model: bytes, what: str, arena: bool = False) -> ort.InferenceSession:
@@ -45,6 +46,16 @@ def run_session(
 
     trial: the feeds are made up: outputs need not be finite.
     """
+    batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
+    outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
+    return {name: checked_output(output, name, rows, what, trial) for name, output in outputs.items()}
+
+
+def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:
+    """Every output by name as it is; raises InvalidInputError that begins with `failure` when the model does not run.
+
+    feeds: may have more than the session takes.
+    """
     # An input that no node reads is not an input of the session.
     inputs = {value.name for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
@@ -52,12 +63,12 @@ def run_session(
         outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         reason = " ".join(str(error).split())[:300]
-        batch = f"{rows} rows of zeros" if trial else "the calibration batch"
-        raise InvalidInputError(f"{what}: it does not run on {batch}: {reason}") from None
-    return {name: _checked(output, name, rows, what, trial) for name, output in zip(names, outputs, strict=True)}
+        raise InvalidInputError(f"{failure}: {reason}") from None
+    return dict(zip(names, outputs, strict=True))
 
 
-def _checked(output: object, name: str, rows: int, what: str, trial: bool) -> NDArray[np.float64]:
+def checked_output(output: object, name: str, rows: int, what: str, trial: bool = False) -> NDArray[np.float64]:
+    """An output as float64[rows, M]; raises InvalidInputError when it is not batch first, or not finite."""
     if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
         raise InvalidInputError(
             f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "

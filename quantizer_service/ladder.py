@@ -27,8 +27,9 @@ from quantizer_service.gate import judge, severity
 from quantizer_service.graph import Graph
 from quantizer_service.origin import Origin
 from quantizer_service.plan import Plan
-from quantizer_service.schemes.base import Emission, Options, Range, Scheme
+from quantizer_service.schemes.base import Emission, Options, Scheme
 from quantizer_service.schemes.fp32 import Fp32
+from quantizer_service.statistics import Observed, Statistics
 
 _log = logging.getLogger(__name__)
 
@@ -76,13 +77,18 @@ class Ladder:
         self._plans: dict[Rung, Plan] = {}
         # Those that the scheme itself leaves in float, with its reasons.
         self._unquantized: Mapping[str, str] = {}
-        self._observed: set[str] = set()
+        self._observed: set[Observed] = set()
         # The rungs from the lowest to the one that passed last.
         self._path: list[Rung] = [_LOWEST]
         self._wait = FIRST_WAIT
         # The version at which the rung changed last, or a lower one was tried.
         self._changed_at = 0
         self._came_down = False
+
+    @property
+    def observed(self) -> frozenset[Observed]:
+        """The statistics that the next version takes unless the rung changes, and those that others took before."""
+        return frozenset(self._observed).union(self._plan(self._path[-1]).observed)
 
     def emit(self, origin: Origin) -> tuple[Emission, FidelityReport]:
         """Emit a version at the first rung that passes, and report on it and on those that did not.
@@ -155,18 +161,14 @@ class Ladder:
         return self._run(origin, rung, self._new_plan(rung)).report
 
     def _attempt(self, origin: Origin, rung: Rung) -> _Attempt:
-        plan = self._plans.pop(rung, None) or self._new_plan(rung)
-        self._plans[rung] = plan
-        while len(self._plans) > _MAX_PLANS:
-            del self._plans[next(iter(self._plans))]
-        return self._run(origin, rung, plan)
+        return self._run(origin, rung, self._plan(rung))
 
     def _run(self, origin: Origin, rung: Rung, plan: Plan) -> _Attempt:
         checkpoint = origin.checkpoint
         layers: tuple[LayerReport, ...] = ()
         try:
-            ranges = self._ranges(origin, plan)
-            emission = plan.emit(checkpoint.parameters, ranges, origin.run_id, checkpoint.version)
+            statistics = self._statistics(origin, plan)
+            emission = plan.emit(checkpoint.parameters, statistics, origin.run_id, checkpoint.version)
             emission = replace(emission, layers=self._explained(rung, emission.layers))
             layers = emission.layers
             report = measure(emission, origin.outputs, origin.batch, self._graph.source)
@@ -179,11 +181,10 @@ class Ladder:
         verdict = judge(report, self._thresholds)
         return _Attempt(rung, emission, report, verdict.passed, verdict.reason)
 
-    def _ranges(self, origin: Origin, plan: Plan) -> dict[str, Range]:
+    def _statistics(self, origin: Origin, plan: Plan) -> Statistics:
         """What the plan needs; asked for with what the plans before it needed, so that it is measured in one run."""
         self._observed |= set(plan.observed)
-        known = origin.ranges(self._observed) if plan.observed else {}
-        return {name: known[name] for name in plan.observed}
+        return origin.statistics(self._observed) if plan.observed else {}
 
     def _explained(self, rung: Rung, layers: tuple[LayerReport, ...]) -> tuple[LayerReport, ...]:
         """The layers with the gate named as the reason where it is; remembers the scheme's own reasons."""
@@ -193,6 +194,13 @@ class Ladder:
             replace(layer, reason=self._unquantized.get(layer.name, FIDELITY_GATE)) if layer.in_float else layer
             for layer in layers
         )
+
+    def _plan(self, rung: Rung) -> Plan:
+        plan = self._plans.pop(rung, None) or self._new_plan(rung)
+        self._plans[rung] = plan
+        while len(self._plans) > _MAX_PLANS:
+            del self._plans[next(iter(self._plans))]
+        return plan
 
     def _new_plan(self, rung: Rung) -> Plan:
         if rung is None:

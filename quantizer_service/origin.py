@@ -1,12 +1,15 @@
 """The FP32 policy of one version: what emitted policies are made of, and what they are compared with."""
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from actorq.policy import Checkpoint
 from quantizer_service.fidelity import Batch, measured_batch
 from quantizer_service.reference import Outputs, Reference
-from quantizer_service.schemes.base import Range
+from quantizer_service.statistics import Observed, Statistic, Statistics
 
 
 @dataclass(frozen=True)
@@ -22,18 +25,34 @@ class Origin:
     reference: Reference
     batch: Batch
     outputs: Outputs
-    _ranges: dict[str, Range] = field(default_factory=dict)
+    _known: dict[Observed, NDArray[np.float64]]
 
     @classmethod
-    def of(cls, run_id: str, checkpoint: Checkpoint, reference: Reference) -> "Origin":
-        """Run the FP32 policy; raises InvalidInputError when it does not run or its outputs are not finite."""
+    def of(
+        cls, run_id: str, checkpoint: Checkpoint, reference: Reference, observed: Set[Observed] = frozenset()
+    ) -> "Origin":
+        """Run the FP32 policy; raises InvalidInputError when it does not run or its outputs are not finite.
+
+        observed: statistics that will be asked for; the same run gives them.
+        """
         weights = sum(array.size for array in checkpoint.parameters.values())
         batch = measured_batch(checkpoint.calibration, weights)
-        return cls(run_id, checkpoint, reference, batch, reference.run(checkpoint.parameters, batch))
+        now = {each for each in observed if batch is checkpoint.calibration or not _of_all_rows(each)}
+        outputs, statistics = reference.observe(checkpoint.parameters, batch, now)
+        return cls(run_id, checkpoint, reference, batch, outputs, statistics)
 
-    def ranges(self, names: Set[str]) -> dict[str, Range]:
-        """Lowest and highest value of each of these tensors over the whole calibration batch; measured once."""
-        if not names <= self._ranges.keys():
-            checkpoint = self.checkpoint
-            self._ranges.update(self.reference.ranges(checkpoint.parameters, checkpoint.calibration, names))
-        return {name: self._ranges[name] for name in names}
+    def statistics(self, observed: Set[Observed]) -> Statistics:
+        """These statistics, each measured once: ranges over the whole calibration batch, others over `batch`.
+
+        Of a large policy `batch` is a part of it. That tells a mean well enough, but not what is highest.
+        """
+        missing = observed - self._known.keys()
+        ranges = {each for each in missing if _of_all_rows(each)}
+        for rows, part in ((self.checkpoint.calibration, ranges), (self.batch, missing - ranges)):
+            if part:
+                self._known.update(self.reference.observe(self.checkpoint.parameters, rows, part)[1])
+        return {each: self._known[each] for each in observed}
+
+
+def _of_all_rows(observed: Observed) -> bool:
+    return observed.statistic is Statistic.RANGE

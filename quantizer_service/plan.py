@@ -6,7 +6,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantizer_service.graph import Graph
-from quantizer_service.schemes.base import Emission, Options, Range, Scheme
+from quantizer_service.schemes.base import Emission, Options, Scheme
+from quantizer_service.statistics import Observed, Statistics
 
 
 class Plan:
@@ -15,15 +16,16 @@ class Plan:
     def __init__(self, graph: Graph, scheme: Scheme, options: Options | None = None) -> None:
         self.graph = graph
         self.scheme = scheme.name
-        self._plan = scheme.plan(graph, options or Options())
+        self.options = options or Options()
+        self._plan = scheme.plan(graph, self.options)
 
     @property
-    def observed(self) -> tuple[str, ...]:
-        """Names of the graph's tensors whose ranges `emit` needs."""
+    def observed(self) -> tuple[Observed, ...]:
+        """The statistics of the graph's tensors that `emit` needs."""
         return self._plan.observed
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], run_id: str, version: int
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, run_id: str, version: int
     ) -> Emission:
         """A complete ONNX model with `parameters` inside, whose metadata names run, version and scheme.
 
@@ -32,4 +34,4 @@ class Plan:
         """
         self.graph.check_parameters(parameters)
         metadata = {"run_id": run_id, "version": str(version), "scheme": self.scheme}
-        return self._plan.emit(parameters, ranges, metadata)
+        return self._plan.emit(parameters, statistics, metadata)

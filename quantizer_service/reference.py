@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
 from quantizer_service.graph import Graph
-from quantizer_service.inference import open_session, run_session
-from quantizer_service.schemes.base import Range
+from quantizer_service.inference import CALIBRATION_BATCH, call_session, checked_output, open_session, run_session
+from quantizer_service.statistics import Observed, summarize
 
 Outputs = dict[str, NDArray[np.float64]]
 # More than one, so that what was traced for a batch of one shows.
 _TRIAL_ROWS = 2
+# Sessions that give hidden tensors: one for each set of schemes that is asked for, and for what ladders did meanwhile.
+_MAX_PROBES = 8
 
 
 class Reference:
@@ -27,7 +30,8 @@ class Reference:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._session = open_session(graph.source.model, "graph")
-        self._probes: dict[frozenset[str], Any] = {}
+        self._outputs = tuple(value.name for value in graph.model.graph.output)
+        self._probes: dict[frozenset[str], ort.InferenceSession] = {}
         self._run_once()
 
     def _run_once(self) -> None:
@@ -51,35 +55,30 @@ class Reference:
         """
         return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
 
-    def ranges(
+    def observe(
         self,
         parameters: Mapping[str, NDArray[Any]],
         calibration: Mapping[str, NDArray[Any]],
-        names: Iterable[str],
-    ) -> dict[str, Range]:
-        """Lowest and highest finite value of each of these tensors of the graph over the batch."""
-        wanted = frozenset(names)
-        if not wanted:
-            return {}
-        if wanted not in self._probes:
-            self._probes[wanted] = open_session(_with_outputs(self._graph, wanted), "graph")
-        session = self._probes[wanted]
-        inputs = {value.name for value in session.get_inputs()}
-        feeds = {name: array for name, array in {**parameters, **calibration}.items() if name in inputs}
-        inner = sorted(wanted - feeds.keys())
-        try:
-            values = dict(zip(inner, session.run(inner, feeds) if inner else (), strict=True))
-        except Exception as error:  # ONNX Runtime's exceptions share no base class.
-            reason = " ".join(str(error).split())[:300]
-            raise InvalidInputError(f"FP32 policy: it does not run on the calibration batch: {reason}") from None
-        values |= {name: feeds[name] for name in wanted & feeds.keys()}
-        return {name: _range(array) for name, array in values.items()}
+        observed: Iterable[Observed],
+    ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
+        """What `run` returns, and these statistics of tensors of the graph over the batch, all from one run."""
+        wanted, rows = frozenset(observed), rows_of(calibration)
+        feeds = {**parameters, **calibration}
+        inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
+        values = call_session(self._probe(inner), feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
+        outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
+        values |= feeds
+        return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 
-
-def _range(array: NDArray[Any]) -> Range:
-    # A hidden value may overflow where the outputs do not, before a tanh.
-    finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
-    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    def _probe(self, inner: frozenset[str]) -> ort.InferenceSession:
+        """A session with these tensors as outputs besides the graph's own."""
+        if not inner:
+            return self._session
+        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph")
+        self._probes[inner] = session
+        while len(self._probes) > _MAX_PROBES:
+            del self._probes[next(iter(self._probes))]
+        return session
 
 
 def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:

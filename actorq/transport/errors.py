@@ -1,7 +1,6 @@
 """The one map between the domain's errors and gRPC statuses, and the two places that apply it."""
 
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -152,10 +151,13 @@ def _release(error: BaseException) -> None:
 
     The error and its frames refer to each other, so that a refused checkpoint of a hundred megabytes, a local of such a
     frame, would stay until the garbage collector runs, which goes by the number of objects and not by their size.
+
+    The frames themselves are left alone: one error may have gone through several tasks, and to clear the frame of a
+    coroutine that is suspended is to close the coroutine, which then ends its task.
     """
     link: BaseException | None = error
     while link is not None:
-        traceback.clear_frames(link.__traceback__)
+        link.__traceback__ = None
         link = link.__cause__ or link.__context__
 
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from actorq.errors import NotFoundError
-from quantizer_service.schemes.base import Emission, Options, Range, Scheme, SchemePlan
+from quantizer_service.schemes.base import Emission, Options, Scheme, SchemePlan
 from quantizer_service.schemes.fp32 import Fp32
 from quantizer_service.schemes.int4 import Int4
 from quantizer_service.schemes.int8 import Int8
 from quantizer_service.schemes.int8_static import Int8Static
 from quantizer_service.schemes.int8_weights import Int8Weights
 
-__all__ = ["SCHEMES", "Emission", "Options", "Range", "Scheme", "SchemePlan", "scheme_named"]
+__all__ = ["SCHEMES", "Emission", "Options", "Scheme", "SchemePlan", "scheme_named"]
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {scheme.name: scheme for scheme in (Fp32(), Int8Weights(), Int8(), Int8Static(), Int4())}

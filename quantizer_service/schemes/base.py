@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from actorq.policy import LayerReport
 from quantizer_service.graph import Graph
-
-# Lowest and highest value of a tensor of the graph.
-Range = tuple[float, float]
+from quantizer_service.statistics import Observed, Statistics
 
 
 @dataclass(frozen=True)
@@ -21,11 +19,14 @@ class Options:
     per_tensor_error: relative error of a layer's weights, as a Frobenius norm for each channel, root mean square over
         them, up to which one scale for all of its channels is good enough; 0 gives each channel its own.
     keep_float: names of layers that must stay in float.
+    compensate: make up for the rounding of weights by what the calibration batch tells of each layer's inputs
+        (schemes.correction). Without it weights are rounded to nearest and biases are as they were published.
     """
 
     ends: bool = False
     per_tensor_error: float = 0.01
     keep_float: frozenset[str] = frozenset()
+    compensate: bool = True
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,17 @@ class SchemePlan(Protocol):
     """A scheme applied to one topology."""
 
     @property
-    def observed(self) -> tuple[str, ...]:
-        """Names of the graph's tensors whose ranges `emit` needs; empty for schemes that find them at run time."""
+    def observed(self) -> tuple[Observed, ...]:
+        """The statistics of the graph's tensors that `emit` needs; empty for schemes that need none."""
         ...
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         """An ONNX model with the parameters inside and the data inputs as its only inputs.
 
         parameters: float32, checked against the graph by the caller.
-        ranges: of the tensors in `observed`, over recent observations.
+        statistics: those in `observed`, over recent observations.
         metadata: what the model says of itself, as its metadata_props.
         """
         ...

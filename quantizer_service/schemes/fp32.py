@@ -6,9 +6,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantizer_service.graph import Graph
-from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.base import Emission, Options
 from quantizer_service.schemes.selection import select
 from quantizer_service.schemes.skeleton import Skeleton
+from quantizer_service.statistics import Observed, Statistics
 
 
 class Fp32:
@@ -22,7 +23,7 @@ class Fp32:
 
 
 class _Fp32Plan:
-    observed = ()
+    observed: tuple[Observed, ...] = ()
 
     def __init__(self, graph: Graph) -> None:
         self._skeleton = Skeleton(graph, graph.model.graph.node)
@@ -30,6 +31,6 @@ class _Fp32Plan:
         self._layers = selection.report({})
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         return Emission(self._skeleton.fill(parameters, metadata), self._layers)

@@ -6,7 +6,8 @@ as schemes.weights.quantize_int4 gives them; a block has 128 of them, fewer wher
 the weights are read from memory once, and that is all that counts; with more rows int8 is faster. A row's result does
 not depend on the other rows.
 
-Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
+Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4);
+with `Options.compensate` weights and biases are corrected as schemes.correction says.
 First and last layers stay in float as in int8, and `Options.ends` quantizes them.
 """
 
@@ -19,11 +20,13 @@ from onnx import helper
 from actorq.policy import INT4_PER_BLOCK
 from quantizer_service.graph import Graph
 from quantizer_service.layers import Layer
-from quantizer_service.schemes.base import Emission, Options, Range
-from quantizer_service.schemes.linear import held_name, replaced, units_first
+from quantizer_service.schemes.base import Emission, Options
+from quantizer_service.schemes.correction import Correction
+from quantizer_service.schemes.linear import forms_of, held_name, replaced, units_first
 from quantizer_service.schemes.selection import select, unfit_for_linear
 from quantizer_service.schemes.skeleton import Skeleton
 from quantizer_service.schemes.weights import quantize_int4
+from quantizer_service.statistics import Statistics
 
 _DOMAIN = "com.microsoft"
 _BLOCKS = (128, 64, 32, 16)
@@ -41,18 +44,17 @@ class Int4:
 
 
 class _Int4Plan:
-    observed = ()
-
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, _unfit, options.ends)
         self._layers = selection.report({layer.name: INT4_PER_BLOCK for layer in selection.layers})
-        # A weight that several layers use is there once for each way round.
-        self._forms = {held_name(layer): layer for layer in selection.layers}
+        self._correction = Correction(graph, selection.layers, options.compensate)
+        self.observed = self._correction.observed
+        self._forms = forms_of(selection.layers)
         nodes = {}
         for layer in selection.layers:
             # The empty names are zero points, which are 8 when absent, and an order of the inputs.
             held = held_name(layer)
-            inputs = [layer.input, f"{held}:int4", f"{held}:scale", "", "", layer.bias or ""]
+            inputs = [layer.input, f"{held}:int4", f"{held}:scale", "", "", self._correction.bias_name(layer)]
             nodes[layer] = helper.make_node(
                 "MatMulNBits",
                 inputs,
@@ -66,15 +68,19 @@ class _Int4Plan:
                 accuracy_level=_INT8_COMPUTE,
             )
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int4", "scale")]
+        tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         values = dict(parameters)
-        for held, layer in self._forms.items():
-            weight = units_first(layer, parameters)
-            values[f"{held}:int4"], values[f"{held}:scale"] = quantize_int4(weight, _block(layer.inputs))
+        for held, layers in self._forms.items():
+            weight = units_first(layers[0], parameters)
+            feedback = self._correction.feedback(layers, statistics)
+            rounded = quantize_int4(weight, _block(layers[0].inputs), feedback)
+            values[f"{held}:int4"], values[f"{held}:scale"] = rounded.packed, rounded.scale
+            values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
         return Emission(self._skeleton.fill(values, metadata), self._layers)
 
 

@@ -10,7 +10,9 @@ schemes.weights gives them, all in float32 but for the sum,
     q_x = clip(rint(x / s_x) + z_x, 0, 255)
     y   = float32(sum_k (q_x - z_x) W) * (s_x * s_W) + bias    the sum in int32, exact
 
-with rint rounding half to even. It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
+with rint rounding half to even, and W and bias corrected with `Options.compensate` (schemes.correction).
+
+It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
 Jacob et al. 2018 (arXiv 1712.05877), eq. 1 and 3 and section 3.
 
 The first layers stay in float because raw observations have the widest ranges, and one range for all of them is
@@ -26,11 +28,13 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from quantizer_service.graph import Graph
-from quantizer_service.schemes.base import Emission, Options, Range
-from quantizer_service.schemes.linear import held_name, replaced, units_first
+from quantizer_service.schemes.base import Emission, Options
+from quantizer_service.schemes.correction import Correction
+from quantizer_service.schemes.linear import forms_of, held_name, replaced, units_first
 from quantizer_service.schemes.selection import select, unfit_for_linear
 from quantizer_service.schemes.skeleton import Skeleton
 from quantizer_service.schemes.weights import quantize_int8, transposed
+from quantizer_service.statistics import Statistics
 
 _DOMAIN = "com.microsoft"
 
@@ -46,31 +50,35 @@ class Int8:
 
 
 class _Int8Plan:
-    observed = ()
-
     def __init__(self, graph: Graph, options: Options) -> None:
         self._selection = select(graph, options, unfit_for_linear, options.ends)
         self._per_tensor_error = options.per_tensor_error
-        # A weight that several layers use is there once for each way round.
-        self._forms = {held_name(layer): layer for layer in self._selection.layers}
+        self._correction = Correction(graph, self._selection.layers, options.compensate)
+        self.observed = self._correction.observed
+        self._forms = forms_of(self._selection.layers)
         nodes = {}
         for layer in self._selection.layers:
             # The empty name is the weights' zero point, which is 0 when absent.
             held = held_name(layer)
-            inputs = [layer.input, f"{held}:int8", f"{held}:scale", "", layer.bias or ""]
+            bias = self._correction.bias_name(layer)
+            inputs = [layer.input, f"{held}:int8", f"{held}:scale", "", bias]
             nodes[layer] = helper.make_node(
                 "DynamicQuantizeMatMul", inputs, [layer.output], name=f"{layer.name}:{layer.nodes[0]}", domain=_DOMAIN
             )
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int8", "scale")]
+        tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         values, forms = dict(parameters), {}
-        for held, layer in self._forms.items():
-            weight = quantize_int8(units_first(layer, parameters), self._per_tensor_error)
+        for held, layers in self._forms.items():
+            weight = units_first(layers[0], parameters)
+            feedback = self._correction.feedback(layers, statistics)
+            rounded = quantize_int8(weight, self._per_tensor_error, feedback=feedback)
             # The operator takes [K, N].
-            values[f"{held}:int8"], values[f"{held}:scale"] = transposed(weight.values), weight.scale
-            forms[layer.name] = weight.form
+            values[f"{held}:int8"], values[f"{held}:scale"] = transposed(rounded.values), rounded.scale
+            values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
+            forms[layers[0].name] = rounded.form
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))

@@ -23,7 +23,9 @@ for the sums,
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even. This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
+with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction).
+
+This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
 2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
 
@@ -42,17 +44,21 @@ from onnx import helper
 
 from quantizer_service.graph import Graph
 from quantizer_service.layers import CONVOLUTION, Layer
-from quantizer_service.schemes.base import Emission, Options, Range
+from quantizer_service.schemes.base import Emission, Options
+from quantizer_service.schemes.correction import Correction
 from quantizer_service.schemes.linear import units_first
 from quantizer_service.schemes.selection import select
 from quantizer_service.schemes.skeleton import Skeleton
 from quantizer_service.schemes.uint8 import MOVING, Site, Uint8Tensors, frames
 from quantizer_service.schemes.weights import quantize_int8
+from quantizer_service.statistics import Observed, Range, Statistic, Statistics
 
 # How much further than the calibration batch activations may go before they are clipped.
 MARGIN = 1.5
 _DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
+# That of float32, rounded up, is within; sums still fit 32 bits with it up to 33122 inputs of the largest values.
+_LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -86,51 +92,59 @@ class _Int8StaticPlan:
 
         self._selection = select(graph, options, unfit, options.ends, frozenset(exact))
         self._per_tensor_error = options.per_tensor_error
-        self._rewriting = _Rewriting(graph, self._selection.layers)
+        self._correction = Correction(graph, self._selection.layers, options.compensate)
+        self._rewriting = _Rewriting(graph, self._selection.layers, self._correction)
         sites = self._rewriting.sites
         tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
         for layer in self._selection.layers:
-            parts = ("int8", "scale", "zero_point", *(("bias",) if layer.bias else ()))
+            parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
             tensors += [f"{_use(layer)}:{part}" for part in parts]
         domains = {_DOMAIN: 1} if self._selection.layers else {}
         self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
 
     @property
-    def observed(self) -> tuple[str, ...]:
-        return tuple(site.name for site in self._rewriting.sites.values() if site.scale is None)
+    def observed(self) -> tuple[Observed, ...]:
+        sites = self._rewriting.sites.values()
+        ranges = (Observed(site.name, Statistic.RANGE) for site in sites if site.scale is None)
+        return (*ranges, *self._correction.observed)
 
     def emit(
-        self, parameters: Mapping[str, NDArray[Any]], ranges: Mapping[str, Range], metadata: Mapping[str, str]
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
-            scale, zero_point = (
-                activation_scale(ranges[site.name], site.bounds)
-                if site.scale is None
-                else (np.float32(site.scale), np.uint8(0))
-            )
+            if site.scale is None:
+                low, high = statistics[Observed(site.name, Statistic.RANGE)].tolist()
+                scale, zero_point = activation_scale((low, high), site.bounds)
+            else:
+                scale, zero_point = np.float32(site.scale), np.uint8(0)
             values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
         for layer in self._selection.layers:
             input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
-            forms[layer.name] = self._quantize(layer, parameters, input_scale, values)
+            forms[layer.name] = self._quantize(layer, parameters, statistics, input_scale, values)
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
 
     def _quantize(
         self,
         layer: Layer,
         parameters: Mapping[str, NDArray[Any]],
+        statistics: Statistics,
         input_scale: NDArray[np.float32],
         values: dict[str, NDArray[Any]],
     ) -> str:
         bias = parameters[layer.bias] if layer.bias else None
         least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
-        weight = quantize_int8(units_first(layer, parameters), self._per_tensor_error, least)
+        weight = units_first(layer, parameters)
+        feedback = self._correction.feedback((layer,), statistics)
+        rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
         use = _use(layer)
-        values[f"{use}:int8"], values[f"{use}:scale"] = weight.values, weight.scale
-        values[f"{use}:zero_point"] = np.zeros(weight.scale.shape, np.int8)
-        if bias is not None:
-            values[f"{use}:bias"] = np.rint(bias / (input_scale * weight.scale)).astype(np.int32)
-        return weight.form
+        values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
+        values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
+        for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
+            units = np.rint(corrected / (input_scale * rounded.scale))
+            # Of inputs far beyond their range a correction could be.
+            values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
+        return rounded.form
 
 
 @dataclass(frozen=True)
@@ -149,10 +163,11 @@ class _Rewriting:
     reads: the key of the site of each layer's input.
     """
 
-    def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
+    def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.sites: dict[str, Site] = {}
         self.reads: dict[Layer, str] = {}
+        self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
         stretches = self._uint8.stretches.values()
         self._stretched = frozenset[str]().union(*(stretch.tensors for stretch in stretches))
@@ -174,7 +189,7 @@ class _Rewriting:
         use = _use(layer)
         source = [held.name, *self._map(held)]
         weight = [f"{use}:{part}" for part in ("int8", "scale", "zero_point")]
-        bias = f"{use}:bias" if layer.bias else ""
+        bias = f"{use}:bias" if self._correction.bias_name(layer) else ""
         output, target = layer.output, list[str]()
         if layer.output in self._uint8.stretches:
             output = f"{layer.output}:uint8"

@@ -1,6 +1,6 @@
 """Linear layers as single nodes with weights in another form."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -20,6 +20,14 @@ def replaced(graph: Graph, nodes: Mapping[Layer, onnx.NodeProto]) -> list[onnx.N
 def held_name(layer: Layer) -> str:
     """What the tensors are called that hold the weight of a layer, the way round in which it uses it."""
     return f"{layer.weight}:{layer.channels}"
+
+
+def forms_of(layers: Iterable[Layer]) -> dict[str, tuple[Layer, ...]]:
+    """The layers by `held_name`: a weight that several use is there once for each way round."""
+    found: dict[str, tuple[Layer, ...]] = {}
+    for layer in layers:
+        found[held_name(layer)] = (*found.get(held_name(layer), ()), layer)
+    return found
 
 
 def units_first(layer: Layer, parameters: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

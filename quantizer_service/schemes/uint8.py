@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from quantizer_service.graph import Graph
 from quantizer_service.layers import CONVOLUTION, STANDARD, Layer, attributes_of, reads
-from quantizer_service.schemes.base import Range
+from quantizer_service.statistics import Range
 
 # They move or choose values, so they do to uint8 what they do to float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")

@@ -1,17 +1,20 @@
 """How weights become integers: symmetric, rounded half to even, with a scale for each tensor, channel or block.
 
+Rounded to nearest, or with errors passed on, see schemes.rounding; the scales are the same.
+
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
 Lam et al. 2022 (arXiv 1910.01055), section 3, for both in reinforcement learning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actorq.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
+from quantizer_service.schemes.rounding import ErrorFeedback
 
 _LARGEST = np.float32(127)
 _TINY = np.finfo(np.float32).tiny
@@ -32,9 +35,42 @@ class Int8Weight:
         """As layer reports name it."""
         return INT8_PER_CHANNEL if self.scale.ndim else INT8_PER_TENSOR
 
+    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(weight - values * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
+        scale = np.broadcast_to(self.scale, len(weight))[:, None]
+        return _mean_error(weight, mean, lambda part: self.values[part] * scale[part])
+
+
+@dataclass(frozen=True)
+class Int4Weight:
+    """weight ~ (q - 8) * scale, as MatMulNBits of com.microsoft reads it.
+
+    packed: uint8[N, B, block / 2], q in [0, 15], two to a byte, low half first; scale: float32[N, B], not 0.
+    """
+
+    packed: NDArray[np.uint8]
+    scale: NDArray[np.float32]
+
+    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(weight - (q - 8) * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
+
+        def restored(part: slice) -> NDArray[np.float32]:
+            packed = self.packed[part]
+            values = np.empty((*packed.shape, 2), np.float32)
+            np.bitwise_and(packed, 15, out=values[..., 0], casting="unsafe")
+            np.right_shift(packed, 4, out=values[..., 1], casting="unsafe")
+            values -= np.float32(8)
+            values *= self.scale[part][:, :, None, None]
+            return values.reshape(len(packed), -1)[:, : weight.shape[1]]
+
+        return _mean_error(weight, mean, restored)
+
 
 def quantize_int8(
-    weight: NDArray[np.float32], per_tensor_error: float = 0.0, least: NDArray[np.float32] | None = None
+    weight: NDArray[np.float32],
+    per_tensor_error: float = 0.0,
+    least: NDArray[np.float32] | None = None,
+    feedback: ErrorFeedback | None = None,
 ) -> Int8Weight:
     """Int8 weights with one scale where that is precise enough, else with one for each channel.
 
@@ -43,13 +79,15 @@ def quantize_int8(
         weight - values * scale relative to that of the weight, taken for each channel and averaged over them (root mean
         square), so that a channel of small weights counts as much as the others. 0 gives each channel its own scale.
     least: float32[N], bounds below of the scales, for layers whose bias shares them.
+    feedback: passes errors on between the inputs of a weight float32[N, K]; without it each is rounded to nearest.
 
     In float32 arithmetic, with the maximum over the channel, or over the tensor for one scale:
 
         scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
         values = rint(weight / scale), rint rounding half to even
 
-    so that values lie in [-127, 127] and the error of each weight is at most scale / 2.
+    so that values lie in [-127, 127] and the error of each weight is at most scale / 2. With feedback the scales are
+    these, also chosen by the errors of rounding to nearest, and the values as schemes.rounding says.
     """
     rows = _contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
@@ -62,18 +100,22 @@ def quantize_int8(
     values = np.empty(rows.shape, np.int8)
     one = _usable(scales.max(initial=0))
     if per_tensor_error and _fill(values, rows, np.full(len(rows), one), per_tensor_error):
-        return Int8Weight(values.reshape(weight.shape), one)
-    scales = _usable(scales)
-    _fill(values, rows, scales)
+        scales = one
+    else:
+        scales = _usable(scales)
+        if feedback is None:
+            _fill(values, rows, scales)
+    if feedback is not None:
+        values[:] = feedback.round(rows, scales.reshape(-1, 1), rows.shape[1], -int(_LARGEST), int(_LARGEST))
     return Int8Weight(values.reshape(weight.shape), scales)
 
 
-def quantize_int4(weight: NDArray[np.float32], block: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """4-bit weights in blocks along the inputs, two to a byte, as MatMulNBits of com.microsoft reads them.
+def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedback | None = None) -> Int4Weight:
+    """4-bit weights in blocks along the inputs.
 
     weight: float32[N, K], finite. block: weights that share a scale, even; the last block is filled up with zeros.
-    Returns uint8[N, B, block / 2], low half first, and scale float32[N, B] with B = ceil(K / block) and
-    weight ~ (q - 8) * scale, where for the weight w of largest magnitude in the block
+    feedback: passes errors on between inputs; without it each weight is rounded to nearest.
+    There are B = ceil(K / block) blocks, and for the weight w of largest magnitude in one
 
         scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
 
@@ -94,12 +136,15 @@ def quantize_int4(weight: NDArray[np.float32], block: int) -> tuple[NDArray[np.u
         scale = np.where(high > -low, high, low) / np.float32(-8)
         scale = np.where(np.abs(scale) < _TINY, np.float32(1), scale)
         scales[part] = scale
-        chunk /= scale[:, :, None]
-        np.rint(chunk, out=chunk)
-        np.minimum(chunk, np.float32(7), out=chunk)
+        if feedback is None:
+            chunk /= scale[:, :, None]
+            np.rint(chunk, out=chunk)
+            np.minimum(chunk, np.float32(7), out=chunk)
+        else:
+            padded[:count, :inputs] = feedback.round(weight[part], scale, block, -8, 7)
         # 16 high + low + 8 + 8 * 16 of neighbours makes the byte of both.
         packed[part] = chunk[:, :, 1::2] * np.float32(16) + chunk[:, :, 0::2] + np.float32(136)
-    return packed, scales
+    return Int4Weight(packed, scales)
 
 
 def transposed(values: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -132,6 +177,17 @@ def _fill(
             if error > allowed**2 * len(rows):
                 return False
     return True
+
+
+def _mean_error(
+    weight: NDArray[np.float32], mean: NDArray[np.float32], restored: Callable[[slice], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    rows = _contiguous(weight)
+    errors = np.empty(len(rows), np.float32)
+    for part in _chunks(rows):
+        # The difference first: products of whole weights would lose in float32 what is looked for.
+        np.matmul(rows[part] - restored(part), mean, out=errors[part])
+    return errors
 
 
 def _contiguous(rows: NDArray[np.float32]) -> NDArray[np.float32]:

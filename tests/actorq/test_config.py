@@ -189,3 +189,21 @@ def test_an_actor_beyond_the_configured_number_shares_anothers_rungs() -> None:
 
 def test_a_single_environment_explores_at_the_base_rate() -> None:
     assert config_of(1, 1).exploration_of(0, 0).epsilons == (0.4,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "aware", "compensates"),
+    [
+        ("none", "none", True),
+        ("none", "0.5", False),
+        ("none", "0.0", False),
+        ("true", "0.5", True),
+        ("false", "none", False),
+    ],
+)
+def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware: str, compensates: bool) -> None:
+    environment = {"ACTORQ_QUANTIZER__COMPENSATE": asked, "ACTORQ_LEARNER__QUANTIZATION_AWARE_AFTER": aware}
+    config = settings.build(RunConfig, settings.from_environment(RunConfig, environment))
+
+    assert config.resolved_quantizer().compensate is compensates
+    assert config.resolved_quantizer().gate == config.quantizer.gate

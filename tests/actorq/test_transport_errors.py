@@ -1,7 +1,9 @@
 """One exception, one status, one exception again at the other end: through a real server and a real channel."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -117,6 +119,64 @@ def test_an_error_with_a_very_long_message_still_arrives_as_itself() -> None:
         pytest.raises(errors.ConflictError, match="expected äää"),
     ):
         client.status()
+
+
+def test_an_error_that_another_task_went_through_leaves_that_task_running() -> None:
+    failure = errors.ConflictError("told to several")
+    tasks: list[asyncio.Task[str]] = []
+    finished: list[str] = []
+
+    async def goes_on(go: asyncio.Event) -> str:
+        try:
+            raise failure
+        except errors.ConflictError:
+            await go.wait()
+        return "went on"
+
+    go = asyncio.Event()
+
+    async def act() -> None:
+        if not tasks:
+            tasks.append(asyncio.create_task(goes_on(go)))
+            # It runs until it waits; from then on its frame is one of the error's.
+            await asyncio.sleep(0)
+            raise failure
+        go.set()
+        finished.append(await tasks[0])
+
+    with serving(StagedLearner(act)) as stage, LearnerClient(stage.address) as client:
+        with pytest.raises(errors.ConflictError):
+            client.status()
+        client.status()
+    assert finished == ["went on"]
+
+
+def test_what_a_refused_call_held_is_let_go_of_at_once() -> None:
+    class Held:
+        """Something large."""
+
+    alive: list[weakref.ref[Held]] = []
+    failed: list[asyncio.Future[None]] = []
+
+    async def act() -> None:
+        if alive:
+            assert alive[0]() is None
+            return
+        held = Held()
+        alive.append(weakref.ref(held))
+        failed.append(asyncio.get_running_loop().create_future())
+        # As of work in another thread: the error comes through a future.
+        asyncio.get_running_loop().call_soon(failed[0].set_exception, errors.InvalidInputError("no"))
+        await failed.pop()
+
+    gc.disable()
+    try:
+        with serving(StagedLearner(act)) as stage, LearnerClient(stage.address) as client:
+            with pytest.raises(errors.InvalidInputError):
+                client.status()
+            client.status()
+    finally:
+        gc.enable()
 
 
 def test_a_service_that_does_not_answer_in_time_cannot_be_reached() -> None:

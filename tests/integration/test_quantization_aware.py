@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -126,9 +126,10 @@ class Trained:
 
     def emitted(self, scheme: str, options: Options) -> Emission:
         graph, parameters = Graph.parse(self.source), snapshot_parameters(self.policy)
-        plan = Plan(graph, scheme_named(scheme), options)
-        ranges = Reference(graph).ranges(parameters, self.calibration, plan.observed)
-        return plan.emit(parameters, ranges, "run", 1)
+        # As runs with quantization-aware training have it: see RunConfig.resolved_quantizer.
+        plan = Plan(graph, scheme_named(scheme), replace(options, compensate=False))
+        _, statistics = Reference(graph).observe(parameters, self.calibration, plan.observed)
+        return plan.emit(parameters, statistics, "run", 1)
 
     def faked(self, scheme: str, emission: Emission) -> FakeQuantization:
         fake = FakeQuantization(self.policy, self.source)

@@ -14,6 +14,8 @@ from actorq.policy import Checkpoint, PolicyGraph
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
+from quantizer_service.schemes import Emission
+from quantizer_service.statistics import Statistics
 
 Tensors = dict[str, NDArray[Any]]
 OBSERVATION_SIZE, ACTIONS = 5, 3
@@ -314,12 +316,21 @@ def checkpoint(source: PolicyGraph, version: int, **changes: Any) -> Checkpoint:
 
 def emitted(plan: Plan, parameters: Tensors, observations: Tensors | None = None, version: int = 1) -> bytes:
     """The model of run "run", calibrated with `observations` where the scheme needs it."""
-    ranges = {}
-    if plan.observed:
-        plan.graph.check_parameters(parameters)
-        calibration = observations or random_inputs(plan.graph, 256)
-        ranges = Reference(plan.graph).ranges(parameters, calibration, plan.observed)
-    return plan.emit(parameters, ranges, "run", version).model
+    return emission(plan, parameters, observations, version).model
+
+
+def emission(plan: Plan, parameters: Tensors, observations: Tensors | None = None, version: int = 1) -> Emission:
+    """The same with how each layer is held."""
+    return plan.emit(parameters, statistics_of(plan, parameters, observations), "run", version)
+
+
+def statistics_of(plan: Plan, parameters: Tensors, observations: Tensors | None = None) -> Statistics:
+    """What a plan needs to know of these observations, or of random ones."""
+    if not plan.observed:
+        return {}
+    plan.graph.check_parameters(parameters)
+    calibration = observations or random_inputs(plan.graph, 256)
+    return Reference(plan.graph).observe(parameters, calibration, plan.observed)[1]
 
 
 def fp32_outputs(graph: Graph, parameters: Tensors, observations: Tensors) -> NDArray[np.float64]:
@@ -329,8 +340,7 @@ def fp32_outputs(graph: Graph, parameters: Tensors, observations: Tensors) -> ND
 
 def float_layers(plan: Plan) -> tuple[str, ...]:
     """Names of the layers whose weights a plan leaves in float."""
-    ranges = dict.fromkeys(plan.observed, (-1.0, 1.0))
-    layers = plan.emit(random_parameters(plan.graph.source, 0), ranges, "run", 1).layers
+    layers = emission(plan, random_parameters(plan.graph.source, 0)).layers
     return tuple(layer.name for layer in layers if layer.in_float)
 
 

@@ -6,6 +6,7 @@ import pytest
 from onnx import helper
 from policy_graphs import (
     Tensors,
+    emission,
     emitted,
     float_layers,
     fp32_outputs,
@@ -36,8 +37,8 @@ def report_on(
 ) -> FidelityReport:
     graph = Graph.parse(source)
     plan = Plan(graph, scheme)
-    emission = plan.emit(parameters, {}, "run", 1)
-    return measure(emission, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source)
+    made = emission(plan, parameters)
+    return measure(made, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source)
 
 
 def test_errors_are_what_the_definition_says() -> None:

@@ -55,7 +55,7 @@ class Climber:
         self.version += 1
         calibration = observations if observations is not None else dead_observations()
         taken = checkpoint(self.graph.source, self.version, parameters=parameters, calibration=calibration)
-        return self.ladder.emit(Origin.of("run", taken, self.reference))
+        return self.ladder.emit(Origin.of("run", taken, self.reference, self.ladder.observed))
 
     def report(self, *ruined: str) -> FidelityReport:
         return self.emit(deep_parameters(ruined=ruined))[1]
@@ -267,30 +267,28 @@ def test_a_version_that_passes_is_emitted_and_run_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("quantizer_service.ladder.measure", counted("measure", measure))
     monkeypatch.setattr("quantizer_service.ladder.Plan", counted("plan", Plan))
-    monkeypatch.setattr(Reference, "run", counted("reference", Reference.run))
+    monkeypatch.setattr(Reference, "observe", counted("reference", Reference.observe))
     climber.report()
 
     assert calls == ["reference", "measure"]
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
-def test_ranges_are_measured_at_most_once_a_version_however_far_it_climbs(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fp32_runs_once_a_version_however_far_it_climbs(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     climber = Climber(scheme, strict())
     climber.report("layers.1")
     calls: list[int] = []
-    ranges = Reference.ranges
+    observe = Reference.observe
 
     def counted(*arguments: Any) -> Any:
         calls.append(climber.version)
-        return ranges(*arguments)
+        return observe(*arguments)
 
-    monkeypatch.setattr(Reference, "ranges", counted)
+    monkeypatch.setattr(Reference, "observe", counted)
     for ruined in (ALL_LAYERS, (), ("layers.2",)):
         climber.report(*ruined)
 
-    assert len(calls) == len(set(calls))
+    assert len(calls) == len(set(calls)) == 3
 
 
 def test_deep_policies_try_and_measure_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_int8_is_what_its_formulas_say(form: str, error: float, shift: float) ->
     source = bare_layer()
     parameters = random_parameters(source, 0)
     x = batch()["observation"] + np.float32(shift)
-    plan = Plan(Graph.parse(source), scheme_named("int8"), Options(ends=True, per_tensor_error=error))
+    plan = Plan(Graph.parse(source), scheme_named("int8"), Options(ends=True, per_tensor_error=error, compensate=False))
 
     weight = quantize_int8(parameters["l.weight"], error)
     low, high = min(np.float32(0), x.min()), max(np.float32(0), x.max())
@@ -96,7 +96,9 @@ def test_int8_static_is_what_its_formulas_say(error: float) -> None:
     parameters = random_parameters(source, 1)
     # Further out than the calibration batch, so that values are clipped.
     calibration, x = batch(11), batch(12)["observation"] * np.float32(3)
-    plan = Plan(Graph.parse(source), scheme_named("int8-static"), Options(ends=True, per_tensor_error=error))
+    plan = Plan(
+        Graph.parse(source), scheme_named("int8-static"), Options(ends=True, per_tensor_error=error, compensate=False)
+    )
     model = emitted(plan, parameters, calibration)
     seen = calibration["observation"]
     hidden = np.maximum(seen @ parameters["l.weight"].T + parameters["l.bias"], 0)
@@ -122,7 +124,7 @@ def test_int8_weights_are_exactly_those_that_it_computes_with(ends: bool) -> Non
     parameters = random_parameters(source, 2)
     weight = quantize_int8(parameters["l.weight"])
     restored = {**parameters, "l.weight": weight.values * weight.scale[:, None]}
-    plan = Plan(Graph.parse(source), scheme_named("int8-weights"), Options(ends=ends))
+    plan = Plan(Graph.parse(source), scheme_named("int8-weights"), Options(ends=ends, compensate=False))
     fp32 = Plan(Graph.parse(source), scheme_named("fp32"))
 
     outputs = outputs_of(emitted(plan, parameters), batch())

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from policy_graphs import GRAPHS, emitted, outputs_of, policy_graph, random_inputs, random_parameters
+from policy_graphs import GRAPHS, emission, emitted, outputs_of, policy_graph, random_inputs, random_parameters
 
 from actorq.policy import LayerReport, PolicyGraph
 from quantizer_service.graph import Graph
@@ -12,12 +12,12 @@ from quantizer_service.layers import MAX_INPUTS, find_layers
 from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
 from quantizer_service.schemes import SCHEMES, Options, scheme_named
+from quantizer_service.statistics import Observed, Statistic
 
 
 def layers_of(source: PolicyGraph, scheme: str = "int8", **options: object) -> dict[str, LayerReport]:
     plan = Plan(Graph.parse(source), scheme_named(scheme), Options(**options))  # type: ignore[arg-type]
-    ranges = dict.fromkeys(plan.observed, (-1.0, 1.0))
-    return {layer.name: layer for layer in plan.emit(random_parameters(source, 0), ranges, "run", 1).layers}
+    return {layer.name: layer for layer in emission(plan, random_parameters(source, 0)).layers}
 
 
 def around(*middle: onnx.NodeProto, shapes: dict[str, list[int]], image: bool = False) -> PolicyGraph:
@@ -153,6 +153,10 @@ def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
     parameters = {name: np.ones(shape, np.float32) for name, shape in graph.parameters.items()}
     batch = {"observation": np.array([[0, 0, 0, 0, 1], [50, 50, 50, 50, 50]], np.float32)}
 
-    ranges = Reference(graph).ranges(parameters, batch, ("e",))
+    wanted = {statistic: Observed("e", statistic) for statistic in (Statistic.RANGE, Statistic.MEAN, Statistic.MOMENTS)}
+    _, found = Reference(graph).observe(parameters, batch, wanted.values())
 
-    assert ranges["e"] == pytest.approx((np.e, np.e))
+    assert found[wanted[Statistic.RANGE]] == pytest.approx((np.e, np.e))
+    # What is not finite counts as 0.
+    assert found[wanted[Statistic.MEAN]] == pytest.approx(np.full(5, np.e / 2))
+    assert found[wanted[Statistic.MOMENTS]] == pytest.approx(np.full((5, 5), np.e**2 / 2))

@@ -7,20 +7,23 @@ from onnx import TensorProto, helper, numpy_helper
 from policy_graphs import (
     GRAPHS,
     Tensors,
+    emission,
     emitted,
     float_layers,
     outputs_of,
     policy_graph,
     random_inputs,
     random_parameters,
+    statistics_of,
 )
 
 from actorq.policy import PolicyGraph
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
-from quantizer_service.schemes import Options, Range, scheme_named
+from quantizer_service.schemes import Options, scheme_named
 from quantizer_service.schemes.int8_static import activation_scale
+from quantizer_service.statistics import Observed, Range, Statistic
 
 
 def static(source: PolicyGraph, **options: object) -> Plan:
@@ -30,6 +33,10 @@ def static(source: PolicyGraph, **options: object) -> Plan:
 def operators(plan: Plan) -> list[str]:
     model = emitted(plan, random_parameters(plan.graph.source, 0))
     return [node.op_type for node in onnx.ModelProto.FromString(model).graph.node]
+
+
+def ranges_of(plan: Plan) -> list[str]:
+    return [name for name, statistic in plan.observed if statistic is Statistic.RANGE]
 
 
 def constants(model: bytes) -> Tensors:
@@ -42,7 +49,7 @@ def test_between_quantized_layers_all_is_uint8_and_relu_is_gone() -> None:
 
     assert operators(plan) == ["Gemm", "Relu", "QuantizeLinear", "QGemm", "QGemm", "Relu", "Gemm"]
     # The range of a hidden layer is that of what comes out of its Relu.
-    assert plan.observed == ("relu_0", "relu_1")
+    assert ranges_of(plan) == ["relu_0", "relu_1"]
 
 
 def test_frames_are_taken_as_they_are() -> None:
@@ -119,8 +126,7 @@ def test_a_convolution_whose_output_is_read_in_float_is_converted() -> None:
 def test_a_layer_on_more_than_two_dimensions_stays_in_float_with_the_reason() -> None:
     plan = static(GRAPHS["sequence"], ends=True)
 
-    layers = plan.emit(random_parameters(GRAPHS["sequence"], 0), dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1)
-    reasons = [layer.reason for layer in layers.layers]
+    reasons = [layer.reason for layer in emission(plan, random_parameters(GRAPHS["sequence"], 0)).layers]
     assert reasons == [*["input of 3 dimensions instead of 2"] * 2, ""]
 
 
@@ -154,11 +160,12 @@ def test_a_range_of_everything_has_a_scale() -> None:
 def test_the_operator_before_a_layer_bounds_its_range() -> None:
     source = GRAPHS["d4pg"]
     plan = static(source)
-    ranges = dict.fromkeys(plan.observed, (-0.99, 5.0))
+    parameters = random_parameters(source, 0)
+    seen = {Observed(name, Statistic.RANGE): np.array([-0.99, 5.0]) for name in ("h0", "h1")}
 
-    held = constants(plan.emit(random_parameters(source, 0), ranges, "run", 1).model)
+    held = constants(plan.emit(parameters, {**statistics_of(plan, parameters), **seen}, "run", 1).model)
 
-    assert plan.observed == ("h0", "h1")
+    assert ranges_of(plan) == ["h0", "h1"]
     assert held["h0:scale"] == np.float32((1.0 + 1.0) / 255)
     assert held["h1:scale"] == np.float32((1.0 + 7.5) / 255)
 

@@ -110,9 +110,9 @@ def test_the_memory_layout_of_the_weights_does_not_matter(shape: tuple[int, int]
     assert columns.values.flags.c_contiguous
     assert np.array_equal(transposed(rows.values), rows.values.T)
     assert transposed(rows.values).flags.c_contiguous
-    (packed, scale), (other, other_scale) = quantize_int4(weight, 16), quantize_int4(np.asfortranarray(weight), 16)
-    assert np.array_equal(packed, other)
-    assert np.array_equal(scale, other_scale)
+    blocks, other = quantize_int4(weight, 16), quantize_int4(np.asfortranarray(weight), 16)
+    assert np.array_equal(blocks.packed, other.packed)
+    assert np.array_equal(blocks.scale, other.scale)
 
 
 @pytest.mark.parametrize(("units", "inputs", "block"), [(3, 16, 16), (7, 100, 64), (5, 257, 128), (300, 300, 32)])
@@ -120,7 +120,8 @@ def test_int4_weights_are_off_by_half_a_scale_or_one_at_the_far_end(units: int, 
     weight = normal(units, inputs)
     blocks = -(-inputs // block)
 
-    packed, scale = quantize_int4(weight, block)
+    quantized = quantize_int4(weight, block)
+    packed, scale = quantized.packed, quantized.scale
 
     assert (packed.shape, scale.shape) == ((units, blocks, block // 2), (units, blocks))
     values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(units, blocks, block).astype(np.float32) - 8
@@ -140,7 +141,7 @@ def test_int4_blocks_of_zeros_and_of_next_to_nothing_have_a_scale() -> None:
     weight = np.zeros((2, 32), np.float32)
     weight[1, 20] = 1e-40
 
-    packed, scale = quantize_int4(weight, 16)
+    quantized = quantize_int4(weight, 16)
 
-    assert np.array_equal(scale, np.ones((2, 2), np.float32))
-    assert np.all(packed == 0x88)
+    assert np.array_equal(quantized.scale, np.ones((2, 2), np.float32))
+    assert np.all(quantized.packed == 0x88)

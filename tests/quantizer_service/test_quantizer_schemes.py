@@ -6,6 +6,7 @@ import pytest
 from policy_graphs import (
     GRAPHS,
     all_outputs_of,
+    emission,
     emitted,
     outputs_of,
     random_inputs,
@@ -42,9 +43,14 @@ def source(request: pytest.FixtureRequest) -> PolicyGraph:
     return GRAPHS[request.param]
 
 
+@pytest.fixture(params=[True, False], ids=["compensated", "to nearest"])
+def compensate(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-def plan(scheme: str, source: PolicyGraph) -> Plan:
-    return Plan(Graph.parse(source), scheme_named(scheme))
+def plan(scheme: str, source: PolicyGraph, compensate: bool) -> Plan:
+    return Plan(Graph.parse(source), scheme_named(scheme), Options(compensate=compensate))
 
 
 def test_every_scheme_has_an_error_bound_and_forms() -> None:
@@ -61,9 +67,9 @@ def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: 
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool) -> None:
+def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool, compensate: bool) -> None:
     graph = Graph.parse(source)
-    plan = Plan(graph, scheme_named(scheme), Options(ends=ends))
+    plan = Plan(graph, scheme_named(scheme), Options(ends=ends, compensate=compensate))
     parameters, inputs = random_parameters(source, 2), random_inputs(graph, 256, seed=1)
     expected = Reference(graph).run(parameters, inputs).values()
     model = emitted(plan, parameters)
@@ -80,7 +86,8 @@ def test_a_patched_plan_equals_one_from_scratch(plan: Plan, source: PolicyGraph)
 
     patched = emitted(plan, parameters, version=2)
 
-    assert patched == emitted(Plan(Graph.parse(source), scheme_named(plan.scheme)), parameters, version=2)
+    fresh = Plan(Graph.parse(source), scheme_named(plan.scheme), plan.options)
+    assert patched == emitted(fresh, parameters, version=2)
     assert patched == emitted(plan, parameters, version=2)
 
 
@@ -99,7 +106,7 @@ def test_the_metadata_names_run_version_and_scheme(plan: Plan, source: PolicyGra
 
 def test_every_layer_is_reported_once_with_its_form_or_the_reason(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 7)
-    layers = plan.emit(parameters, dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1).layers
+    layers = emission(plan, parameters).layers
 
     matrices = [name.removesuffix(".weight") for name, array in parameters.items() if array.ndim > 1]
     assert sorted(layer.name for layer in layers) == sorted(matrices)
@@ -110,14 +117,14 @@ def test_every_layer_is_reported_once_with_its_form_or_the_reason(plan: Plan, so
 
 def test_what_is_reported_as_quantized_is_not_there_in_float(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 8)
-    emission = plan.emit(parameters, dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1)
+    made = emission(plan, parameters)
 
     floats = {
         tensor.name
-        for tensor in onnx.ModelProto.FromString(emission.model).graph.initializer
+        for tensor in onnx.ModelProto.FromString(made.model).graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT
     }
-    for layer in emission.layers:
+    for layer in made.layers:
         weight = next(name for name in parameters if name.removesuffix(".weight") == layer.name)
         assert layer.in_float == (weight in floats)
 
@@ -126,19 +133,15 @@ def test_layers_that_must_stay_in_float_do(scheme: str, source: PolicyGraph) -> 
     graph = Graph.parse(source)
     parameters = random_parameters(source, 9)
     free = Plan(graph, scheme_named(scheme), Options(ends=True))
-    quantized = [
-        layer.name
-        for layer in free.emit(parameters, dict.fromkeys(free.observed, (-1.0, 1.0)), "run", 1).layers
-        if not layer.in_float
-    ]
+    quantized = [layer.name for layer in emission(free, parameters).layers if not layer.in_float]
     for kept in quantized:
         plan = Plan(graph, scheme_named(scheme), Options(ends=True, keep_float=frozenset({kept})))
 
-        emission = plan.emit(parameters, dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1)
+        made = emission(plan, parameters)
 
-        assert [layer.name for layer in emission.layers if layer.reason == "fidelity gate"] == [kept]
-        assert sum(not layer.in_float for layer in emission.layers) == len(quantized) - 1
-        open_session(emission.model, "emitted policy")
+        assert [layer.name for layer in made.layers if layer.reason == "fidelity gate"] == [kept]
+        assert sum(not layer.in_float for layer in made.layers) == len(quantized) - 1
+        open_session(made.model, "emitted policy")
 
 
 def test_with_all_layers_in_float_it_computes_what_fp32_computes(scheme: str, source: PolicyGraph) -> None:
@@ -167,10 +170,10 @@ def test_zeros_do_no_harm(plan: Plan, source: PolicyGraph) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-6, 1e3])
-def test_weights_of_any_magnitude_keep_their_precision(scheme: str, factor: float) -> None:
+def test_weights_of_any_magnitude_keep_their_precision(scheme: str, factor: float, compensate: bool) -> None:
     source = GRAPHS["mlp"]
     graph = Graph.parse(source)
-    plan = Plan(graph, scheme_named(scheme), Options(ends=True))
+    plan = Plan(graph, scheme_named(scheme), Options(ends=True, compensate=compensate))
     parameters, inputs = random_parameters(source, 12), random_inputs(graph, 64)
     # Biases keep their magnitude: beside tiny weights they are the policy.
     parameters = {name: array * np.float32(factor if array.ndim > 1 else 1) for name, array in parameters.items()}
@@ -199,7 +202,7 @@ def test_a_value_that_is_not_finite_is_refused_by_name(plan: Plan, source: Polic
         parameters[name].flat[0] = value
 
         with pytest.raises(InvalidInputError, match=f"{name}.*finite.*1 NaN or infinite"):
-            plan.emit(parameters, dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1)
+            plan.emit(parameters, {}, "run", 1)
 
 
 def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyGraph) -> None:
@@ -212,7 +215,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyG
         ({**right, "extra": array}, r"unexpected \['extra'\]"),
     ):
         with pytest.raises(InvalidInputError, match=reason):
-            plan.emit(wrong, dict.fromkeys(plan.observed, (-1.0, 1.0)), "run", 1)
+            plan.emit(wrong, {}, "run", 1)
 
 
 def test_a_plan_that_refused_still_emits(plan: Plan, source: PolicyGraph) -> None:

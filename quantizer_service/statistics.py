@@ -1,0 +1,75 @@
+"""Small statistics of a policy's tensors over its calibration batch: what schemes learn of the observations."""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Lowest and highest value of a tensor of the graph.
+Range = tuple[float, float]
+
+
+class Statistic(Enum):
+    """What is to be known of a tensor x; values that are not finite count as 0, for a range not at all.
+
+    RANGE: lowest and highest value, float64[2].
+    MEAN: of each of the last axis' entries, over all other axes: float64[K].
+    MOMENTS: mean of x x^T over all but the last axis, not centered: float64[K, K].
+    """
+
+    RANGE = "range"
+    MEAN = "mean"
+    MOMENTS = "moments"
+
+
+class Observed(NamedTuple):
+    """One statistic of one tensor of the graph."""
+
+    tensor: str
+    statistic: Statistic
+
+
+Statistics = Mapping[Observed, NDArray[np.float64]]
+
+
+def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
+    """A statistic of a tensor that has one row at least."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _SUMMARIES[statistic](array)
+
+
+def _range(array: NDArray[Any]) -> NDArray[np.float64]:
+    # A hidden value may overflow where the outputs do not, before a tanh.
+    finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
+    return np.array([finite.min(), finite.max()] if finite.size else [0.0, 0.0], np.float64)
+
+
+def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
+    rows = _finite(array.reshape(-1, array.shape[-1]))
+    result: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
+    return result
+
+
+def _moments(array: NDArray[Any]) -> NDArray[np.float64]:
+    # In float64 the squares of float32 cannot overflow.
+    rows = _finite(array.reshape(-1, array.shape[-1])).astype(np.float64)
+    result: NDArray[np.float64] = rows.T @ rows / len(rows)
+    return result
+
+
+def _finite(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind != "f" or np.isfinite(array.sum()):
+        return array
+    return np.where(np.isfinite(array), array, array.dtype.type(0))
+
+
+_SUMMARIES: Mapping[Statistic, Callable[[NDArray[Any]], NDArray[np.float64]]] = MappingProxyType(
+    {
+        Statistic.RANGE: _range,
+        Statistic.MEAN: _mean,
+        Statistic.MOMENTS: _moments,
+    }
+)
