@@ -20,6 +20,10 @@ HOMES = {
     "onnxruntime": {"quantizer_service", "actor_service"},
     "gymnasium": {"actor_service"},
     "dm_control": {"actor_service"},
+    "mujoco": {"actor_service"},
+    "ale_py": {"actor_service"},
+    "envpool": {"actor_service"},
+    "av": {"actor_service"},
     "codecarbon": {"actorq"},
     "kubernetes": {"actorq"},
 }

@@ -39,7 +39,7 @@ learner), 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given
 
 # What the networks, the replay's files and the checkpoints of a run are made for.
 _FIXED = (
-    *("environment", "environment_backend", "algorithm", "network", "normalize_observations", "replay.capacity"),
+    *("environment", "algorithm", "network", "normalize_observations", "replay.capacity"),
     *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
     *("td3.hidden_sizes", "sac.hidden_sizes"),
 )
