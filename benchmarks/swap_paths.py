@@ -31,9 +31,10 @@ from learner_service.policy_graph import export_policy_graph, snapshot_parameter
 from quantizer_service.fidelity import measure
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
+from quantizer_service.reference import Outputs, Reference
 from quantizer_service.schemes import scheme_named
 from quantizer_service.schemes.skeleton import Skeleton
+from quantizer_service.statistics import Statistics
 
 # Of all paths, in this order.
 STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "create session", "run once")
@@ -97,7 +98,8 @@ class ActorQPath:
         with watch.stage("take tensors"):
             parameters = snapshot_parameters(self._network.module)
         with watch.stage("calibrate"):
-            expected, statistics = None, {}
+            expected: Outputs | None = None
+            statistics: Statistics = {}
             if self._plan.observed:
                 expected, statistics = self._reference.observe(parameters, self._calibration, self._plan.observed)
         with watch.calls(Skeleton, "fill", "serialize"), watch.stage("quantize"):
