@@ -31,7 +31,7 @@ class Uploader:
     on after what the learner has stored.
 
     join: announces the actor and returns what the learner knows of it.
-    report: how the actor is, sent every `period_s`.
+    report: how the actor is, sent every `period_s`, at first more often.
     on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend; on_retry: the
     stream broke, or could not be opened, and will be tried again.
     """
@@ -198,7 +198,8 @@ class Uploader:
                 environment=wire.environment_to_proto(self._spec),
             )
         )
-        report_at = time.monotonic()
+        # The first reports follow each other sooner: a short run would be over before a whole period.
+        report_at, period_s = time.monotonic(), self._period_s / 8
         while not (ended.is_set() or self._closed.is_set()):
             item = self._next_item(ended, report_at)
             if isinstance(item, Segment):
@@ -206,7 +207,7 @@ class Uploader:
             elif item is not None:
                 yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
             if time.monotonic() >= report_at:
-                report_at = time.monotonic() + self._period_s
+                report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
                 yield learner_pb2.StreamTrajectoriesRequest(report=wire.actor_report_to_proto(self._report()))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:

@@ -31,9 +31,10 @@ from learner_service.policy_graph import export_policy_graph, snapshot_parameter
 from quantizer_service.fidelity import measure
 from quantizer_service.graph import Graph
 from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
+from quantizer_service.reference import Outputs, Reference
 from quantizer_service.schemes import scheme_named
 from quantizer_service.schemes.skeleton import Skeleton
+from quantizer_service.statistics import Statistics
 
 # Of all paths, in this order.
 STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "create session", "run once")
@@ -89,20 +90,25 @@ class ActorQPath:
         """Seconds of each stage for the module's weights as they are now; "gate" comes on top, see below.
 
         "gate" is what the quantizer does besides before it sends a version: FP32 and emitted policy run on the
-        calibration batch. It is no part of the swap, which the reference paths make unchecked.
+        calibration batch. It is no part of the swap, which the reference paths make unchecked. Where a plan needs
+        statistics, FP32 has run for "calibrate" already.
         """
         self._version += 1
         watch = Stopwatch()
         with watch.stage("take tensors"):
             parameters = snapshot_parameters(self._network.module)
         with watch.stage("calibrate"):
-            expected, statistics = self._reference.observe(parameters, self._calibration, self._plan.observed)
+            expected: Outputs | None = None
+            statistics: Statistics = {}
+            if self._plan.observed:
+                expected, statistics = self._reference.observe(parameters, self._calibration, self._plan.observed)
         with watch.calls(Skeleton, "fill", "serialize"), watch.stage("quantize"):
             emission = self._plan.emit(parameters, statistics, "benchmark", self._version)
         policy = Policy(self._descriptor(len(emission.model)), emission.model)
         with watch.calls(onnxruntime, "InferenceSession", "create session"), watch.stage("run once"):
             OnnxPolicy(policy, self._network.spec.observations, batch=1)
         with watch.stage("gate"):
+            expected = expected or self._reference.run(parameters, self._calibration)
             measure(emission, expected, self._calibration, self._graph.source)
         return watch.seconds
 

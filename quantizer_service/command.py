@@ -70,8 +70,6 @@ class QuantizeSettings(Settings):
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, and write what was asked for."""
-    # The table tells what the ladder did.
-    logging.getLogger("quantizer_service.ladder").setLevel(logging.ERROR)
     path, how = _parse(arguments)
     if how.output is not None:
         _check_output(how.output, how.force)
@@ -153,4 +151,6 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    # The table tells what the ladder did.
+    logging.getLogger("quantizer_service.ladder").setLevel(logging.ERROR)
     sys.exit(main(run))

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# Up to so many products OpenBLAS multiplies matrices on the calling thread. Beyond, its threads would wait for cores
+# that actors and learners have: 10 ms for what takes 0.1.
+SINGLE_THREADED_PRODUCTS = 2**18
+
 # Lowest and highest value of a tensor of the graph.
 Range = tuple[float, float]
 
@@ -56,8 +60,14 @@ def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
 def _moments(array: NDArray[Any]) -> NDArray[np.float64]:
     # In float64 the squares of float32 cannot overflow.
     rows = _finite(array.reshape(-1, array.shape[-1])).astype(np.float64)
-    result: NDArray[np.float64] = rows.T @ rows / len(rows)
-    return result
+    inputs = rows.shape[1]
+    columns = np.ascontiguousarray(rows.T)
+    result = np.zeros((inputs, inputs))
+    step = max(1, SINGLE_THREADED_PRODUCTS // max(1, inputs**2))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        result += columns[:, part] @ rows[part]
+    return result / len(rows)
 
 
 def _finite(array: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ with `Options.compensate` weights and biases are corrected as schemes.correction
 First and last layers stay in float as in int8, and `Options.ends` quantizes them.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +48,7 @@ class _Int4Plan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, _unfit, options.ends)
         self._layers = selection.report({layer.name: INT4_PER_BLOCK for layer in selection.layers})
-        self._correction = Correction(graph, selection.layers, options.compensate)
+        self._correction = Correction(graph, selection.layers, options.compensate, widest=math.inf)
         self.observed = self._correction.observed
         self._forms = forms_of(selection.layers)
         nodes = {}

@@ -18,6 +18,10 @@ since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its upda
 import numpy as np
 from numpy.typing import NDArray
 
+from quantizer_service.statistics import SINGLE_THREADED_PRODUCTS
+
+# OpenBLAS multiplies a matrix of so many values with a vector on the calling thread.
+_MOST_VALUES = 8192
 # Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
 # singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
 # explore, so less is made of what they say. docs/schemes.md has what it is worth.
@@ -51,13 +55,28 @@ class ErrorFeedback:
         scale: float32[N, B] or [1, B], none of them 0. block: inputs that share one; the last block may have fewer.
         """
         units, inputs = weight.shape
-        # Inputs first, so that one step works on memory in a row.
+        values = np.empty((inputs, units))
+        # Of so many output channels at a time also matrices times vectors stay on this thread.
+        step = max(1, min(_MOST_VALUES // inputs, SINGLE_THREADED_PRODUCTS // inputs**2))
+        for first in range(0, units, step):
+            part = slice(first, first + step)
+            scales = scale[part] if len(scale) > 1 else scale
+            values[:, part] = self._round(
+                weight[part].T.astype(np.float64), scales.astype(np.float64), block, lowest, highest
+            )
+        return values.T
+
+    def _round(
+        self, weight: NDArray[np.float64], scale: NDArray[np.float64], block: int, lowest: int, highest: int
+    ) -> NDArray[np.float64]:
+        """The same for a weight [K, N], inputs first, so that one step works on memory in a row."""
+        inputs, units = weight.shape
         values, errors = np.empty((2, inputs, units))
         found = np.empty(units)
         for number, start in enumerate(range(0, inputs, block)):
             end = min(start + block, inputs)
-            part, unit = slice(start, end), scale[:, number].astype(np.float64)
-            exact = weight[:, part].T / unit
+            part, unit = slice(start, end), scale[:, number]
+            exact = weight[part] / unit
             factors = self._factors[part, part]
             # What a weight should be beside the whole numbers before it. The errors of earlier blocks have other units.
             wanted = factors @ exact + self._factors[part, :start] @ errors[:start] / unit
@@ -70,4 +89,4 @@ class ErrorFeedback:
                 np.maximum(value, lowest, out=value)
                 np.minimum(value, highest, out=value)
             errors[part] = (exact - rounded) * unit
-        return values.T
+        return values

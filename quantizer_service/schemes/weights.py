@@ -186,7 +186,7 @@ def _mean_error(
     errors = np.empty(len(rows), np.float32)
     for part in _chunks(rows):
         # The difference first: products of whole weights would lose in float32 what is looked for.
-        np.matmul(rows[part] - restored(part), mean, out=errors[part])
+        np.vecdot(rows[part] - restored(part), mean, out=errors[part])
     return errors
 
 

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from policy_graphs import (
     dueling,
+    emission,
     emitted,
     float_layers,
     fp32_outputs,
@@ -134,7 +135,8 @@ def test_a_convolution_stays_in_float_but_is_the_first_layer() -> None:
 
     plan = Plan(Graph.parse(source), Int8())
     assert float_layers(plan) == ("conv", "head")
-    assert [layer.reason for layer in plan.emit(random_parameters(source, 0), {}, "run", 1).layers] == [
+    observations = {"observation": np.ones((4, 1, 6, 6), np.float32)}
+    assert [layer.reason for layer in emission(plan, random_parameters(source, 0), observations).layers] == [
         "convolution: only int8-static quantizes it",
         "",
         "last layer",
@@ -171,7 +173,7 @@ def test_channels_have_scales_of_their_own_at_run_time() -> None:
     plan = Plan(graph, Int8())
     outputs = outputs_of(emitted(plan, parameters), observations)
 
-    assert plan.emit(parameters, {}, "run", 1).layers[1].weights == INT8_PER_CHANNEL
+    assert emission(plan, parameters).layers[1].weights == INT8_PER_CHANNEL
     expected = fp32_outputs(graph, parameters, observations)
     assert np.abs(outputs - expected).max() < 0.03 * np.ptp(expected)
 

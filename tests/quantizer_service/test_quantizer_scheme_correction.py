@@ -27,7 +27,7 @@ from quantizer_service.origin import Origin
 from quantizer_service.plan import Plan
 from quantizer_service.reference import Reference
 from quantizer_service.schemes import SCHEMES, Options, scheme_named
-from quantizer_service.schemes.correction import MOST_INPUTS
+from quantizer_service.schemes.correction import MOST_INPUTS, WIDEST_INT8
 from quantizer_service.statistics import Observed, Statistic
 
 QUANTIZED = [name for name in SCHEMES if name != "fp32"]
@@ -141,6 +141,15 @@ def test_moments_are_asked_for_only_where_they_are_small() -> None:
 
     assert [name for name, statistic in observed if statistic is Statistic.MOMENTS] == ["relu_0"]
     assert [name for name, statistic in observed if statistic is Statistic.MEAN] == ["relu_0", "relu_1"]
+
+
+@pytest.mark.parametrize(("scheme", "corrected"), [("int8", False), ("int8-weights", False), ("int4", True)])
+def test_wide_layers_of_int8_need_no_statistics(scheme: str, corrected: bool) -> None:
+    source = mlp(8, WIDEST_INT8 + 1, 8)
+    observed = Plan(Graph.parse(source), scheme_named(scheme), Options(ends=True)).observed
+
+    assert (Observed("relu_1", Statistic.MEAN) in observed) == corrected
+    assert (Observed("relu_0", Statistic.MEAN) in observed) == (scheme != "int4")
 
 
 def test_of_a_large_policy_means_are_those_of_the_measured_rows_and_ranges_those_of_all(
