@@ -1,5 +1,7 @@
 """What fake-quantized layers compute, and the gradients that go through their rounding."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -81,15 +83,15 @@ def test_rows_are_rounded_in_blocks_of_their_own() -> None:
     torch.testing.assert_close(int8_blocks(x, block=4), expected, rtol=1e-6, atol=0.0)
 
 
-PRODUCTS: dict[str, tuple[Layer, Product, tuple[int, ...]]] = {
-    "linear": (nn.Linear(6, 5), LinearProduct(), (7, 6)),
-    "linear of a sequence": (nn.Linear(6, 5, bias=False), LinearProduct(), (3, 4, 6)),
+PRODUCTS: dict[str, tuple[Callable[[], Layer], Product, tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 5), LinearProduct(), (7, 6)),
+    "linear of a sequence": (lambda: nn.Linear(6, 5, bias=False), LinearProduct(), (3, 4, 6)),
     "convolution": (
-        nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
+        lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
         Convolution((2, 2), (1, 1), (1, 1), 2),
         (3, 4, 7, 6),
     ),
-    "convolution in time": (nn.Conv1d(4, 6, 3, dilation=2), Convolution((1,), (0,), (2,), 1), (3, 4, 9)),
+    "convolution in time": (lambda: nn.Conv1d(4, 6, 3, dilation=2), Convolution((1,), (0,), (2,), 1), (3, 4, 9)),
 }
 GRIDS: dict[str, tuple[Grid | None, Grid | None]] = {
     "its own range": (None, None),
@@ -103,7 +105,8 @@ GRIDS: dict[str, tuple[Grid | None, Grid | None]] = {
 @pytest.mark.parametrize("what", PRODUCTS)
 def test_a_product_and_its_gradients_are_those_of_the_rounded_layer(what: str, per_channel: bool, grids: str) -> None:
     torch.manual_seed(3)
-    layer, product, shape = PRODUCTS[what]
+    make_layer, product, shape = PRODUCTS[what]
+    layer = make_layer()
     inputs, rounded_outputs = GRIDS[grids]
     source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel))
     x = torch.randn(shape, requires_grad=True)
