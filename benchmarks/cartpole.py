@@ -5,17 +5,14 @@ clock is the whole command's, from its start to its exit, processes and imports 
 """
 
 import argparse
-import json
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Target, run_benchmark
+from benchmarks.runs import actor_megabytes, confirm, train
 
 _TARGET_RETURN = 475.0
 
@@ -33,9 +30,10 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     runs = []
     with tempfile.TemporaryDirectory() as directory:
         for seed in range(1, arguments.seeds + 1):
-            run = _train(Path(directory) / f"seed-{seed}", seed, arguments.rest)
+            folder = Path(directory) / f"seed-{seed}"
+            run = train(folder, ["--environment", "CartPole-v1", "--seed", str(seed), *arguments.rest])
             if arguments.confirm:
-                run["confirmation"] = _confirm(Path(directory) / f"seed-{seed}", arguments.confirm)
+                run["confirmation"] = confirm(folder, arguments.confirm).mean_return
             runs.append(run)
             print(_row(run), flush=True)
     if arguments.plot:
@@ -54,32 +52,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         Target(
             "runs whose transitions all came from int8 policies", arguments.seeds * int8_only, arguments.seeds, False
         ),
-        Target("largest actor in MB", max(mb for run in runs for mb in _actors(run)), 200.0),
+        Target("largest actor in MB", max(mb for run in runs for mb in actor_megabytes(run)), 200.0),
     ]
     return {"runs": runs, "median_s": statistics.median(training)}, targets
-
-
-def _train(directory: Path, seed: int, rest: list[str]) -> dict[str, Any]:
-    started = time.monotonic()
-    command = [sys.executable, "-m", "actorq.cli.main", "train", "--environment", "CartPole-v1"]
-    command += ["--seed", str(seed), "--run-directory", str(directory), *rest]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode not in (0, 3):
-        raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
-    summary: dict[str, Any] = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    return {**summary, "command_s": round(time.monotonic() - started, 2)}
-
-
-def _confirm(directory: Path, episodes: int) -> float:
-    command = [sys.executable, "-m", "actorq.cli.main", "evaluate", str(directory), "--episodes", str(episodes)]
-    process = subprocess.run([*command, "--seed", "1000"], capture_output=True, text=True, check=True)
-    found = re.search(r"return mean ([0-9.]+)", process.stdout)
-    assert found is not None, process.stdout
-    return float(found.group(1))
-
-
-def _actors(run: dict[str, Any]) -> list[float]:
-    return [mb for name, mb in run["peak_memory_mb"].items() if name.startswith("actor")]
 
 
 def _row(run: dict[str, Any]) -> str:

@@ -1,0 +1,121 @@
+"""What the algorithms reach on their environments with int8 actors, several seeds each, each from one command.
+
+A run is `actorq train` with its preset, until its evaluator (greedy episodes of the policy that actors have) sees the
+task's stopping return, or until its budget of environment steps. Then its last evaluated policy plays new episodes:
+their mean is what a task's target is about. Runs are kept in --directory; those complete there are not made again, so
+that a benchmark of hours can be made in pieces.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.returns_plot import plot
+from benchmarks.runs import actor_megabytes, confirm, train
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be reached where, and after how many environment steps a run ends."""
+
+    algorithm: str
+    environment: str
+    target: float
+    stop_at: float
+    steps: int
+    seeds: int
+    episodes: int = 100
+    flags: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What --task is compared with."""
+        return f"{self.algorithm}/{self.environment}"
+
+
+# Runs end a little above their target: the evaluation that ends one is the luckiest of its kind.
+TASKS = (
+    Task("dqn", "CartPole-v1", 475.0, 475.0, 100_000, 3),
+    Task("dqn", "Acrobot-v1", -100.0, -90.0, 200_000, 3),
+    Task("dqn", "MountainCar-v0", -130.0, -115.0, 500_000, 3),
+    Task("dqn", "LunarLander-v3", 200.0, 230.0, 500_000, 3),
+    Task("d4pg", "dm_control/cartpole-balance", 950.0, 970.0, 300_000, 2, 20),
+    Task("d4pg", "dm_control/cartpole-swingup", 800.0, 830.0, 500_000, 2, 20),
+    Task("d4pg", "dm_control/walker-stand", 900.0, 940.0, 500_000, 2, 20),
+    Task("d4pg", "dm_control/reacher-easy", 850.0, 920.0, 500_000, 2, 50, ("--evaluation.episodes", "20")),
+    Task("d4pg", "dm_control/finger-spin", 800.0, 850.0, 500_000, 2, 20),
+    # As far as it gets: nobody said how far that is, so any return above that of random actions (5) counts.
+    Task("d4pg", "dm_control/cheetah-run", 10.0, 900.0, 2_000_000, 1, 20),
+    # -21 is the worst, and random actions' -20.7.
+    Task("dqn", "ALE/Pong-v5", -15.0, 18.0, 1_000_000, 1, 10),
+)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    patterns = arguments.task or ["*"]
+    tasks = [task for task in TASKS if any(fnmatchcase(task.name, pattern) for pattern in patterns)]
+    if not tasks:
+        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in TASKS)}, got {patterns}")
+    with tempfile.TemporaryDirectory() as nowhere:
+        runs = list(_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
+    by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
+    if arguments.plot:
+        plot(by_task, arguments.plot)
+    targets = [
+        Target(
+            f"{task.name}: worst seed of {len(runs)}",
+            min(run["confirmed"]["mean_return"] for run in runs),
+            bound,
+            False,
+        )
+        for task, runs in by_task.items()
+        for bound in [task.target]
+    ]
+    return {"runs": runs}, targets
+
+
+def _runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
+    wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
+    with ThreadPoolExecutor(jobs) as pool:
+        for run in pool.map(lambda one: _run(*one, directory), wanted):
+            print(_row(run), flush=True)
+            yield run
+
+
+def _run(task: Task, seed: int, directory: Path) -> dict[str, Any]:
+    folder = directory / f"{task.name.replace('/', '-')}-{seed}"
+    flags = ["--algorithm", task.algorithm, "--environment", task.environment, "--seed", str(seed), *task.flags]
+    limits = [f"--target-return={task.stop_at}", "--max-environment-steps", str(task.steps)]
+    summary = train(folder, [*flags, *limits])
+    return {"task": task.name, "confirmed": asdict(confirm(folder, task.episodes)), **summary}
+
+
+def _row(run: dict[str, Any]) -> str:
+    confirmed = run["confirmed"]
+    return (
+        f"{run['task']} seed {run['seed']}: {confirmed['mean_return']:.1f} on {confirmed['episodes']} new episodes "
+        f"({confirmed['scheme']}), {run['environment_steps']:,} steps, {run['wall_clock_s']:.0f} s, "
+        f"{run['environment_steps_per_s']:.0f} steps/s, {run['updates_per_s']:.0f} updates/s, actors "
+        f"{max(actor_megabytes(run)):.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))
