@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,13 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def _runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
     wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
     with ThreadPoolExecutor(jobs) as pool:
-        for run in pool.map(lambda one: _run(*one, directory), wanted):
+        for run in pool.map(partial(_run, directory), wanted):
             print(_row(run), flush=True)
             yield run
 
 
-def _run(task: Task, seed: int, directory: Path) -> dict[str, Any]:
+def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
+    task, seed = wanted
     folder = directory / f"{task.name.replace('/', '-')}-{seed}"
     flags = ["--algorithm", task.algorithm, "--environment", task.environment, "--seed", str(seed), *task.flags]
     limits = [f"--target-return={task.stop_at}", "--max-environment-steps", str(task.steps)]

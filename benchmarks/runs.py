@@ -47,7 +47,8 @@ def confirm(directory: Path, episodes: int) -> Confirmation:
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
     policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)
-    assert mean is not None and policy is not None, process.stdout
+    assert mean is not None, process.stdout
+    assert policy is not None, process.stdout
     return Confirmation(float(mean.group(1).replace(",", "")), episodes, policy.group(2) or policy.group(1))
 
 
