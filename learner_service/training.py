@@ -22,6 +22,7 @@ from learner_service.checkpoint import LearnerState
 from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
+from learner_service.networks.observations import are_frames
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 class Training:
     """The parts of a run that know its environment."""
 
+    config: RunConfig
     spec: EnvironmentSpec
     algorithm: Algorithm
     replay: ReplayBuffer
@@ -66,7 +68,8 @@ class Training:
             {
                 **values,
                 "environment": self.spec.environment_id,
-                "algorithm": self.algorithm.name,
+                # As it was asked for: a class of a user's own has a name that no flag takes.
+                "algorithm": self.config.algorithm,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
@@ -147,7 +150,7 @@ def _assemble(
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
     trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
+    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
 
 def _open_replay(
@@ -164,7 +167,8 @@ def _open_replay(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
     returns = Returns(algorithm.n_step, algorithm.discount, replay.clip_rewards)
-    moments = ObservationMoments(spec.observations.shape) if config.normalize_observations else None
+    normalized = config.normalize_observations and not are_frames(spec)
+    moments = ObservationMoments(spec.observations.shape) if normalized else None
     return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 

@@ -166,6 +166,16 @@ def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerCl
     build(client, tmp_path, settings=settings).replay.close()
 
 
+def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    frames = replace(SPEC, observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
+    training = build(client, tmp_path, spec=frames, settings=config(normalize_observations=True))
+    assert training.state(0, {}).values["limiter"]["moments"] is None
+    assert not any("normalizer" in name for name in training.algorithm.state())
+    training.replay.close()
+
+
 def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(learner={"quantization_aware_after": 0.5}, max_environment_steps=100)
     before = build(client, tmp_path, settings=settings)
