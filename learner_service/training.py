@@ -141,7 +141,7 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    graph = _export(algorithm, spec)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -170,6 +170,16 @@ def _open_replay(
     normalized = config.normalize_observations and not are_frames(spec)
     moments = ObservationMoments(spec.observations.shape) if normalized else None
     return ReplayBuffer(store, sampler, limiter, returns, moments)
+
+
+def _export(algorithm: Algorithm, spec: EnvironmentSpec) -> PolicyGraph:
+    try:
+        return export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    except Exception as error:
+        # The exporter wraps what went wrong into advice on how to report it.
+        reason = error.__cause__ or error
+        first = next(iter(str(reason).strip().splitlines()), "")
+        raise UserError(f"the policy cannot be exported to ONNX: {type(reason).__name__}: {first}") from error
 
 
 def _restore(

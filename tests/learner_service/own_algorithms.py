@@ -67,6 +67,31 @@ def convolutions(spec: EnvironmentSpec) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 16))
 
 
+class Branching(nn.Module):
+    """Computes one thing or another, depending on numbers: no graph of operations can say that."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32[B, inputs] -> float32[B, 8]."""
+        y: Tensor = self.layer(x)
+        return y if y.sum() > 0 else -y
+
+
+def branching(spec: EnvironmentSpec) -> nn.Module:
+    """What cannot be exported."""
+    return Branching(spec.observations.shape[0])
+
+
+def partly_unused(spec: EnvironmentSpec) -> nn.Module:
+    """Has parameters that nothing is computed with."""
+    layers = nn.Sequential(nn.Linear(spec.observations.shape[0], 8))
+    layers[0].register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return layers
+
+
 _SHARED = nn.Sequential(nn.Linear(4, 16), nn.ReLU())
 
 

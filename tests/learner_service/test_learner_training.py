@@ -154,6 +154,23 @@ def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: Quan
         build(client, tmp_path / "stacked", spec=stacked, settings=small)
 
 
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("branching", "GuardOnDataDependentSymNode: Could not guard on data-dependent expression"),
+        ("partly_unused", r"the exported graph lacks the parameters \['torso.0.spare'\] under their names"),
+    ],
+)
+def test_a_policy_that_no_graph_can_be_made_of_is_told_in_one_line(
+    client: QuantizerClient, tmp_path: Path, network: str, reason: str
+) -> None:
+    own = config(network=f"own_algorithms:{network}")
+    with pytest.raises(UserError, match=f"the policy cannot be exported to ONNX: .*{reason}") as caught:
+        build(client, tmp_path, settings=own)
+    assert "\n" not in str(caught.value)
+    build(client, tmp_path).replay.close()
+
+
 def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(normalize_observations=True)
     before = build(client, tmp_path, settings=settings)
