@@ -22,6 +22,7 @@ from learner_service.checkpoint import LearnerState
 from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
+from learner_service.networks.observations import are_frames
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 class Training:
     """The parts of a run that know its environment."""
 
+    config: RunConfig
     spec: EnvironmentSpec
     algorithm: Algorithm
     replay: ReplayBuffer
@@ -66,7 +68,8 @@ class Training:
             {
                 **values,
                 "environment": self.spec.environment_id,
-                "algorithm": self.algorithm.name,
+                # As it was asked for: a class of a user's own has a name that no flag takes.
+                "algorithm": self.config.algorithm,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
@@ -138,7 +141,7 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    graph = _export(algorithm, spec)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -147,7 +150,7 @@ def _assemble(
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
     trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
+    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
 
 
 def _open_replay(
@@ -164,8 +167,19 @@ def _open_replay(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
     returns = Returns(algorithm.n_step, algorithm.discount, replay.clip_rewards)
-    moments = ObservationMoments(spec.observations.shape) if config.normalize_observations else None
+    normalized = config.normalize_observations and not are_frames(spec)
+    moments = ObservationMoments(spec.observations.shape) if normalized else None
     return ReplayBuffer(store, sampler, limiter, returns, moments)
+
+
+def _export(algorithm: Algorithm, spec: EnvironmentSpec) -> PolicyGraph:
+    try:
+        return export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    except Exception as error:
+        # The exporter wraps what went wrong into advice on how to report it.
+        reason = error.__cause__ or error
+        first = next(iter(str(reason).strip().splitlines()), "")
+        raise UserError(f"the policy cannot be exported to ONNX: {type(reason).__name__}: {first}") from error
 
 
 def _restore(

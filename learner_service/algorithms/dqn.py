@@ -22,9 +22,9 @@ from torch.nn import functional
 from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
-from learner_service.networks import Normalizer, QNetwork
-from learner_service.networks.observations import feature_layers
-from learner_service.parameters import FlatParameters
+from learner_service.networks import QNetwork
+from learner_service.networks.observations import feature_layers, normalizer_for
+from learner_service.parameters import FlatParameters, copy_network, load_vector
 from learner_service.replay import NStepBatch
 
 
@@ -39,13 +39,13 @@ class DQN:
         self._config = config.dqn
         self._device = device
         self.batch_size, self.n_step, self.discount = config.dqn.batch_size, config.dqn.n_step, config.dqn.discount
-        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        self._normalizer = normalizer_for(config, spec, device)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
             self.policy, self._target = (self._network(config, spec).to(device) for _ in range(2))
         self._target.requires_grad_(False)
+        copy_network(self.policy, self._target)
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
-        self._target_parameters.copy_from(self._online_parameters)
         self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.dqn.learning_rate, fused=True)
         self._loss_of = torch.compile(self._loss) if config.learner.compile else self._loss
         self._updates = 0
@@ -115,8 +115,8 @@ class DQN:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        self._online_parameters.vector.copy_(state["online"])
-        self._target_parameters.vector.copy_(state["target"])
+        load_vector(self._online_parameters, state["online"])
+        load_vector(self._target_parameters, state["target"])
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))

@@ -136,7 +136,8 @@ class ReplayBuffer:
         """What a learner checkpoint must keep, as JSON values; the transitions keep themselves."""
         with self._lock:
             moments = self._moments.state() if self._moments else None
-        return {**self.limiter.state_dict(), "moments": moments}
+            sampler = self._sampler.state()
+        return {**self.limiter.state_dict(), "moments": moments, "sampler": sampler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
@@ -149,6 +150,8 @@ class ReplayBuffer:
             if self._moments and state.get("moments"):
                 self._moments.load_state(state["moments"], self._store.total_transitions)
                 self._count_missed()
+            # Checkpoints of before there was such a thing do not have it.
+            self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
 
     def _count_missed(self) -> None:
