@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import SAC, TD3, Hyperparameters
-from benchmarks.runs import CONFIRMATION_SEED, confirm, forget_incomplete, kept, train
+from benchmarks.runs import CONFIRMATION_SEED, confirm, ending_children, forget_incomplete, kept, train
 
 OURS, THEIRS = "actorq", "stable-baselines3"
 Run = dict[str, Any]
@@ -95,14 +95,16 @@ def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
 def make_runs(tasks: Sequence[Task], seeds: int, steps: int, jobs: int, directory: Path) -> Iterator[Run]:
     """Both libraries' runs, seed by seed, so that what is there early has something of everything."""
     wanted = list(product(range(1, seeds + 1), tasks, _SIDES))
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        for run in pool.map(lambda one: _run(*one, steps, directory), wanted):
-            print(_row(run), flush=True)
-            yield run
-    finally:
-        # Those that were not begun are not, when one has failed or Ctrl-C was pressed.
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(jobs) as pool, ending_children():
+        runs = [pool.submit(_run, *one, steps, directory) for one in wanted]
+        try:
+            for future in runs:
+                run = future.result()
+                print(_row(run), flush=True)
+                yield run
+        finally:
+            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _run(seed: int, task: Task, side: str, steps: int, directory: Path) -> Run:

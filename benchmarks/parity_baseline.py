@@ -5,6 +5,7 @@ Actions while learning are its own, evaluations are of the deterministic policy 
 
 import importlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -47,10 +48,12 @@ def learn(
         arguments["action_noise"] = noises.NormalActionNoise(zeros, zeros + action_noise)
     model = getattr(library, algorithm.upper())("MlpPolicy", learned, seed=seed, device="cpu", **arguments)
     curve: list[dict[str, float]] = []
-    started = time.monotonic()
+    started, parent = time.monotonic(), os.getppid()
     evaluated.reset(seed=10_000 + seed)
 
     def after_step(*_: object) -> bool:
+        if os.getppid() != parent:
+            raise SystemExit("nobody waits for the answer any more")
         if model.num_timesteps % evaluation["period"] == 0:
             returns = _returns(model, evaluated, evaluation["episodes"])
             curve.append(

@@ -3,13 +3,17 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from actorq.errors import UserError
 from actorq.files import replace_file
@@ -93,3 +97,19 @@ def forget_incomplete(directory: Path) -> None:
             shutil.rmtree(directory)
     except UserError as error:
         raise SystemExit(str(error)) from None
+
+
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """In here SIGTERM ends the runs that are being made, and this process after them; Ctrl-C reaches them anyway."""
+
+    def end(*_: object) -> None:
+        for child in psutil.Process().children():
+            child.terminate()
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
