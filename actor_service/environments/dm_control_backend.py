@@ -1,24 +1,27 @@
 """Tasks of the DM Control suite (arXiv 1801.00690), `dm_control/DOMAIN-TASK`, such as dm_control/cheetah-run."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import prepare_mujoco
+from actor_service.environments.rendering import draw_fast, prepare_mujoco
 from actor_service.environments.spaces import bounds
 from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640
+# Domains whose models, here the springs of the masses, are random too, and are drawn when a task is loaded.
+_DRAWN_BY_LOT = frozenset({"lqr"})
 
 
 def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
     """A batch of a task; raises UserError when the suite has none of this name."""
     prepare_mujoco(rendered)
-    singles = [_single(environment_id) for _ in range(count)]
+    singles = [_single(environment_id, rendered) for _ in range(count)]
     spec = EnvironmentSpec(
         environment_id=environment_id,
         observations=ArraySpec((singles[0].size,), "float32"),
@@ -26,16 +29,16 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
         discrete_actions=0,
         max_episode_steps=singles[0].limit,
     )
-    return LoopedEnvironments(spec, singles, lambda: _single(environment_id), limit=0)
+    return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered), limit=0)
 
 
 def observation_parts(environment_id: str) -> tuple[str, ...]:
     """The names of what a task observes, in its order."""
     prepare_mujoco(rendered=False)
-    return tuple(_single(environment_id).parts)
+    return tuple(_single(environment_id, rendered=False).parts)
 
 
-def _single(environment_id: str) -> "SuiteTask":
+def _single(environment_id: str, rendered: bool) -> "SuiteTask":
     # Only now: what is imported looks for a display unless it was told otherwise.
     from dm_control import suite
 
@@ -46,7 +49,18 @@ def _single(environment_id: str) -> "SuiteTask":
             f"environment {environment_id!r} cannot be made: "
             + (f"of this domain there are {known}" if known else f"give {PREFIX}DOMAIN-TASK, as {PREFIX}cheetah-run")
         )
-    return SuiteTask(suite.load(domain, task))
+
+    def load(seed: int | None) -> Any:
+        environment = suite.load(domain, task, task_kwargs={"random": seed})
+        if rendered:
+            draw_fast(environment.physics.model)
+        else:
+            # At each reset quadruped-escape asks for what draws, to upload its new terrain, and so would make it.
+            kind = type(environment.physics)
+            environment.physics.__class__ = type(kind.__name__, (kind,), {"contexts": None})
+        return environment
+
+    return SuiteTask(load, domain in _DRAWN_BY_LOT)
 
 
 class SuiteTask:
@@ -56,8 +70,10 @@ class SuiteTask:
     episode whose last discount is 0 has terminated, any other was truncated: the suite ends most by time alone.
     """
 
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
+    def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
+        """`load` loads the task with a seed; where its model is `drawn_by_lot`, again with each new seed."""
+        self._load, self._drawn_by_lot = load, drawn_by_lot
+        self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}
         self.parts: dict[str, slice] = {}
         self.size = 0
@@ -73,7 +89,10 @@ class SuiteTask:
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode; a seed sets the task's generator, from which alone its randomness comes."""
-        if seed is not None:
+        if seed is not None and self._drawn_by_lot:
+            self._environment.close()
+            self._environment = self._load(seed)
+        elif seed is not None:
             self._environment.task.random.seed(seed)
         return self._flat(self._environment.reset().observation), {}
 

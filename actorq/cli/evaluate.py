@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from actorq import settings
-from actorq.config import CERTIFICATES_HELP, NonNegativeInt, PositiveInt, RunConfig, SchemeName
+from actorq.config import CERTIFICATES_HELP, PositiveInt, RunConfig, SchemeName
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
 from actorq.policy import AUTO
@@ -39,7 +39,7 @@ class EvaluateSettings(Settings):
     version: Annotated[
         PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
     ] = Field(None, description="version of the policy")
-    seed: NonNegativeInt = Field(1, description="seed of the environments")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
