@@ -35,7 +35,7 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
 def observation_parts(environment_id: str) -> tuple[str, ...]:
     """The names of what a task observes, in its order."""
     prepare_mujoco(rendered=False)
-    return tuple(_single(environment_id, rendered=False).parts)
+    return _single(environment_id, rendered=False).parts
 
 
 def _single(environment_id: str, rendered: bool) -> "SuiteTask":
@@ -66,8 +66,8 @@ def _single(environment_id: str, rendered: bool) -> "SuiteTask":
 class SuiteTask:
     """One task as the loop calls it.
 
-    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector. An
-    episode whose last discount is 0 has terminated, any other was truncated: the suite ends most by time alone.
+    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector, which
+    the next call overwrites. An episode whose last discount is 0 has terminated, any other was truncated: the suite ends most by time alone.
     """
 
     def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
@@ -75,12 +75,15 @@ class SuiteTask:
         self._load, self._drawn_by_lot = load, drawn_by_lot
         self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}
-        self.parts: dict[str, slice] = {}
+        # Where each part goes, and whether it is to be flattened before.
+        self._places: list[tuple[str, slice, bool]] = []
         self.size = 0
         for name, spec in environment.observation_spec().items():
             width = int(np.prod(spec.shape, dtype=np.int64))
-            self.parts[name] = slice(self.size, self.size + width)
+            self._places.append((name, slice(self.size, self.size + width), len(spec.shape) > 1))
             self.size += width
+        self.parts = tuple(name for name, *_ in self._places)
+        self._row = np.zeros(self.size, np.float32)
         action = environment.action_spec()
         low, high = (np.broadcast_to(bound, action.shape) for bound in (action.minimum, action.maximum))
         self.action_spec = ArraySpec(tuple(action.shape), "float32", bounds(low), bounds(high))
@@ -113,8 +116,7 @@ class SuiteTask:
         self._environment.close()
 
     def _flat(self, parts: dict[str, Any]) -> NDArray[np.float32]:
-        row = np.empty(self.size, np.float32)
-        for name, place in self.parts.items():
-            part = parts[name]
-            row[place] = part.ravel() if isinstance(part, np.ndarray) and part.ndim > 1 else part
+        row = self._row
+        for name, place, is_deep in self._places:
+            row[place] = parts[name].ravel() if is_deep else parts[name]
         return row
