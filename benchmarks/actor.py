@@ -9,9 +9,9 @@ Physics costs more or less depending on what is done: a walker that lies still h
 to one side falls sooner. So all explore as much as they can, and act about as randomly as the bare loop does.
 
 Each of these loops is one thread, so its share of the bare loop is taken from processor time: what else runs on the
-machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices of
-all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs, which
-also take caches and clock frequency away, slow both slices of a turn down.
+machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices
+of all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs,
+which also take caches and clock frequency away, slow down all slices of a turn.
 """
 
 import argparse
@@ -108,7 +108,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 )
             print(f"  {name:<8} {wall}", flush=True)
     targets = [
-        Target(f"{task.name}: share of the bare loop, by processor time", result.shares["actor"], task.share, at_most=False)
+        Target(
+            f"{task.name}: share of the bare loop, by processor time", result.shares["actor"], task.share, at_most=False
+        )
         for task, result in zip(TASKS, results, strict=True)
     ]
     figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": _SEGMENT}

@@ -34,7 +34,10 @@ class Columns:
         self._lengths = lengths
         self._returns = np.zeros(count)
         self._floating = self.observations.dtype.kind == "f"
-        checked = [self._rewards, *(np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else ())]
+        checked = [
+            self._rewards,
+            *(np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else ()),
+        ]
         self._checked = [(numbers, np.zeros_like(numbers)) for numbers in checked]
         self._all_valid = True
 

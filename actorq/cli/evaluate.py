@@ -66,6 +66,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     if how.record and not how.record.absolute().parent.is_dir():
         raise UserError(f"--record: there is no folder {how.record.absolute().parent}")
+    if how.record and how.record.is_dir():
+        raise UserError(f"--record: {how.record} is a folder; name a file in it")
     request = EvaluationRequest(
         episodes=how.episodes or (1 if how.record else _EPISODES),
         scheme=how.scheme or _scheme_of_run(directory, config),

@@ -39,7 +39,7 @@ def test_a_process_that_hangs_each_time_is_given_up_however_long_that_takes() ->
     for timeout_s in (1.0, 60.0, 1000.0):
         now = [0.0]
         hanging = RestartHistory(policy_where_calls_hang(timeout_s), lambda now=now: now[0], random.Random(1))  # type: ignore[misc]
-        delays = []
+        delays: list[float] = []
         while (delay := hanging.next_delay(EXIT_HUNG)) is not None and len(delays) < 20:
             delays.append(delay)
             # To start, to hang, to be noticed.
