@@ -67,8 +67,8 @@ class SuiteTask:
     """One task as the loop calls it.
 
     Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector, which
-    the next call overwrites. An episode whose last discount is 0 has terminated, any other was truncated: the suite ends
-    most by time alone.
+    the next call overwrites. An episode whose last discount is 0 has terminated, any other was truncated: the suite
+    ends most by time alone.
     """
 
     def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
