@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from actorq.local.restarts import EXIT_HUNG
+from actorq.process import EXIT_HUNG
 
 _log = logging.getLogger(__name__)
 

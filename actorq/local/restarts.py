@@ -5,10 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actorq.process import EXIT_HUNG
 from actorq.transport.reconnect import Backoff
 
-# Of an actor whose environment hung, besides those of `actorq.process`.
-EXIT_HUNG = 5
 _BACKOFF = Backoff(initial_s=0.2, maximum_s=10.0)
 
 

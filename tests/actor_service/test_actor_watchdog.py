@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actor_service.watchdog import Watchdog
-from actorq.local.restarts import EXIT_HUNG
+from actorq.process import EXIT_HUNG
 
 DEADLINE_S = 60.0
 
