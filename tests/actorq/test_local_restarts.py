@@ -1,6 +1,7 @@
 import random
 
-from actorq.local.restarts import EXIT_HUNG, RestartHistory, RestartPolicy, policy_where_calls_hang
+from actorq.local.restarts import RestartHistory, RestartPolicy, policy_where_calls_hang
+from actorq.process import EXIT_HUNG
 from actorq.transport.reconnect import Backoff
 
 
