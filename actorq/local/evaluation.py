@@ -3,7 +3,7 @@
 import queue
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,11 +130,7 @@ def _ask(
         # When a process ends before it serves, the caller sees that; this thread is a daemon and may wait on.
         for channel in (policies.channel, client.channel):
             grpc.channel_ready_future(channel).result()
-        version = request.version
-        if request.else_best and (instead := _instead_of(version, policies.list())) is not None:
-            put(instead)
-            version = instead.version
-        for item in client.evaluate(request.episodes, request.scheme, version, request.seed):
+        for item in _evaluated(client, policies, request):
             if isinstance(item, Evaluation):
                 # An evaluation names what acted; under a scheme that the gate did not let through that is fp32.
                 scheme = item.scheme if request.scheme == AUTO else request.scheme
@@ -144,6 +140,19 @@ def _ask(
     except (ActorQError, ValueError, grpc.FutureCancelledError) as error:
         # The last two are what a closed channel raises: nobody listens any more.
         put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
+
+
+def _evaluated(
+    client: ActorClient, policies: QuantizerClient, request: EvaluationRequest
+) -> Iterator[Substitution | Episode | Evaluation]:
+    try:
+        yield from client.evaluate(request.episodes, request.scheme, request.version, request.seed)
+    except NotFoundError:
+        instead = _instead_of(request.version, policies.list()) if request.else_best else None
+        if instead is None:
+            raise
+        yield instead
+        yield from client.evaluate(request.episodes, request.scheme, instead.version, request.seed)
 
 
 def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitution | None:
