@@ -148,13 +148,6 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             policies=[wire.retained_to_proto(policy) for policy in page], next_page_token=token
         )
 
-    async def GetFidelityReport(
-        self, request: quantizer_pb2.GetFidelityReportRequest, context: grpc.aio.ServicerContext
-    ) -> quantizer_pb2.GetFidelityReportResponse:
-        """Describe one retained policy."""
-        descriptor = await self._policies.describe(request.scheme, request.version)
-        return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
-
     async def HoldPolicy(
         self, request: quantizer_pb2.HoldPolicyRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.HoldPolicyResponse:
@@ -163,6 +156,13 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         response = quantizer_pb2.HoldPolicyResponse()
         response.granted.FromNanoseconds(round(granted * 1e9))
         return response
+
+    async def GetFidelityReport(
+        self, request: quantizer_pb2.GetFidelityReportRequest, context: grpc.aio.ServicerContext
+    ) -> quantizer_pb2.GetFidelityReportResponse:
+        """Describe one retained policy."""
+        descriptor = await self._policies.describe(request.scheme, request.version)
+        return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
 
 
 async def _until(draining: asyncio.Event, requests: AsyncIterator[R]) -> AsyncIterator[R]:
