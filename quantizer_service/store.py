@@ -36,10 +36,10 @@ class PolicyStore(PolicyReader):
     """The versions of one run in a directory that this object alone writes, until `close`.
 
     The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
-    evaluation, and for good the first at or above each multiple of `retain_every`, none when that is 0. Only the last
-    kind grows with the run: by one version, its FP32 tensors and what was emitted of them, in every so many. Besides,
-    versions that are held are kept, by this object and no longer than it. What is damaged is never removed. Raises
-    UserError when the folder cannot be written or has a writer.
+    evaluation and with them the newest one that has an evaluation, and for good the first at or above each multiple of
+    `retain_every`, none when that is 0. Only the last kind grows with the run: by one version, its FP32 tensors and
+    what was emitted of them, in every so many. Besides, versions that are held are kept, by this object and no longer
+    than it. What is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
 
     clock: seconds, for how long versions are held.
     """
@@ -152,11 +152,8 @@ class PolicyStore(PolicyReader):
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]
-        returns = [
-            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
-        ]
-        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        for version in self._entries.keys() - {*newest, *best, *self._regular(), *self._leases.held()}:
+        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.held()}
+        for version in self._entries.keys() - kept:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             with _writing(folder):
@@ -165,6 +162,16 @@ class PolicyStore(PolicyReader):
                 shutil.rmtree(removed)
             del self._entries[version]
         self._drop_unused_graphs()
+
+    def _evaluated(self) -> Iterable[int]:
+        """The best ones, and the one that was evaluated last: a run that is over is judged by that."""
+        returns = [
+            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
+        ]
+        if not returns or not self._retain_best:
+            return ()
+        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
+        return [*best, max(version for _, version in returns)]
 
     def _regular(self) -> Iterable[int]:
         """The first version at or above each multiple of `retain_every`: numbers may be left out, as when the quantizer

@@ -112,8 +112,13 @@ def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: Policy
     assert retained(store) == [10, 9]
 
 
-def test_after_its_evaluation_a_held_version_stays_if_it_is_among_the_best(store: PolicyStore) -> None:
-    for version, mean_return, expected in ((1, 5.0, [12, 11, 1]), (11, 9.0, [22, 21, 11]), (21, 7.0, [32, 31, 11])):
+def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_as_the_best(store: PolicyStore) -> None:
+    for version, mean_return, expected in (
+        (1, 5.0, [12, 11, 1]),
+        (11, 9.0, [22, 21, 11]),
+        (21, 7.0, [32, 31, 21, 11]),
+        (31, 6.0, [42, 41, 31, 11]),
+    ):
         store.hold(version, 60.0)
         publish(store, store.highest_version + 1, version + 11)
         assert version in retained(store)
