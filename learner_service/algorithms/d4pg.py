@@ -27,7 +27,7 @@ from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
 from learner_service.networks.observations import feature_layers, normalizer_for
-from learner_service.parameters import FlatParameters, copy_network, load_vector
+from learner_service.parameters import Adam, FlatParameters, copy_network, load_vector
 from learner_service.replay import NStepBatch
 
 _log = logging.getLogger(__name__)
@@ -61,10 +61,7 @@ class D4PG:
             target.requires_grad_(False)
         self._trained = tuple(parameter for parameter in self._critic.parameters() if parameter.requires_grad)
         rates = {"policy": d4pg.policy_learning_rate, "critic": d4pg.critic_learning_rate}
-        self._optimizers = {
-            name: torch.optim.Adam([parameters.vector], lr=rates[name], fused=True)
-            for name, parameters in self._parameters.items()
-        }
+        self._adams = {name: Adam(parameters, rates[name]) for name, parameters in self._parameters.items()}
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._updates = 0
         self._warned = False
@@ -136,7 +133,7 @@ class D4PG:
         parameters.zero_gradient()
         torch.autograd.backward(loss)
         parameters.clip_gradient(self._config.max_gradient_norm)
-        self._optimizers[name].step()
+        self._adams[name].step()
 
     def _copy_to_targets(self) -> None:
         for name, target in self._targets.items():
@@ -162,8 +159,7 @@ class D4PG:
         for name in self._parameters:
             state[f"{name}.online"] = self._parameters[name].vector.clone()
             state[f"{name}.target"] = self._targets[name].vector.clone()
-            moments = self._optimizers[name].state.get(self._parameters[name].vector, {})
-            state |= prefixed(f"{name}.adam.", moments)
+            state |= prefixed(f"{name}.adam.", self._adams[name].state())
         if self._normalizer is not None:
             state |= prefixed("normalizer.", self._normalizer.state_dict())
         return state
@@ -173,9 +169,7 @@ class D4PG:
         for name in self._parameters:
             load_vector(self._parameters[name], state[f"{name}.online"])
             load_vector(self._targets[name], state[f"{name}.target"])
-            self._optimizers[name].state.clear()
-            if moments := without_prefix(f"{name}.adam.", state, self._device):
-                self._optimizers[name].state[self._parameters[name].vector] = moments
+            self._adams[name].load_state(without_prefix(f"{name}.adam.", state))
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))

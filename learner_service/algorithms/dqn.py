@@ -26,7 +26,7 @@ from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
 from learner_service.networks import QNetwork
 from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
-from learner_service.parameters import FlatParameters, copy_network, load_vector
+from learner_service.parameters import Adam, FlatParameters, copy_network, load_vector
 from learner_service.replay import NStepBatch
 
 
@@ -49,7 +49,7 @@ class DQN:
         copy_network(self.policy, self._target)
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
         self._judges_many = device.type != "cpu" or not are_frames(spec)
-        self._optimizer = torch.optim.Adam([self._online_parameters.vector], lr=config.dqn.learning_rate, fused=True)
+        self._adam = Adam(self._online_parameters, config.dqn.learning_rate)
         differences = self._temporal_differences
         self._values_and_errors = torch.compile(differences) if config.learner.compile else differences
         self._updates = 0
@@ -95,7 +95,7 @@ class DQN:
         torch.autograd.backward(values, batch.weights * slopes / -len(slopes))
         self._online_parameters.clip_gradient(self._config.max_gradient_norm)
         self._set_learning_rate()
-        self._optimizer.step()
+        self._adam.step()
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._target_parameters.copy_from(self._online_parameters)
@@ -118,17 +118,16 @@ class DQN:
         if end is None:
             return
         progress = min(1.0, self._updates / self._config.learning_rate_updates)
-        self._optimizer.param_groups[0]["lr"] = start + (end - start) * progress
+        self._adam.learning_rate = start + (end - start) * progress
 
     def state(self) -> dict[str, Tensor]:
         """Networks, Adam's moments and the number of updates."""
-        moments = self._optimizer.state.get(self._online_parameters.vector, {})
         return {
             "online": self._online_parameters.vector.clone(),
             "target": self._target_parameters.vector.clone(),
             "updates": torch.tensor(self._updates),
             **({} if self._normalizer is None else prefixed("normalizer.", self._normalizer.state_dict())),
-            **prefixed("adam.", moments),
+            **prefixed("adam.", self._adam.state()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -138,6 +137,4 @@ class DQN:
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))
-        self._optimizer.state.clear()
-        if moments := without_prefix("adam.", state, self._device):
-            self._optimizer.state[self._online_parameters.vector] = moments
+        self._adam.load_state(without_prefix("adam.", state))
