@@ -15,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import SAC, TD3, Hyperparameters
-from benchmarks.runs import CONFIRMATION_SEED, confirm, ending_children, forget_incomplete, kept, train
+from benchmarks.runs import CONFIRMATION_SEED, chosen, confirm, forget_incomplete, in_order, kept, train
 
 OURS, THEIRS = "actorq", "stable-baselines3"
 Run = dict[str, Any]
@@ -63,10 +62,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    patterns = arguments.task or ["*"]
-    tasks = [task for task in TASKS if any(fnmatchcase(task.name, pattern) for pattern in patterns)]
-    if not tasks:
-        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in TASKS)}, got {patterns}")
+    tasks = chosen(TASKS, arguments.task)
     with tempfile.TemporaryDirectory() as nowhere:
         directory = arguments.directory or Path(nowhere)
         runs = list(make_runs(tasks, arguments.seeds, arguments.steps, arguments.jobs, directory))
@@ -94,20 +90,13 @@ def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
 
 def make_runs(tasks: Sequence[Task], seeds: int, steps: int, jobs: int, directory: Path) -> Iterator[Run]:
     """Both libraries' runs, seed by seed, so that what is there early has something of everything."""
-    wanted = list(product(range(1, seeds + 1), tasks, _SIDES))
-    with ThreadPoolExecutor(jobs) as pool, ending_children():
-        runs = [pool.submit(_run, *one, steps, directory) for one in wanted]
-        try:
-            for future in runs:
-                run = future.result()
-                print(_row(run), flush=True)
-                yield run
-        finally:
-            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
-            pool.shutdown(wait=False, cancel_futures=True)
+    for run in in_order(partial(_run, steps, directory), product(range(1, seeds + 1), tasks, _SIDES), jobs):
+        print(_row(run), flush=True)
+        yield run
 
 
-def _run(seed: int, task: Task, side: str, steps: int, directory: Path) -> Run:
+def _run(steps: int, directory: Path, wanted: tuple[int, Task, str]) -> Run:
+    seed, task, side = wanted
     name = f"{task.name.replace('/', '-')}-{seed}"
     folder = directory / side / name
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -10,15 +10,14 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.returns_plot import plot
-from benchmarks.runs import actor_megabytes, confirm, ending_children, forget_incomplete, kept, train
+from benchmarks.runs import actor_megabytes, chosen, confirm, forget_incomplete, in_order, kept, train
 
 
 @dataclass(frozen=True)
@@ -73,43 +72,31 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    patterns = arguments.task or ["*"]
-    tasks = [task for task in TASKS if any(fnmatchcase(task.name, pattern) for pattern in patterns)]
-    if not tasks:
-        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in TASKS)}, got {patterns}")
+    tasks = chosen(TASKS, arguments.task)
     with tempfile.TemporaryDirectory() as nowhere:
-        runs = list(_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
+        runs = list(make_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     if arguments.plot:
         plot(by_task, arguments.plot)
-    targets = [
-        Target(
-            f"{task.name}: worst seed of {len(runs)}",
-            min(run["confirmed"]["mean_return"] for run in runs),
-            bound,
-            False,
-        )
-        for task, runs in by_task.items()
-        for bound in [task.target]
-    ]
-    return {"runs": runs}, targets
+    return {"runs": runs}, [verdict(task, seeds) for task, seeds in by_task.items()]
 
 
-def _runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
+def verdict(task: Task, runs: Sequence[dict[str, Any]]) -> Target:
+    """The return of the worst seed on new episodes, against the task's target."""
+    worst = min(run["confirmed"]["mean_return"] for run in runs)
+    return Target(f"{task.name}: worst seed of {len(runs)}", worst, task.target, at_most=False)
+
+
+def make_runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
+    """Each task's runs, seeds from 1 to `seeds` or to the task's own number of them."""
     wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
-    with ThreadPoolExecutor(jobs) as pool, ending_children():
-        runs = [pool.submit(_run, *one, directory) for one in wanted]
-        try:
-            for future in runs:
-                run = future.result()
-                print(_row(run), flush=True)
-                yield run
-        finally:
-            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
-            pool.shutdown(wait=False, cancel_futures=True)
+    for run in in_order(partial(_run, directory), wanted, jobs):
+        print(_row(run), flush=True)
+        yield run
 
 
-def _run(task: Task, seed: int, directory: Path) -> dict[str, Any]:
+def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
+    task, seed = wanted
     name = f"{task.name.replace('/', '-')}-{seed}"
     made = kept(directory / f"{name}.json", asdict(task), lambda: _made(task, seed, directory / name))
     return {"task": task.name, **made}

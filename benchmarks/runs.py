@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
@@ -19,11 +21,22 @@ from actorq.errors import UserError
 from actorq.files import replace_file
 from actorq.rundirectory import RunDirectory
 
+T = TypeVar("T", bound="Named")
+W = TypeVar("W")
+
 # Of the episodes that confirm a policy.
 CONFIRMATION_SEED = 1000
 _ACTORQ = (sys.executable, "-m", "actorq.cli.main")
 # Solved, and ended by its budget.
 _COMPLETE = (0, 3)
+
+
+class Named(Protocol):
+    """A task, as far as --task goes."""
+
+    @property
+    def name(self) -> str:
+        """ALGORITHM/ENVIRONMENT."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +126,23 @@ def ending_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def chosen(tasks: Sequence[T], patterns: Sequence[str] | None) -> list[T]:
+    """The tasks whose names fit a pattern of --task; all without one. Raises SystemExit when none does."""
+    found = [task for task in tasks if any(fnmatchcase(task.name, pattern) for pattern in patterns or ["*"])]
+    if not found:
+        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in tasks)}, got {patterns}")
+    return found
+
+
+def in_order(make: Callable[[W], dict[str, Any]], wanted: Iterable[W], jobs: int) -> Iterator[dict[str, Any]]:
+    """The runs that are wanted, `jobs` of them made at the same time, in the order in which they were asked for."""
+    with ThreadPoolExecutor(jobs) as pool, ending_children():
+        runs = [pool.submit(make, one) for one in wanted]
+        try:
+            for future in runs:
+                yield future.result()
+        finally:
+            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
