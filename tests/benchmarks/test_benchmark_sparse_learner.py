@@ -1,0 +1,97 @@
+"""Networks in compressed sparse rows compute what masked dense ones do, gradients included."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actorq.config import RunConfig
+from benchmarks.rlx2_sparsities import PAPER, spec_of
+from benchmarks.sparse_learner import surviving, updates
+from benchmarks.sparse_learner_csr import SparseMLP, SparseTwinCritic, networks_with, sparse_critic, sparse_policy
+
+
+@pytest.fixture
+def masks() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.rand(shape, generator=generator) < density
+        for shape, density in (((256, 17), 0.6), ((128, 256), 0.1), ((6, 128), 0.7))
+    ]
+
+
+def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: list[Tensor]) -> None:
+    torch.manual_seed(1)
+    sparse = SparseMLP(masks)
+    assert [pattern is not None for pattern in sparse.patterns] == [False, True, False]
+    x, gradient = torch.randn(32, 17), torch.randn(32, 6)
+    taken = x.clone().requires_grad_()
+    outputs = sparse(taken)
+    outputs.backward(gradient)
+    weights = [weight.requires_grad_() for weight in _dense(sparse, masks)]
+    expected_x = x.clone().requires_grad_()
+    expected = _mlp(expected_x, weights, list(sparse.biases))
+    expected.backward(gradient)
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(taken.grad, expected_x.grad)
+    for mask, weight, parameter in zip(masks, weights, sparse.weights, strict=True):
+        assert weight.grad is not None
+        assert parameter.grad is not None
+        active = weight.grad * mask if parameter.ndim == 2 else weight.grad[mask]
+        torch.testing.assert_close(parameter.grad, active)
+
+
+def test_fixed_parameters_get_no_gradient(masks: list[Tensor]) -> None:
+    sparse, x = SparseMLP(masks), torch.randn(4, 17, requires_grad=True)
+    sparse.fixed(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in sparse.parameters())
+
+
+def test_a_judge_asks_the_critics_that_it_is_told_to() -> None:
+    spec = spec_of("HalfCheetah-v5")
+    own = [torch.ones(8, 23, dtype=torch.bool), torch.ones(1, 8, dtype=torch.bool)]
+    critic = SparseTwinCritic((own, own), spec)
+    observations, actions = torch.randn(5, 17), torch.randn(5, 6)
+    values = critic(observations, actions)
+    assert values.shape == (2, 5)
+    torch.testing.assert_close(critic.judge(observations, actions, critics=1), values[:1])
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+def test_algorithms_learn_with_sparse_networks_and_only_with_active_weights(algorithm: str) -> None:
+    spec = spec_of("HalfCheetah-v5")
+    heads = 6 if algorithm == "td3" else 12
+    actor = [torch.ones(shape, dtype=torch.bool) for shape in ((8, 17), (heads, 8))]
+    critic = [torch.ones(shape, dtype=torch.bool) for shape in ((8, 23), (1, 8))]
+    with networks_with(sparse_policy(actor), sparse_critic((critic, critic))):
+        run = updates(RunConfig(algorithm=algorithm, environment="HalfCheetah-v5"), spec)
+    losses = [getattr(run(), "loss", 0.0) for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_unit_survives_as_long_as_a_way_leads_to_an_output() -> None:
+    first = torch.zeros(4, 3, dtype=torch.bool)
+    second = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
+    last = torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)
+    assert surviving([first, second, last]) == (2, 2)
+
+
+def test_sparsities_are_shares() -> None:
+    assert all(0.7 < share < 1 for sparsity in PAPER.values() for share in (sparsity.actor, sparsity.critic))
+
+
+def _dense(network: SparseMLP, masks: list[Tensor]) -> list[Tensor]:
+    weights = []
+    for weight, mask in zip(network.weights, masks, strict=True):
+        dense = torch.zeros(mask.shape)
+        dense[mask] = weight.detach() if weight.ndim == 1 else weight.detach()[mask]
+        weights.append(dense)
+    return weights
+
+
+def _mlp(x: Tensor, weights: list[Tensor], biases: list[torch.nn.Parameter]) -> Tensor:
+    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        x = functional.linear(x.relu() if number else x, weight, bias.detach())
+    return x
