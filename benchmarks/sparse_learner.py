@@ -2,8 +2,10 @@
 
 dense:  the update as it is, 256-256 or what --widths say, batch 256.
 masked: the same with gradients and weights kept at 0 by masks (`sparsity.method static`), which is what training does.
-csr:    networks whose large matrices are in compressed sparse rows, multiplied by MKL; only active weights are
-        parameters, of which Adam and the target copies have less to do. Masks do not change here.
+csr:    networks whose large matrices are multiplied in compressed sparse rows, by MKL; only active weights are
+        parameters, so Adam and the target copies have less to do. Masks do not change here.
+gather: the same products, but parameters are whole matrices, out of which active weights are gathered for each product
+        and into which their gradients are scattered.
 shrunk: dense networks of the units that are left when those are dropped from which no way leads to an output; no
         gradient reaches them. Masks are random, as at the start of training; those of --run are trained ones.
 
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -28,7 +31,7 @@ from actorq.trajectory import EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.inference_timing import Timing, tight
 from benchmarks.rlx2_sparsities import PAPER, Sparsity, spec_of
-from benchmarks.sparse_learner_csr import CriticMaker, PolicyMaker, networks_with, sparse_critic, sparse_policy
+from benchmarks.sparse_learner_csr import CriticMaker, PolicyMaker, networks_with, sparse_networks
 from learner_service.algorithms import make_algorithm
 from learner_service.networks import DeterministicPolicy, GaussianPolicy, TwinCritic
 from learner_service.parameters import FlatParameters
@@ -36,7 +39,7 @@ from learner_service.replay import NStepBatch
 from learner_service.sparsity.weights import maskable_weights
 
 _BATCH, _UPDATES = 256, 4
-DENSE, MASKED, CSR, SHRUNK = "dense", "masked", "csr", "shrunk"
+DENSE, MASKED, CSR, GATHER, SHRUNK = CONTENDERS = ("dense", "masked", "csr", "gather", "shrunk")
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,25 @@ class Masks:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024], metavar="N", help="default: 256 1024")
-    parser.add_argument("--environments", nargs="+", metavar="ID", help="of the paper's four (default: all)")
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="turns that each takes (default: 9)")
     parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="seconds a turn (default: 0.3)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     torch.set_num_threads(1)
+    patterns = arguments.task or ["*"]
     cells = []
     for (algorithm, environment), sparsity in PAPER.items():
-        if arguments.environments and environment not in arguments.environments:
+        if not any(fnmatchcase(f"{algorithm}/{environment}", pattern) for pattern in patterns):
             continue
         for width in arguments.widths:
             cells.append(_cell(algorithm, environment, sparsity, width, arguments.repeats, arguments.slice))
             print(_row(cells[-1]), flush=True)
+    if not cells:
+        raise SystemExit(f"--task: expected a pattern of {', '.join(map('/'.join, PAPER))}, got {patterns}")
     worst = max(cells, key=lambda cell: float(cell["ratios"][MASKED]))
     return {"cells": cells}, [Target("masked over dense, the worst of all", worst["ratios"][MASKED], 1.1)]
 
@@ -74,9 +82,13 @@ def _cell(
     made = make_algorithm(_config(algorithm, environment, width, sparsity), spec)
     masks = masks_in(made.state(), algorithm, spec, width)
     alive = surviving(masks.actor), tuple(map(max, zip(*map(surviving, masks.critics), strict=True)))
-    networks = {CSR: (sparse_policy(masks.actor), sparse_critic(masks.critics)), SHRUNK: _narrow(*alive)}
+    networks = {
+        CSR: sparse_networks(masks.actor, masks.critics, compact=True),
+        GATHER: sparse_networks(masks.actor, masks.critics, compact=False),
+        SHRUNK: _narrow(*alive),
+    }
     contenders: dict[str, Callable[[], object]] = {}
-    for name in (DENSE, MASKED, CSR, SHRUNK):
+    for name in CONTENDERS:
         config = _config(algorithm, environment, width, sparsity if name == MASKED else None)
         with networks_with(*networks[name]) if name in networks else nullcontext():
             contenders[name] = updates(config, spec)
