@@ -114,7 +114,8 @@ class ContinuousNoise(Explorer):
 
     def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
         np.maximum(actions, self._low, out=out)
-        return np.minimum(out, self._high, out=out)
+        np.minimum(out, self._high, out=out)
+        return out
 
 
 def explorer(spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> Explorer:

@@ -35,6 +35,14 @@ class EventLog:
             scalars["return/training"] = status.training_return
         if status.quantization_aware_since is not None:
             scalars["training/quantization_aware_since_update"] = status.quantization_aware_since
+        if status.multi_step_since is not None:
+            scalars["training/multi_step_since_environment_step"] = status.multi_step_since
+        if (dynamic := status.dynamic_capacity) is not None:
+            scalars["replay/transitions"] = dynamic.transitions
+            scalars["replay/drops"] = dynamic.drops
+            scalars["replay/dropped_transitions"] = dynamic.dropped_transitions
+            if dynamic.distance is not None:
+                scalars["replay/policy_distance"] = dynamic.distance
         if status.activation_s is not None:
             scalars["policy/activation_ms"] = status.activation_s * 1e3
         if status.emitted is not None:

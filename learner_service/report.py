@@ -58,6 +58,8 @@ class Reporter:
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
             batch_bytes=training.trainer.batch_nbytes if training else 0,
+            multi_step_since=training.replay.multi_step_since if training else None,
+            dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
         )
 
     def write_events(self) -> None:
@@ -93,6 +95,8 @@ class Reporter:
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
             "quantization_aware_since": status.quantization_aware_since,
+            "multi_step_since": status.multi_step_since,
+            "dynamic_capacity": status.dynamic_capacity and asdict(status.dynamic_capacity),
             "updates_per_s": round(status.updates / elapsed, 1),
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,

@@ -13,6 +13,7 @@ import torch
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, ExhaustedError, UserError
+from actorq.mechanisms import dynamic_capacity_of
 from actorq.policy import PolicyGraph
 from actorq.status import Receipt
 from actorq.trajectory import EnvironmentSpec
@@ -22,16 +23,17 @@ from learner_service.checkpoint import LearnerState
 from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
+from learner_service.mechanisms import dynamic_capacity, returns_of
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
+    DynamicCapacity,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
     ReplayStore,
-    Returns,
     UniformSampler,
 )
 from learner_service.replay.columns import segment_rows
@@ -52,6 +54,7 @@ class Training:
     trainer: Trainer
     quantization_aware: QuantizationAware
     rng: np.random.Generator
+    dynamic_capacity: DynamicCapacity | None = None
 
     def start(self, graph: PolicyGraph) -> None:
         """Publish the first policy and begin to train."""
@@ -72,6 +75,7 @@ class Training:
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
+                "dynamic_capacity": self.dynamic_capacity.state() if self.dynamic_capacity else None,
             },
         )
 
@@ -138,7 +142,10 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    dynamic = dynamic_capacity(config, algorithm, replay, device)
+    if state is not None and dynamic is not None and (kept := state.values.get("dynamic_capacity")):
+        dynamic.load_state(kept)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -146,15 +153,16 @@ def _assemble(
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
-    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
+    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng, dynamic), graph
 
 
 def _open_replay(
     config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
 ) -> ReplayBuffer:
-    replay = config.replay
-    store = ReplayStore.open(directory, spec, replay.capacity)
+    replay, returns = config.replay, returns_of(config, algorithm)
+    greedy_actions = dynamic_capacity_of(config, spec) is not None
+    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions)
     sampler = (
         PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
         if replay.prioritized
@@ -163,7 +171,6 @@ def _open_replay(
     limiter = RateLimiter(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
-    returns = Returns(algorithm.n_step, algorithm.discount, replay.clip_rewards)
     moments = ObservationMoments(spec.observations.shape) if config.normalize_observations else None
     return ReplayBuffer(store, sampler, limiter, returns, moments)
 

@@ -2,9 +2,9 @@
 
 One update, for transitions i of a batch with importance weights w_i (algorithm 1 of the paper):
 
-    a'     ~ pi(. | s_{t+m}; phi)
-    y_i    = sum_{k<m} gamma^k r_{t+k}
-             + gamma^m (min_{j=1,2} Q_j(s_{t+m}, a'; theta^-) - alpha log pi(a' | s_{t+m}; phi))     eq. 3 and 5
+    a'_k   ~ pi(. | s_{t+k}; phi)
+    y_i    = sum_{k<m} gamma^k r_{t+k} - alpha sum_{0<k<m} gamma^k log pi(a'_k | s_{t+k}; phi)
+             + gamma^m (min_{j=1,2} Q_j(s_{t+m}, a'_m; theta^-) - alpha log pi(a'_m | s_{t+m}; phi))   eq. 3 and 5
     delta_ij = y_i - Q_j(s_t, a_t; theta)
     L_Q    = mean_i w_i 1/2 sum_j delta_ij^2
     L_pi   = mean_i alpha log pi(a_i | s_t; phi) - min_j Q_j(s_t, a_i; theta),  a_i ~ pi(. | s_t; phi)     eq. 9
@@ -16,9 +16,12 @@ alpha in place of alpha, as its authors' code has it, so that alpha stays positi
 the update throughout.
 
 m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state, and with it
-its entropy. With n > 1 the entropies of the steps in between are left out: the only entropy term is that at the
-bootstrap. Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new
-priority is the mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
+its entropy. y_i is eq. 3 put into itself m - 1 times: with n > 1 each step in between adds the entropy of the policy in
+its state, estimated by an action a'_k that is drawn afresh from the present policy (as RLx2 does, arXiv 2205.15043),
+whatever the action was that was taken there. a_t itself is given, so that there is none for k = 0.
+
+Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new priority is the
+mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
 """
 
 import math
@@ -64,6 +67,7 @@ class SAC:
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = True
+    needs_windows = True
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = config.sac
@@ -116,6 +120,8 @@ class SAC:
         # The policy draws outside of what is compiled, because its layers may be replaced by quantized ones.
         with torch.no_grad():
             following = self._draw(batch.bootstrap_observations)
+            soft = self._soft_returns(batch, alpha)
+            batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
         loss, errors = self._critic_loss_of(batch, *following, alpha)
         self._critic_minimizer.step(loss)
 
@@ -138,6 +144,14 @@ class SAC:
 
         errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
+
+    def _soft_returns(self, batch: Minibatch, alpha: Tensor) -> Tensor:
+        """The returns float32[B] with the entropies of the steps in between, where a window has any."""
+        if batch.between_observations is None or batch.between_discounts is None:
+            return batch.returns
+        _, log_probabilities = self._draw(batch.between_observations.flatten(0, 1))
+        entropies = -log_probabilities.view_as(batch.between_discounts)
+        return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         shape = (len(observations), self._scale.components)

@@ -131,7 +131,7 @@ def test_what_a_deterministic_policy_does_without_noise_is_what_it_does() -> Non
 
 
 def test_a_stochastic_policy_that_cannot_tell_what_it_does_without_noise_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="expected an output greedy_actions, .* got actions"):
+    with pytest.raises(InvalidInputError, match=r"expected an output greedy_actions, .* got actions"):
         OnnxPolicy(noisy_policy(4, 3), VECTOR, 2, greedy=True)
 
 

@@ -225,8 +225,9 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
         assert segment is not None
         segment.check(spec)
         expected = np.broadcast_to(0.1 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
-        np.testing.assert_allclose(segment.greedy_actions, expected, rtol=1e-6)
-        np.testing.assert_allclose(segment.actions[::2], expected[::2] + 1, rtol=1e-6)
+        assert segment.greedy_actions is not None
+        np.testing.assert_allclose(segment.greedy_actions.astype(float), expected, rtol=1e-6)
+        np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)
     assert collect(rollout_of_cartpoles(slot)).greedy_actions is None
 
 
