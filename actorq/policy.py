@@ -73,11 +73,15 @@ class LayerReport:
     """How the weights of one layer are held: `weights` is FLOAT32 or names the quantized form.
 
     reason: why it is in float, empty for quantized ones.
+    published_units, units: outputs of the layer before and after units that do not count were taken out; 0 where none
+        were.
     """
 
     name: str
     weights: str
     reason: str = ""
+    published_units: int = 0
+    units: int = 0
 
     @property
     def in_float(self) -> bool:
