@@ -14,19 +14,24 @@ sampling costs is not in it.
 """
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from actorq import settings
 from actorq.config import RunConfig
+from actorq.rundirectory import RunDirectory
 from actorq.trajectory import EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.inference_timing import Timing, tight
@@ -50,7 +55,27 @@ class Masks:
     critics: tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
+@dataclass(frozen=True)
+class Case:
+    """Networks of two hidden layers of `width` units, and what they are for."""
+
+    name: str
+    algorithm: str
+    spec: EnvironmentSpec
+    sparsity: Sparsity
+    width: int
+    masks: Masks
+
+
 def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="masks of a run (default: the paper's tasks)",
+    )
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024], metavar="N", help="default: 256 1024")
     parser.add_argument(
         "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
@@ -61,26 +86,45 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     torch.set_num_threads(1)
-    patterns = arguments.task or ["*"]
     cells = []
-    for (algorithm, environment), sparsity in PAPER.items():
-        if not any(fnmatchcase(f"{algorithm}/{environment}", pattern) for pattern in patterns):
-            continue
-        for width in arguments.widths:
-            cells.append(_cell(algorithm, environment, sparsity, width, arguments.repeats, arguments.slice))
-            print(_row(cells[-1]), flush=True)
-    if not cells:
-        raise SystemExit(f"--task: expected a pattern of {', '.join(map('/'.join, PAPER))}, got {patterns}")
+    for case in [*_of_paper(arguments), *map(of_run, arguments.run)]:
+        cells.append(_cell(case, arguments.repeats, arguments.slice))
+        print(_row(cells[-1]), flush=True)
     worst = max(cells, key=lambda cell: float(cell["ratios"][MASKED]))
     return {"cells": cells}, [Target("masked over dense, the worst of all", worst["ratios"][MASKED], 1.1)]
 
 
-def _cell(
-    algorithm: str, environment: str, sparsity: Sparsity, width: int, repeats: int, slice_s: float
-) -> dict[str, Any]:
-    spec = spec_of(environment)
-    made = make_algorithm(_config(algorithm, environment, width, sparsity), spec)
-    masks = masks_in(made.state(), algorithm, spec, width)
+def _of_paper(arguments: argparse.Namespace) -> Iterator[Case]:
+    patterns = arguments.task or ([] if arguments.run else ["*"])
+    chosen = [names for names in PAPER if any(fnmatchcase("/".join(names), pattern) for pattern in patterns)]
+    if patterns and not chosen:
+        raise SystemExit(f"--task: expected a pattern of {', '.join(map('/'.join, PAPER))}, got {patterns}")
+    for algorithm, environment in chosen:
+        for width in arguments.widths:
+            sparsity, spec = PAPER[algorithm, environment], spec_of(environment)
+            made = make_algorithm(_config(algorithm, width, sparsity), spec)
+            masks = masks_in(made.state(), algorithm, spec, width)
+            yield Case(f"{algorithm}/{environment}", algorithm, spec, sparsity, width, masks)
+
+
+def of_run(directory: Path) -> Case:
+    """The networks of a run's newest checkpoint; raises SystemExit unless they are sparse and of two equal layers."""
+    config = settings.build(RunConfig, RunDirectory(directory).config_tree())
+    sizes = getattr(config, config.algorithm).hidden_sizes if config.algorithm in ("td3", "sac") else ()
+    if len(sizes) != 2 or len(set(sizes)) != 1 or config.sparsity.method not in ("static", "set", "rigl", "rlx2"):
+        raise SystemExit(
+            f"--run {directory}: expected sparse TD3 or SAC with two hidden layers of one width, got "
+            f"{config.sparsity.method} {config.algorithm} with {list(sizes)}"
+        )
+    spec = EnvironmentSpec.from_json(json.loads((directory / "environment.json").read_text(encoding="utf-8")))
+    newest = max(directory.glob("checkpoints/[0-9]*/tensors.safetensors"))
+    masks = masks_in(load_file(newest), config.algorithm, spec, sizes[0])
+    sparsity = Sparsity(config.sparsity.actor, config.sparsity.critic)
+    return Case(directory.name, config.algorithm, spec, sparsity, sizes[0], masks)
+
+
+def _cell(case: Case, repeats: int, slice_s: float) -> dict[str, Any]:
+    masks = case.masks
     alive = surviving(masks.actor), tuple(map(max, zip(*map(surviving, masks.critics), strict=True)))
     networks = {
         CSR: sparse_networks(masks.actor, masks.critics, compact=True),
@@ -89,25 +133,24 @@ def _cell(
     }
     contenders: dict[str, Callable[[], object]] = {}
     for name in CONTENDERS:
-        config = _config(algorithm, environment, width, sparsity if name == MASKED else None)
+        config = _config(case.algorithm, case.width, case.sparsity if name == MASKED else None)
         with networks_with(*networks[name]) if name in networks else nullcontext():
-            contenders[name] = updates(config, spec)
+            contenders[name] = updates(config, case.spec)
     timings = tight(contenders, repeats, slice_s, time.thread_time)
     return {
-        "algorithm": algorithm,
-        "environment": environment,
-        "sparsity": [sparsity.actor, sparsity.critic],
-        "width": width,
+        "case": case.name,
+        "sparsity": [case.sparsity.actor, case.sparsity.critic],
+        "width": case.width,
         "surviving": {"actor": alive[0], "critic": alive[1]},
         "us_per_update": {name: _per_update(timing) for name, timing in timings.items()},
         "ratios": {name: round(timing.median / timings[DENSE].median, 3) for name, timing in timings.items()},
     }
 
 
-def _config(algorithm: str, environment: str, width: int, sparsity: Sparsity | None) -> RunConfig:
+def _config(algorithm: str, width: int, sparsity: Sparsity | None) -> RunConfig:
     section = {"hidden_sizes": (width, width), "batch_size": _BATCH, "n_step": 1}
     method = {"method": "static", "actor": sparsity.actor, "critic": sparsity.critic} if sparsity else {}
-    tree = {"algorithm": algorithm, "environment": environment, algorithm: section, "sparsity": method}
+    tree = {"algorithm": algorithm, "environment": "HalfCheetah-v5", algorithm: section, "sparsity": method}
     return RunConfig.model_validate(tree)
 
 
@@ -163,10 +206,7 @@ def _row(cell: dict[str, Any]) -> str:
     )
     actor, critic = ("-".join(map(str, widths)) for widths in cell["surviving"].values())
     zeros = "/".join(f"{100 * share:.0f}" for share in cell["sparsity"])
-    return (
-        f"{cell['algorithm']} {cell['environment']} {zeros}% width {cell['width']}: {figures}; "
-        f"left: policy {actor}, critics {critic}"
-    )
+    return f"{cell['case']} {zeros}% width {cell['width']}: {figures}; left: policy {actor}, critics {critic}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmark of sparse training asks for what it says, finds what it has, and compares what it should."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from actorq.config import RunConfig
 from actorq.process import Sources, argument_parser
 from benchmarks.rlx2 import mean_returns, targets
 from benchmarks.rlx2_plot import plot
+from benchmarks.rlx2_sparsities import PAPER, Sparsity
 from benchmarks.rlx2_tasks import ALL, METHODS, TASKS, Task, folder_of, run_task, settled
 
 
@@ -91,6 +93,19 @@ def test_the_plot_has_a_curve_for_every_method(task: Task, tmp_path: Path) -> No
     ]
     plot({task: runs}, tmp_path / "images" / "rlx2.png")
     assert (tmp_path / "images" / "rlx2.png").stat().st_size > 10_000
+
+
+def test_the_documentation_has_the_same_sparsities_and_commands_that_are_settings() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sparse.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(td3|sac)` \| `([\w-]+)` \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    documented = {(algorithm, environment): Sparsity(float(a), float(c)) for algorithm, environment, a, c in rows}
+    assert documented == PAPER
+    commands = re.findall(r"^actorq train ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        config = _config(command.replace("\\\n", "").split())
+        sparsity = config.sparsity
+        assert PAPER[config.algorithm, config.environment] == Sparsity(sparsity.actor, sparsity.critic)
 
 
 def _config(flags: list[str]) -> RunConfig:
