@@ -146,6 +146,14 @@ class SparsityConfig(Settings):
         "the emitted policy becomes narrower; with set, rigl or rlx2",
     )
 
+    @model_validator(mode="after")
+    def _structure_needs_changes(self) -> "SparsityConfig":
+        if self.structured and self.method not in ("set", "rigl", "rlx2"):
+            raise ValueError(
+                f"sparsity.structured needs sparsity.method set, rigl or rlx2, whose masks change, got {self.method}"
+            )
+        return self
+
 
 class MultiStepConfig(Settings):
     """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""

@@ -32,7 +32,7 @@ from learner_service.networks import ActionScale, DeterministicPolicy, Normalize
 from learner_service.networks.observations import feature_layers
 from learner_service.parameters import FlatParameters, Minimizer, load_vector
 from learner_service.replay import NStepBatch
-from learner_service.sparsity import METHODS, SparsityPlan
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 
 class TD3:
@@ -49,7 +49,7 @@ class TD3:
         self.batch_size, self.n_step, self.discount = config.td3.batch_size, config.td3.n_step, config.td3.discount
         self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
         self._scale = ActionScale(spec).to(device)
-        sparsity = SparsityPlan(config, self.batch_size)
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
             sizes = config.td3.hidden_sizes
             policy_sizes = sparsity.sizes("actor", sizes, lambda sizes: self._policy(config, spec, sizes))
@@ -74,6 +74,8 @@ class TD3:
         critic = sparsity.topology("critic", self._critic_parameters, self._target_critic_parameters)
         self._policy_minimizer = Minimizer(self._policy_parameters, config.td3.learning_rate, actor)
         self._critic_minimizer = Minimizer(self._critic_parameters, config.td3.learning_rate, critic)
+        self._actor_cost = sparsity.cost("actor", self._policy_parameters, actor)
+        self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._updates = 0
@@ -97,6 +99,13 @@ class TD3:
         """Normalize observations with these from now on, if the run asks for it and they are not frames."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
+
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets, both critics, and every so often the policy, judged by one of them."""
+        actor, critics = self._actor_cost(), self._critic_cost()
+        policy = (1 / self._config.policy_delay) * (3 * actor + 0.5 * critics)
+        return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + policy))
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         noise = torch.randn(

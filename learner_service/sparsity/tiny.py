@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from actorq.errors import UserError
-from learner_service.sparsity.weights import maskable_weights
+from learner_service.sparsity.weights import Weight, maskable_weights
 
 # Of the bisection; hidden layers have far fewer units than 2 ** 24.
 _STEPS = 24
@@ -22,8 +22,7 @@ def tiny_sizes(
     """
 
     def weights(units: Sequence[int]) -> int:
-        with torch.device("meta"):
-            return sum(weight.size for weight in maskable_weights(make(units)))
+        return sum(weight.size for weight in weights_of(make, units))
 
     def shrunk(share: float) -> tuple[int, ...]:
         return tuple(max(1, round(share * units)) for units in sizes)
@@ -39,3 +38,9 @@ def tiny_sizes(
         middle = (low + high) / 2
         low, high = (middle, high) if weights(shrunk(middle)) <= allowed else (low, middle)
     return shrunk(low)
+
+
+def weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
+    """The weights of a network with such hidden layers, of which only the shapes are made."""
+    with torch.device("meta"):
+        return maskable_weights(make(sizes))
