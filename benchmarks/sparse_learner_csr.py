@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from actorq.trajectory import EnvironmentSpec
-from learner_service.networks import DeterministicPolicy, GaussianPolicy, TwinCritic
+from learner_service.networks import DeterministicPolicy, GaussianPolicy
+from learner_service.networks.observations import Observations
 
 # Smaller and denser matrices are faster as they are, with zeros in them.
 _MIN_WEIGHTS, _MAX_DENSITY = 2**14, 0.3
@@ -150,12 +151,12 @@ class _Network(torch.autograd.Function):
         return (to_y if needs_x else None), None, *to_weights, *to_biases
 
 
-class SparseTwinCritic(TwinCritic):
-    """Two critics, each with masks of its own."""
+class SparseTwinCritic(nn.Module):
+    """Two critics as TwinCritic has them, each with masks of its own."""
 
     def __init__(self, masks: tuple[Sequence[Tensor], Sequence[Tensor]], spec: EnvironmentSpec, compact: bool) -> None:
-        super().__init__(spec, ())
-        del self.stacked
+        super().__init__()
+        self.observe = Observations(spec)
         self.critics = nn.ModuleList(SparseMLP(own, compact) for own in masks)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
