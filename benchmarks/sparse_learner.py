@@ -110,7 +110,8 @@ def _of_paper(arguments: argparse.Namespace) -> Iterator[Case]:
 def of_run(directory: Path) -> Case:
     """The networks of a run's newest checkpoint; raises SystemExit unless they are sparse and of two equal layers."""
     config = settings.build(RunConfig, RunDirectory(directory).config_tree())
-    sizes = getattr(config, config.algorithm).hidden_sizes if config.algorithm in ("td3", "sac") else ()
+    sections = {"td3": config.td3, "sac": config.sac}
+    sizes = tuple(sections[config.algorithm].hidden_sizes) if config.algorithm in sections else ()
     if len(sizes) != 2 or len(set(sizes)) != 1 or config.sparsity.method not in ("static", "set", "rigl", "rlx2"):
         raise SystemExit(
             f"--run {directory}: expected sparse TD3 or SAC with two hidden layers of one width, got "
@@ -125,11 +126,13 @@ def of_run(directory: Path) -> Case:
 
 def _cell(case: Case, repeats: int, slice_s: float) -> dict[str, Any]:
     masks = case.masks
-    alive = surviving(masks.actor), tuple(map(max, zip(*map(surviving, masks.critics), strict=True)))
+    actor = surviving(masks.actor)
+    # The stacked critics have equal widths.
+    critic = [max(units) for units in zip(*map(surviving, masks.critics), strict=True)]
     networks = {
         CSR: sparse_networks(masks.actor, masks.critics, compact=True),
         GATHER: sparse_networks(masks.actor, masks.critics, compact=False),
-        SHRUNK: _narrow(*alive),
+        SHRUNK: _narrow(actor, critic),
     }
     contenders: dict[str, Callable[[], object]] = {}
     for name in CONTENDERS:
@@ -141,7 +144,7 @@ def _cell(case: Case, repeats: int, slice_s: float) -> dict[str, Any]:
         "case": case.name,
         "sparsity": [case.sparsity.actor, case.sparsity.critic],
         "width": case.width,
-        "surviving": {"actor": alive[0], "critic": alive[1]},
+        "surviving": {"actor": actor, "critic": critic},
         "us_per_update": {name: _per_update(timing) for name, timing in timings.items()},
         "ratios": {name: round(timing.median / timings[DENSE].median, 3) for name, timing in timings.items()},
     }

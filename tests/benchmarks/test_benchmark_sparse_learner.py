@@ -29,11 +29,11 @@ def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: li
     x, gradient = torch.randn(32, 17), torch.randn(32, 6)
     taken = x.clone().requires_grad_()
     outputs = sparse(taken)
-    outputs.backward(gradient)
+    torch.autograd.backward(outputs, gradient)
     weights = [weight.requires_grad_() for weight in _dense(sparse, masks)]
     expected_x = x.clone().requires_grad_()
     expected = _mlp(expected_x, weights, list(sparse.biases))
-    expected.backward(gradient)
+    torch.autograd.backward(expected, gradient)
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(taken.grad, expected_x.grad)
     for mask, weight, parameter in zip(masks, weights, sparse.weights, strict=True):
@@ -45,7 +45,7 @@ def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: li
 
 def test_fixed_parameters_get_no_gradient(masks: list[Tensor]) -> None:
     sparse, x = SparseMLP(masks, compact=True), torch.randn(4, 17, requires_grad=True)
-    sparse.fixed(x).sum().backward()
+    torch.autograd.backward(sparse.fixed(x).sum())
     assert x.grad is not None
     assert x.grad.abs().sum() > 0
     assert all(parameter.grad is None for parameter in sparse.parameters())
