@@ -59,11 +59,16 @@ class SparsityPlan:
         """The topology of a network and its targets, which are masked at once; None for dense networks.
 
         updates_per_step: of the run, between two steps of this network. Raises UserError when a layer would be left
-        without weights.
+        without weights, or when masks would change with every step.
         """
         settings = self._settings
         if settings.method not in _MASKED:
             return None
+        if settings.period_updates <= updates_per_step:
+            raise UserError(
+                f"sparsity.period_updates: expected more than the {updates_per_step} updates from one step of the "
+                f"{network} to the next, got {settings.period_updates}; a step that changes masks trains no weights"
+            )
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
