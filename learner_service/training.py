@@ -78,7 +78,6 @@ class Training:
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
-                "dynamic_capacity": self.dynamic_capacity.state() if self.dynamic_capacity else None,
             },
         )
 
@@ -148,8 +147,6 @@ def _assemble(
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
     dynamic = dynamic_capacity(config, algorithm, replay, device)
-    if state is not None and dynamic is not None and (kept := state.values.get("dynamic_capacity")):
-        dynamic.load_state(kept)
     graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps

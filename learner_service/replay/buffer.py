@@ -1,6 +1,7 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, as the trainer and the intake use them."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,11 @@ class ReplayBuffer:
     def spec(self) -> EnvironmentSpec:
         """The environment whose transitions these are."""
         return self._store.spec
+
+    @property
+    def directory(self) -> Path:
+        """Where the store's files are."""
+        return self._store.path
 
     @property
     def capacity(self) -> int:

@@ -1,5 +1,6 @@
 """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actorq.config import DynamicCapacityConfig
+from actorq.files import replace_file
 from actorq.status import DynamicCapacityStatus
 from actorq.trajectory import Array
 from learner_service.replay.buffer import ReplayBuffer
@@ -34,9 +36,10 @@ class DynamicCapacity:
     replay goes at once: whole segments, so up to one segment more, but never one of the last `min_size` transitions.
     Else nothing goes, and the replay grows with each insert, up to its capacity.
 
-    What is dropped is gone from the files before anything else happens, so a killed learner does not see it again. It
-    goes on with the looks that its last checkpoint knows of: a look that came after is taken again, of what is left by
-    then and with the policy of the checkpoint, and may drop its share a second time.
+    What is dropped is gone from the store's files before anything else happens, so a killed learner does not see it
+    again. When it last looked is noted beside them after each look, whatever checkpoints know: as the store goes on
+    with what was inserted since the last of these, so does this. A kill between a drop and its note makes a learner
+    look again at once, with its checkpoint's policy, and perhaps drop a second share.
 
     act: the policy without noise, [B, *policy_observation] -> [B, *action].
 
@@ -49,10 +52,13 @@ class DynamicCapacity:
         self._settings = settings
         self._act = act
         self._half_range = (high - low) / 2
-        self._looked_at = replay.total_transitions
+        self._path = replay.directory / "dynamic_capacity.json"
+        self._looked_at = 0
         self._distance: float | None = None
         self._drops = 0
         self._dropped = 0
+        if self._path.exists():
+            self._restore(json.loads(self._path.read_text(encoding="utf-8")))
 
     @property
     def due(self) -> bool:
@@ -61,9 +67,17 @@ class DynamicCapacity:
         return self._replay.total_transitions // period > self._looked_at // period
 
     def look(self) -> None:
-        """Measure the distance, and drop the oldest if it is too large."""
+        """Measure the distance, drop the oldest if it is too large, and note both."""
+        self._looked_at = self._replay.total_transitions
+        self._measure_and_drop()
+        replace_file(self._path, json.dumps(self._state()), sync=True)
+
+    def status(self) -> DynamicCapacityStatus:
+        """What is stored, the distance at the last look, and what was dropped; over all restarts."""
+        return DynamicCapacityStatus(self._replay.transitions, self._distance, self._drops, self._dropped)
+
+    def _measure_and_drop(self) -> None:
         replay, settings = self._replay, self._settings
-        self._looked_at = replay.total_transitions
         observations, greedy = replay.oldest_greedy_actions(settings.oldest)
         if not len(observations):
             return
@@ -80,12 +94,7 @@ class DynamicCapacity:
                 *(self._distance, settings.threshold, dropped, stored),
             )
 
-    def status(self) -> DynamicCapacityStatus:
-        """What is stored, the distance at the last look, and what was dropped; over all restarts."""
-        return DynamicCapacityStatus(self._replay.transitions, self._distance, self._drops, self._dropped)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as JSON values."""
+    def _state(self) -> dict[str, Any]:
         return {
             "looked_at": self._looked_at,
             "distance": self._distance,
@@ -93,9 +102,10 @@ class DynamicCapacity:
             "dropped_transitions": self._dropped,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self._looked_at, self._distance = state["looked_at"], state["distance"]
+    def _restore(self, state: dict[str, Any]) -> None:
+        # After a loss of power the store may have forgotten what was there at the last look.
+        self._looked_at = min(state["looked_at"], self._replay.total_transitions)
+        self._distance = state["distance"]
         self._drops, self._dropped = state["drops"], state["dropped_transitions"]
 
     def _mean_distance(self, observations: Array, greedy: Array) -> float:

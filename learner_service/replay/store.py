@@ -72,7 +72,8 @@ class ReplayStore:
     ) -> None:
         """Wrap new or recovered files; use `open`."""
         self.spec = spec
-        self._path = path
+        self.path = path
+        """Where the files are."""
         self._columns = columns
         self._directory = directory
         self._lock = lock
@@ -305,7 +306,7 @@ class ReplayStore:
         # Assigning only where something is left keeps the untouched part of a sparse file unallocated.
         leftover = np.flatnonzero(~covered & (self._columns.flags != 0))
         self._columns.flags[leftover] = 0
-        saved = self._sequences.load(self._path / "sequences.json")
+        saved = self._sequences.load(self.path / "sequences.json")
         # After a power failure the table may be ahead of the log; what follows the log's end is not in it.
         self._sequences_saved = min(saved, self._directory.head)
         for past in self._directory.history():
@@ -314,5 +315,5 @@ class ReplayStore:
     def _save_sequences(self) -> None:
         head = self._directory.head
         if head - self._sequences_saved >= self._directory.slots // 2:
-            self._sequences.save(self._path / "sequences.json", head)
+            self._sequences.save(self.path / "sequences.json", head)
             self._sequences_saved = head

@@ -171,25 +171,39 @@ def test_an_empty_replay_has_no_distance(tmp_path: Path) -> None:
     buffer.close()
 
 
-def test_a_run_that_goes_on_looks_when_it_would_have_looked(tmp_path: Path) -> None:
+def test_a_learner_that_goes_on_knows_when_it_looked_and_what_it_dropped(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     insert(buffer, range(10))
     capacity = capacity_of(buffer)
     insert(buffer, range(10, 16))
     capacity.look()
+    status = capacity.status()
+    assert (status.drops, status.transitions) == (1, 112)
     insert(buffer, range(16, 19))
-    state = json.loads(json.dumps(capacity.state()))
-    insert(buffer, range(19, 21))
-    left, status = buffer.transitions, capacity.status()
-    assert status.drops == 1
     buffer.close()
 
+    # As after a kill: nothing was said to it, and no checkpoint was written.
     buffer = open_buffer(tmp_path)
-    assert buffer.transitions == left
     again = capacity_of(buffer)
-    # Without a checkpoint it waits for the next period; with one it knows what it has missed.
+    assert again.status() == replace(status, transitions=112 + 24)
     assert not again.due
-    again.load_state(state)
+    insert(buffer, range(19, 20))
     assert again.due
-    assert again.status() == status
+    buffer.close()
+    # What was missed is made up for.
+    buffer = open_buffer(tmp_path)
+    assert capacity_of(buffer).due
+    buffer.close()
+
+
+def test_a_look_at_what_the_store_has_forgotten_does_not_keep_it_from_looking(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    insert(buffer, range(10))
+    capacity_of(buffer).look()
+    path = tmp_path / "dynamic_capacity.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "looked_at": 10_000}))
+    capacity = capacity_of(buffer)
+    assert not capacity.due
+    insert(buffer, range(10, 15))
+    assert capacity.due
     buffer.close()
