@@ -32,7 +32,9 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 def activated(*operators: str) -> PolicyGraph:
     """Layers of 12 units with these between; the one in the middle has no bias."""
-    sizes, value, nodes, parameters = (OBSERVATION_SIZE, *[12] * len(operators), ACTIONS), "observation", [], {}
+    sizes, value = (OBSERVATION_SIZE, *[12] * len(operators), ACTIONS), "observation"
+    nodes: list[onnx.NodeProto] = []
+    parameters: dict[str, list[int]] = {}
     for i, operator in enumerate((*operators, "")):
         names = [f"l{i}.weight", f"l{i}.bias"][: 1 if i == 1 else 2]
         parameters |= {f"l{i}.weight": [sizes[i + 1], sizes[i]]}
