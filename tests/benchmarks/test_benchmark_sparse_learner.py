@@ -1,14 +1,20 @@
 """Networks in compressed sparse rows compute what masked dense ones do, gradients included."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from actorq.config import RunConfig
-from benchmarks.rlx2_sparsities import PAPER, spec_of
-from benchmarks.sparse_learner import surviving, updates
+from actorq.rundirectory import RunDirectory
+from benchmarks.rlx2_sparsities import PAPER, Sparsity, spec_of
+from benchmarks.sparse_learner import of_run, surviving, updates
 from benchmarks.sparse_learner_csr import SparseMLP, SparseTwinCritic, networks_with, sparse_networks
+from learner_service.algorithms import make_algorithm
+from learner_service.checkpoint import Checkpoints, LearnerState
 
 
 @pytest.fixture
@@ -80,8 +86,46 @@ def test_a_unit_survives_as_long_as_a_way_leads_to_an_output() -> None:
     assert surviving([first, second, last]) == (2, 2)
 
 
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+def test_masks_of_a_run_are_those_of_its_checkpoint(algorithm: str, tmp_path: Path) -> None:
+    spec = spec_of("Hopper-v5")
+    config = _sparse_config(algorithm, "rlx2", (16, 16))
+    made = make_algorithm(config, spec)
+    run = RunDirectory(tmp_path / "run")
+    run.create(config)
+    (run.root / "environment.json").write_text(json.dumps(spec.to_json()))
+    Checkpoints(run.root / "checkpoints", 1).save(LearnerState(1, made.state(), {}))
+    case = of_run(run.root)
+    assert (case.algorithm, case.width, case.spec, case.sparsity) == (algorithm, 16, spec, Sparsity(0.75, 0.5))
+    heads = 3 if algorithm == "td3" else 6
+    assert [tuple(mask.shape) for mask in case.masks.actor] == [(16, 11), (16, 16), (heads, 16)]
+    layers = [part.weight for part in made.policy.modules() if isinstance(part, torch.nn.Linear)]
+    for mask, weight in zip(case.masks.actor, layers, strict=True):
+        assert mask.dtype == torch.bool
+        assert not weight[~mask].any()
+        assert weight[mask].all()
+    for masks in case.masks.critics:
+        assert [tuple(mask.shape) for mask in masks] == [(16, 14), (16, 16), (1, 16)]
+        active, weights = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+        assert active / weights == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("method", "sizes"), [("dense", (16, 16)), ("rlx2", (16, 8)), ("rlx2", (16,))])
+def test_a_run_without_such_networks_is_refused(method: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(_sparse_config("td3", method, sizes))
+    with pytest.raises(SystemExit, match="expected sparse TD3 or SAC with two hidden layers of one width"):
+        of_run(run.root)
+
+
 def test_sparsities_are_shares() -> None:
     assert all(0.7 < share < 1 for sparsity in PAPER.values() for share in (sparsity.actor, sparsity.critic))
+
+
+def _sparse_config(algorithm: str, method: str, sizes: tuple[int, ...]) -> RunConfig:
+    sparsity = {"method": method, "actor": 0.75, "critic": 0.5}
+    tree = {"algorithm": algorithm, "environment": "Hopper-v5", algorithm: {"hidden_sizes": sizes}}
+    return RunConfig.model_validate({**tree, "sparsity": sparsity})
 
 
 def _dense(network: SparseMLP, masks: list[Tensor]) -> list[Tensor]:
