@@ -23,9 +23,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "structured": ("--sparsity.method", "rlx2", "--sparsity.structured"),
 }
 _DENSE = ("dense", "control")
-# Of a run's steps: those of the paper's settings as shares of its 3,000,000, with a third as many changes of the masks
-# and looks at the replay, so that weights have time to grow between them.
-_CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 10, 40, 40
+# Of a run's steps. The paper has 300 changes of the masks and looks at the replay in 3,000,000 steps; here there are a
+# third as many, so that weights have time to grow between them. Of its steps its replay keeps a thirtieth at least,
+# which of a run as short as ours would be too little to learn from.
+_CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 5, 40, 40
 # Transitions in an update of TD3 and SAC.
 _BATCH = 256
 # The part of a run, at its end, over which evaluations are averaged: one of them is of few episodes.

@@ -110,8 +110,7 @@ def _of_paper(arguments: argparse.Namespace) -> Iterator[Case]:
 def of_run(directory: Path) -> Case:
     """The networks of a run's newest checkpoint; raises SystemExit unless they are sparse and of two equal layers."""
     config = settings.build(RunConfig, RunDirectory(directory).config_tree())
-    sections = {"td3": config.td3, "sac": config.sac}
-    sizes = tuple(sections[config.algorithm].hidden_sizes) if config.algorithm in sections else ()
+    sizes = {"td3": config.td3.hidden_sizes, "sac": config.sac.hidden_sizes}.get(config.algorithm, ())
     if len(sizes) != 2 or len(set(sizes)) != 1 or config.sparsity.method not in ("static", "set", "rigl", "rlx2"):
         raise SystemExit(
             f"--run {directory}: expected sparse TD3 or SAC with two hidden layers of one width, got "
