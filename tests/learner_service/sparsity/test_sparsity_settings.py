@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from actorq.config import RunConfig
@@ -12,6 +13,9 @@ from actorq.settings import build
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import METHODS, check_same_topology, topology_settings
+
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
 
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
 LEVERS = EnvironmentSpec("Levers-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), discrete_actions=3)

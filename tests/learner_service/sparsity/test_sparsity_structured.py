@@ -17,6 +17,9 @@ from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.trace import trace
 from learner_service.sparsity.weights import Weight, maskable_weights
 
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
 # Observations and actions of HalfCheetah, Hopper and InvertedPendulum.
 SIZES = [(17, 6, 0.9), (17, 6, 0.96), (11, 3, 0.98), (4, 1, 0.9), (17, 6, 0.99)]
 
