@@ -37,7 +37,7 @@ from learner_service.replay import (
     UniformSampler,
 )
 from learner_service.replay.columns import segment_rows
-from learner_service.sparsity import check_same_topology, topology_settings
+from learner_service.sparsity import topology_settings
 from learner_service.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -104,8 +104,6 @@ def build_training(
     replay or checkpoint do not fit; then nothing stays open.
     """
     _check_segment_size(config, spec)
-    if state is not None:
-        check_same_topology(config, state.values)
     device = choose_device(config.learner.device)
     algorithm = make_algorithm(config, spec, device)
     rng = np.random.default_rng(config.seed)

@@ -10,6 +10,7 @@ from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, Refused
 from actorq.status import Energy, RunState, RunStatus
 from actorq.trajectory import Evaluation
 from learner_service.events import EventLog
+from learner_service.sparsity import Cost, Flops
 
 LAYERS = (LayerReport("a", "float32", "fidelity gate"), LayerReport("b", "int8 per channel"))
 FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, LAYERS, refused=(RefusedRung((), 0.3, 0.4, 0.5),))
@@ -90,3 +91,19 @@ def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
     tags = {tag for tag, _ in read(tmp_path)}
     assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
     assert "policy/bytes" in tags
+
+
+def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, environment_steps=7, wall_time=5.0)
+    log.close()
+    written = read(tmp_path)
+    assert {tag: value for (tag, step), (value, _) in written.items() if step == 7} == pytest.approx(
+        {
+            "flops/action": 10.0,
+            "flops/action_to_dense": 0.1,
+            "flops/update": 50.0,
+            "flops/update_to_dense": 0.25,
+            "flops/training": 150.0,
+        }
+    )

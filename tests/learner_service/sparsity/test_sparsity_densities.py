@@ -1,5 +1,7 @@
 """How many weights each layer gets, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 
 from actorq.errors import UserError
@@ -8,10 +10,7 @@ from learner_service.sparsity.weights import Weight
 
 
 def layers(*sizes: int) -> tuple[Weight, ...]:
-    return tuple(
-        Weight(f"layer {number}", 0, units, inputs)
-        for number, (inputs, units) in enumerate(zip(sizes, sizes[1:], strict=False))
-    )
+    return tuple(Weight(f"layer {number}", 0, units, inputs) for number, (inputs, units) in enumerate(pairwise(sizes)))
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.2, 0.5, 0.9, 0.96, 0.99])

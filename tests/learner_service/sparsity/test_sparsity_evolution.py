@@ -14,6 +14,9 @@ from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradie
 from learner_service.sparsity.schedule import CosineSchedule, planned_updates
 from learner_service.sparsity.weights import Weight, maskable_weights
 
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
 SPEC = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
 END = 10
 

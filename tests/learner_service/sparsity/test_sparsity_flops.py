@@ -15,6 +15,9 @@ from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import Cost, Flops
 from learner_service.sparsity.flops import Layer, forward_cost
 
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
 # Numbers in an observation and in an action.
 SIZES = {"HalfCheetah": (17, 6), "Hopper": (11, 3), "Walker2d": (17, 6), "Ant": (111, 8)}
 # algorithm, environment, sparsity of the actor, of the critics, FLOPs of training, of testing.
