@@ -126,10 +126,12 @@ class SparsityConfig(Settings):
     method: SparsityMethod = Field(
         "dense",
         description="dense; tiny (dense, as narrow as the sparse networks are small); static (random masks that stay); "
-        "set (weights grow at random); rigl (they grow where gradients are largest); rlx2 (rigl, with multi-step targets "
-        "and a replay of dynamic capacity)",
+        "set (weights grow at random); rigl (they grow where gradients are largest); rlx2 (rigl, with multi-step "
+        "targets and a replay of dynamic capacity)",
     )
-    actor: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="share of the policy's weights that are 0")
+    actor: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="share of the policy's weights that are 0; of DQN's network too, which is both"
+    )
     critic: Annotated[float, Field(ge=0, lt=1)] = Field(0.85, description="share of the critics' weights that are 0")
     period_updates: PositiveInt = Field(10_000, description="gradient updates between two changes of the masks")
     replaced: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -140,9 +142,17 @@ class SparsityConfig(Settings):
     )
     structured: bool = Field(
         False,
-        description="give all units of a policy's layer as many inputs and let units that matter little go, so that the "
-        "emitted policy becomes narrower",
+        description="give all units of a policy's layer as many inputs and let units that matter little go, so that "
+        "the emitted policy becomes narrower; with set, rigl or rlx2",
     )
+
+    @model_validator(mode="after")
+    def _structure_needs_changes(self) -> "SparsityConfig":
+        if self.structured and self.method not in ("set", "rigl", "rlx2"):
+            raise ValueError(
+                f"sparsity.structured needs sparsity.method set, rigl or rlx2, whose masks change, got {self.method}"
+            )
+        return self
 
 
 class MultiStepConfig(Settings):

@@ -37,6 +37,7 @@ from learner_service.replay import (
     UniformSampler,
 )
 from learner_service.replay.columns import segment_rows
+from learner_service.sparsity import check_same_topology, topology_settings
 from learner_service.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Training:
     trainer: Trainer
     quantization_aware: QuantizationAware
     rng: np.random.Generator
+    sparsity: dict[str, Any]
     dynamic_capacity: DynamicCapacity | None = None
 
     def start(self, graph: PolicyGraph) -> None:
@@ -70,6 +72,7 @@ class Training:
                 **values,
                 "environment": self.spec.environment_id,
                 "algorithm": self.algorithm.name,
+                "sparsity": self.sparsity,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
@@ -101,6 +104,8 @@ def build_training(
     replay or checkpoint do not fit; then nothing stays open.
     """
     _check_segment_size(config, spec)
+    if state is not None:
+        check_same_topology(config, state.values)
     device = choose_device(config.learner.device)
     algorithm = make_algorithm(config, spec, device)
     rng = np.random.default_rng(config.seed)
@@ -150,8 +155,9 @@ def _assemble(
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
+    sparsity = topology_settings(config)
     trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
-    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng, dynamic), graph
+    return Training(spec, algorithm, replay, intake, publisher, trainer, aware, rng, sparsity, dynamic), graph
 
 
 def _open_replay(

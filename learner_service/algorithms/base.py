@@ -36,6 +36,9 @@ class Algorithm(Protocol):
     `config.normalize_observations` for networks with a Normalizer.
 
     action_spaces: what it can act in; continuous spaces are bounded boxes.
+    sparsity_methods: those of `config.sparsity.method` that it trains with, such as learner_service.sparsity.METHODS;
+        one without this attribute trains dense networks only, and the run is refused otherwise.
+    flops: learner_service.sparsity.Flops, what its networks cost as they are now; one without it is not accounted for.
     stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
         deterministically when that is left out. For a replay of dynamic capacity it has a method `with_greedy` that
         takes the same and gives two outputs: the actions with noise and those without.

@@ -25,6 +25,7 @@ mean of its two |delta_ij|; importance weights correct L_Q, which is the one tha
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -39,6 +40,7 @@ from learner_service.networks import ActionScale, GaussianPolicy, Normalizer, Tw
 from learner_service.networks.observations import feature_layers
 from learner_service.parameters import FlatParameters, Minimizer, load_vector
 from learner_service.replay import NStepBatch
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 
 class Temperature(nn.Module):
@@ -68,6 +70,7 @@ class SAC:
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = True
     needs_windows = True
+    sparsity_methods = METHODS
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = config.sac
@@ -76,24 +79,34 @@ class SAC:
         self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
         self._scale = ActionScale(spec).to(device)
         self._temperature = Temperature(config.sac, self._scale.components).to(device)
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
+            sizes = config.sac.hidden_sizes
+            policy_sizes = sparsity.sizes("actor", sizes, lambda sizes: self._policy(config, spec, sizes))
+            critic_sizes = sparsity.sizes("critic", sizes, lambda sizes: self._twins(config, spec, sizes))
             torch.manual_seed(config.seed)
-            layers = feature_layers(config, spec)
-            self.policy = GaussianPolicy(spec, config.sac.hidden_sizes, self._normalizer, layers).to(device)
-            self._critic, self._target_critic = (self._twins(config, spec).to(device) for _ in range(2))
+            self.policy = self._policy(config, spec, policy_sizes).to(device)
+            self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
         # One vector for both, since they take their steps together.
         policy_parameters = FlatParameters(self.policy, self._temperature)
         self._critic_parameters, self._target_parameters = (
             FlatParameters(critic) for critic in (self._critic, self._target_critic)
         )
         self._target_parameters.copy_from(self._critic_parameters)
-        self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate)
-        self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate)
+        actor = sparsity.topology("actor", policy_parameters)
+        critic = sparsity.topology("critic", self._critic_parameters, self._target_parameters)
+        self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate, actor)
+        self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate, critic)
+        self._actor_cost = sparsity.cost("actor", policy_parameters, actor)
+        self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
 
-    def _twins(self, config: RunConfig, spec: EnvironmentSpec) -> TwinCritic:
-        return TwinCritic(spec, config.sac.hidden_sizes, self._normalizer, feature_layers(config, spec))
+    def _policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> GaussianPolicy:
+        return GaussianPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
+
+    def _twins(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> TwinCritic:
+        return TwinCritic(spec, sizes, self._normalizer, feature_layers(config, spec))
 
     @property
     def temperature(self) -> float:
@@ -113,6 +126,12 @@ class SAC:
         """Normalize observations with these from now on, if the run asks for it and they are not frames."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
+
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets, both critics, and the policy, judged by both."""
+        actor, critics = self._actor_cost(), self._critic_cost()
+        return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + 3 * actor + critics))
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         alpha = self._temperature.log_alpha.detach().exp()

@@ -50,12 +50,10 @@ def spec_of(name: str) -> EnvironmentSpec:
 
 
 def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **changes: Any) -> Algorithm:
-    """A small algorithm of one-step returns; `changes` are to its section, but for `normalize_observations`."""
-    normalize = changes.pop("normalize_observations", False)
+    """A small algorithm of one-step returns; `changes` are to its section, but for those of the run's that it names."""
+    run = {key: changes.pop(key) for key in ("normalize_observations", "sparsity", "network") if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
-    config = RunConfig.model_validate(
-        {"algorithm": name, name: section, "seed": seed, "normalize_observations": normalize}
-    )
+    config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
     return make_algorithm(config, spec or spec_of(name), torch.device("cpu"))
 
 
