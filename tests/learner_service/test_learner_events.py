@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
-from actorq.status import Energy, RunState, RunStatus
+from actorq.status import DynamicCapacityStatus, Energy, RunState, RunStatus
 from actorq.trajectory import Evaluation
 from learner_service.events import EventLog
 from learner_service.sparsity import Cost, Flops
@@ -107,3 +107,25 @@ def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
             "flops/training": 150.0,
         }
     )
+
+
+def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_any(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    looked = replace(STATUS, environment_steps=600, dynamic_capacity=DynamicCapacityStatus(90, None, 0, 0))
+    log.status(looked, wall_time=11.0)
+    dropped = DynamicCapacityStatus(80, 0.5, 2, 16)
+    log.status(replace(looked, environment_steps=700, multi_step_since=650, dynamic_capacity=dropped), wall_time=12.0)
+    log.close()
+    events = {key: value for key, (value, _) in read(tmp_path).items() if key[0].startswith("replay/")}
+    assert events == {
+        ("replay/transitions", 600): 90.0,
+        ("replay/drops", 600): 0.0,
+        ("replay/dropped_transitions", 600): 0.0,
+        ("replay/transitions", 700): 80.0,
+        ("replay/drops", 700): 2.0,
+        ("replay/dropped_transitions", 700): 16.0,
+        ("replay/policy_distance", 700): 0.5,
+    }
+    since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
+    assert since == [("training/multi_step_since_environment_step", 700)]
