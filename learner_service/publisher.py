@@ -234,7 +234,7 @@ class Publisher:
                 yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
             else:
                 sent, snapshot = work
-                yield from _checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
+                yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
 
     def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
         with self._changed:
@@ -267,9 +267,10 @@ def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpo
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
 
 
-def _checkpoint_requests(
+def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    """The messages that carry a snapshot as a version; encodings: those that the quantizer takes."""
     yield quantizer_pb2.PublishCheckpointsRequest(
         checkpoint=quantizer_pb2.CheckpointHeader(
             version=version,

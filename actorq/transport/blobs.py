@@ -21,7 +21,7 @@ def split_blob(
 ) -> Iterator[tensor_pb2.BlobPart]:
     """Yield the parts of `data`: a header, then chunks of at most `chunk_bytes`.
 
-    encodings: what the receiver takes; bytes of which half or more are 0 travel packed where it takes that.
+    encodings: what the receiver takes; bytes of which many are 0 travel packed where it takes that.
     """
     packed = pack(data) if _SPARSE in encodings else None
     sent = data if packed is None else packed
