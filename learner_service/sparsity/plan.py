@@ -113,9 +113,10 @@ class SparsityPlan:
     def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
         device = parameters.vector.device
         seen, acted = self._spec.policy_observations, int(torch.Size(self._spec.actions.shape).numel())
-        examples = [torch.zeros((1, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
+        # Two rows, with which a user's own layers have been tried before.
+        examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
         if network == "critic":
-            examples.append(torch.zeros((1, acted), device=device))
+            examples.append(torch.zeros((2, acted), device=device))
         return trace(parameters.modules[0], *examples)
 
     def _sparsity(self, network: Network) -> float:

@@ -15,9 +15,9 @@ _ELEMENTWISE = (nn.ReLU, nn.ELU, nn.Tanh, nn.SiLU, nn.GELU, nn.LeakyReLU, nn.Sig
 
 @dataclass(frozen=True)
 class Traced:
-    """What a forward pass of one row did with a layer.
+    """What a forward pass did with a layer.
 
-    positions: how often its weights were multiplied, as a convolution's are at each place of its output.
+    positions: how often its weights were multiplied for each row, as a convolution's are at each place of its output.
     source: the linear layer whose units, through functions of single ones, are its inputs; None if there is none.
     """
 
@@ -26,7 +26,7 @@ class Traced:
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
-    """Run a copy of a network on a batch of one row and return what became of its layers, by name.
+    """Run a copy of a network on a batch, [B, ...] each, and return what became of its layers, by name.
 
     Layers that were not called are left out. The network stays as it is, and so do torch's generators.
     """
@@ -47,7 +47,7 @@ def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
                 return
             linear = isinstance(module, nn.Linear)
             units = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-            traced[name] = Traced(output.numel() // cast(int, units), source if linear else None)
+            traced[name] = Traced(output.numel() // cast(int, units) // len(inputs[0]), source if linear else None)
             if linear:
                 sources[id(output)] = name
 
