@@ -94,8 +94,12 @@ class Actor:
         self._scheme = standalone.scheme if standalone else ""
         self._batch = standalone.environments if standalone else 0
         self._backend = backend
-        self._spec = describe_environment(standalone.environment_id, backend) if standalone else None
         self._record = standalone.record if standalone else None
+        self._spec = (
+            describe_environment(standalone.environment_id, backend, rendered=self._record is not None)
+            if standalone
+            else None
+        )
         self._watchdog = Watchdog("an environment", environment_timeout_s)
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._rollout: Rollout | None = None

@@ -13,17 +13,20 @@ from actor_service.environments import Environments
 from actor_service.frame_stack import FrameStack
 from actor_service.policy import OnnxPolicy, load_policy
 from actor_service.watchdog import Watched
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from actorq.policy import Policy
 from actorq.trajectory import Episode, Evaluation
 
 MOST_ENVIRONMENTS = 32
+# Episodes in which an environment failed, without one between them that went well.
+MOST_FAILED = 100
 
 
 class Evaluator:
     """Runs greedy episodes: the actions of highest value, or a stochastic policy's without its noise.
 
-    An episode in which an environment fails is counted among the faults, not as an episode, and another is run.
+    An episode in which an environment fails is counted among the faults, not as an episode, and another is run; past
+    `MOST_FAILED` of them in a row ActorQError is raised.
 
     watched: what to be inside of while the environments have the word.
     """
@@ -76,26 +79,33 @@ class Evaluator:
         shares = np.full(environments.count, self._episodes // environments.count)
         shares[: self._episodes % environments.count] += 1
         episodes: list[Episode] = []
+        failed = 0
         with self._watched:
             observations = environments.reset(seed)
         while shares.any():
             if stop.is_set():
                 raise UnavailableError("the evaluation was broken off: the actor ends")
             if on_picture is not None and shares[0]:
-                on_picture(environments.render(0))
+                on_picture(self._picture())
             actions = self._greedy(policy(stack.push(observations, environments.lengths)))
             with self._watched:
                 step = environments.step(actions)
             observations = step.observations
+            failed = 0 if step.episodes else failed + len(step.faults)
             for fault in step.faults:
                 (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()
+                if failed >= MOST_FAILED:
+                    raise ActorQError(
+                        f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
+                        f"{fault.reason}"
+                    )
             for episode in step.episodes:
                 if shares[episode.environment]:
                     shares[episode.environment] -= 1
                     episodes.append(episode)
                     on_episode(episode)
         if on_picture is not None:
-            on_picture(environments.render(0))
+            on_picture(self._picture())
         return Evaluation(
             sequence=sequence,
             policy_version=policy.descriptor.version,
@@ -109,6 +119,10 @@ class Evaluator:
     def close(self) -> None:
         """Release the environments."""
         self._environments.close()
+
+    def _picture(self) -> NDArray[np.uint8]:
+        with self._watched:
+            return self._environments.render(0)
 
     def _greedy(self, outputs: NDArray[np.float32]) -> NDArray[np.generic]:
         return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs

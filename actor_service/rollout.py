@@ -13,10 +13,13 @@ from actor_service.environments import Environments, Fault
 from actor_service.frame_stack import FrameStack
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.watchdog import Watched
+from actorq.errors import ActorQError
 from actorq.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
 
 _WAIT_FOR_POLICY_S = 1.0
 _OLDEST = 255
+# With an environment that fails in every segment nothing would ever be learned.
+MOST_DROPPED = 100
 
 # What the parts of an encoded segment besides its columns take at most.
 _HALF_EPISODE_BYTES = 11
@@ -46,7 +49,8 @@ class Rollout:
     """Collects segments. The policy is looked up before each step, so a new one acts from the next step on.
 
     A segment in which an environment failed is dropped and counted: what its row holds is no transition, and so would
-    be the n-step returns across it. The next one begins where the others are, with a new episode of that one.
+    be the n-step returns across it. The next one begins where the others are, with a new episode of that one. Past
+    `MOST_DROPPED` of them in a row ActorQError is raised.
 
     explore: turns the policy and what it sees [N, ...] into actions [N, *action].
     watched: what to be inside of while the environments have the word.
@@ -86,8 +90,15 @@ class Rollout:
     def collect(self, stop: threading.Event) -> Segment | None:
         """The next segment; shorter when `stop` is set meanwhile, None when it is set before a first step."""
         segment, faults = self._collect(stop)
+        dropped = 0
         while faults:
             self._count(faults)
+            dropped += 1
+            if dropped >= MOST_DROPPED:
+                raise ActorQError(
+                    f"environment {self._spec.environment_id} failed in {dropped} segments in a row; the last time: "
+                    f"{faults[-1].reason}"
+                )
             segment, faults = self._collect(stop)
         return segment
 

@@ -12,6 +12,8 @@ from actorq.trajectory import Episode, Evaluation
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 _MOST_EPISODES = 10_000
+# All environments take seeds up to here, and each adds its number to it.
+_SEEDS = 2**31
 
 
 class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
@@ -33,6 +35,8 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         """Greedy episodes as they end, then all of them."""
         if not 1 <= request.episodes <= _MOST_EPISODES:
             raise InvalidInputError(f"episodes: must be 1 to {_MOST_EPISODES}, got {request.episodes}")
+        if request.seed >= _SEEDS:
+            raise InvalidInputError(f"seed: must be below {_SEEDS}, got {request.seed}")
         loop = asyncio.get_running_loop()
         episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=request.episodes + 1)
 

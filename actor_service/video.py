@@ -23,6 +23,8 @@ class Video:
             import av
         except ImportError:
             raise UserError("--record needs PyAV: pip install 'actorq[video]'") from None
+        if path.is_dir():
+            raise UserError(f"--record: {path} is a folder; name a file in it")
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -39,10 +41,12 @@ class Video:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
-            self._finish()
-        else:
-            self._container.close()
+        try:
+            if error is None:
+                self._finish()
+            else:
+                self._container.close()
+        finally:
             self._part.unlink(missing_ok=True)
 
     def add(self, picture: NDArray[np.uint8]) -> None:

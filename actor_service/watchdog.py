@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from actorq.process import EXIT_HUNG
+
 _log = logging.getLogger(__name__)
 
-# Besides those of actorq.process, for whoever looks why a process ended.
-EXIT_HUNG = 5
 # The descriptor: what Python wraps around it may be held by the thread that hangs.
 _STDERR = 2
 

@@ -37,6 +37,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 # Of a learner, and of `actorq train`: the environment steps were used up before the target return was reached, or
 # somebody stopped the run (SIGTERM, StopRun), which is saved and can be resumed.
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
+# Of an actor whose environment hung.
+EXIT_HUNG = 5
 
 # Every setting of a process that is not part of the run's configuration, in any service or command. One environment
 # or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each

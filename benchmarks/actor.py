@@ -9,7 +9,9 @@ Physics costs more or less depending on what is done: a walker that lies still h
 to one side falls sooner. So all explore as much as they can, and act about as randomly as the bare loop does.
 
 Each of these loops is one thread, so its share of the bare loop is taken from processor time: what else runs on the
-machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there.
+machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices
+of all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs,
+which also take caches and clock frequency away, slow down all slices of a turn.
 """
 
 import argparse
@@ -72,20 +74,23 @@ TASKS = (
 
 @dataclass(frozen=True)
 class Result:
-    """Medians by loop: steps per second of the wall clock, and the share of the bare loop beside it.
+    """Medians by loop: steps per second, and the share of the bare loop in the same turn.
 
-    shares: of steps per second of processor time, wall_shares: of the wall clock.
+    steps_per_second, wall_shares: of the wall clock. steps_per_processor_second, shares: of the loop's own processor
+    time. quartiles: the first and third of `shares`.
     """
 
     task: str
     steps_per_second: dict[str, float]
+    steps_per_processor_second: dict[str, float]
     shares: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
     wall_shares: dict[str, float]
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="slices of each loop (default: 15)")
-    parser.add_argument("--slice-s", type=float, default=0.4, metavar="S", help="seconds of a slice (default: 0.4)")
+    parser.add_argument("--repeats", type=int, default=40, metavar="N", help="slices of each loop (default: 40)")
+    parser.add_argument("--slice-s", type=float, default=0.1, metavar="S", help="seconds of a slice (default: 0.1)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -94,12 +99,18 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     for result in results:
         print(result.task)
         for name, rate in result.steps_per_second.items():
-            share = f"{result.shares[name]:.2f} of bare by processor time, " if name in result.shares else ""
-            print(
-                f"  {name:<8} {rate:>10,.0f} steps/s  {share}{result.wall_shares[name]:.2f} by wall clock", flush=True
-            )
+            wall = f"by wall clock {rate:>8,.0f} steps/s, {result.wall_shares[name]:.2f} of bare"
+            if name in result.shares:
+                low, high = result.quartiles[name]
+                wall = (
+                    f"by processor time {result.steps_per_processor_second[name]:>8,.0f} steps/s, "
+                    f"{result.shares[name]:.2f} of bare (quartiles {low:.2f} to {high:.2f}); {wall}"
+                )
+            print(f"  {name:<8} {wall}", flush=True)
     targets = [
-        Target(f"{task.name}: share of the bare loop", result.shares["actor"], task.share, at_most=False)
+        Target(
+            f"{task.name}: share of the bare loop, by processor time", result.shares["actor"], task.share, at_most=False
+        )
         for task, result in zip(TASKS, results, strict=True)
     ]
     figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": _SEGMENT}
@@ -114,25 +125,33 @@ def measure(task: Task, repeats: int, slice_s: float) -> Result:
     steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
     walls: dict[str, list[float]] = {name: [] for name in loops}
     processors: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(repeats):
-        for name, loop in loops.items():
+    for turn in range(repeats):
+        for name, loop in reversed(loops.items()) if turn % 2 else loops.items():
             wall, processor = time.perf_counter(), time.thread_time()
             loop(steps[name])
             walls[name].append(task.environments * steps[name] / (time.perf_counter() - wall))
             processors[name].append(task.environments * steps[name] / (time.thread_time() - processor))
     del processors["envpool"]
+    shares = _shares(processors)
+    quartiles = {name: statistics.quantiles(found, n=4) for name, found in shares.items()}
     return Result(
         task.name,
-        {name: statistics.median(rates) for name, rates in walls.items()},
-        _shares(processors),
-        _shares(walls),
+        _medians(walls),
+        _medians(processors),
+        _medians(shares),
+        {name: (first, third) for name, (first, _, third) in quartiles.items()},
+        _medians(_shares(walls)),
     )
 
 
-def _shares(rates: dict[str, list[float]]) -> dict[str, float]:
-    """The median share of the bare loop's rate beside it, by loop."""
+def _medians(figures: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(found) for name, found in figures.items()}
+
+
+def _shares(rates: dict[str, list[float]]) -> dict[str, list[float]]:
+    """By loop, of each turn the share of the bare loop's rate."""
     return {
-        name: statistics.median(rate / bare for rate, bare in zip(measured, rates["bare"], strict=True))
+        name: [rate / bare for rate, bare in zip(measured, rates["bare"], strict=True)]
         for name, measured in rates.items()
     }
 

@@ -1,4 +1,4 @@
-"""What the learner's updates are compared with: Stable-Baselines3, and plain torch as single-file programs have it."""
+"""What the learner's updates are compared with: Stable-Baselines3, and CleanRL's updates in plain torch."""
 
 import importlib
 from collections.abc import Callable
@@ -56,15 +56,17 @@ def stable_baselines(
     return lambda: model.train(gradient_steps=updates, batch_size=batch)
 
 
-def plain(algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int) -> Updates:
-    """`updates` updates as the algorithms' single-file programs write them down: a module for each network, an Adam
-    for each loss, every gradient taken with `backward`, a loop over parameters for the targets.
+def cleanrl(algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int) -> Updates:
+    """`updates` updates with the mathematics of CleanRL's loops (arXiv 2111.08819), in words of our own.
+
+    A module for each network, an Adam for each loss, every gradient taken with `backward`, a loop over parameters for
+    the targets. Sampling is as in its replay: random rows, each column copied into a tensor.
     """
     torch.manual_seed(1)
-    classes: dict[str, Callable[[EnvironmentSpec, list[int]], _Plain]] = {
-        "dqn": _PlainDQN,
-        "td3": _PlainTD3,
-        "sac": _PlainSAC,
+    classes: dict[str, Callable[[EnvironmentSpec, list[int]], _Updated]] = {
+        "dqn": _CleanRLDQN,
+        "td3": _CleanRLTD3,
+        "sac": _CleanRLSAC,
     }
     made = classes[algorithm](spec, sizes)
     rng, size = np.random.default_rng(1), len(rows["rewards"])
@@ -100,13 +102,13 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-class _Plain(Protocol):
+class _Updated(Protocol):
     def update(
         self, observations: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, dones: Tensor
     ) -> None: ...
 
 
-class _PlainDQN:
+class _CleanRLDQN:
     def __init__(self, spec: EnvironmentSpec, sizes: list[int]) -> None:
         inputs = spec.observations.shape[0]
         self._online, self._target = (_mlp(inputs, sizes, spec.discrete_actions) for _ in range(2))
@@ -120,7 +122,7 @@ class _PlainDQN:
         _descend(self._optimizer, functional.mse_loss(values, targets))
 
 
-class _PlainTD3:
+class _CleanRLTD3:
     def __init__(self, spec: EnvironmentSpec, sizes: list[int]) -> None:
         inputs, actions = spec.observations.shape[0], spec.actions.shape[0]
         self._policy, self._target_policy = (_mlp(inputs, sizes, actions) for _ in range(2))
@@ -149,7 +151,7 @@ class _PlainTD3:
             _follow(self._targets, self._critics)
 
 
-class _PlainSAC:
+class _CleanRLSAC:
     def __init__(self, spec: EnvironmentSpec, sizes: list[int]) -> None:
         inputs, self._actions = spec.observations.shape[0], spec.actions.shape[0]
         self._torso = nn.Sequential(_mlp(inputs, sizes[:-1], sizes[-1]), nn.ReLU())
@@ -163,10 +165,13 @@ class _PlainSAC:
         self._critic_optimizer = torch.optim.Adam(self._critics.parameters(), lr=_LEARNING_RATE)
         self._log_alpha = torch.zeros(1, requires_grad=True)
         self._alpha_optimizer = torch.optim.Adam([self._log_alpha], lr=_LEARNING_RATE)
+        self._updates = 0
 
     def _sample(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         x = self._torso(observations)
-        normal = torch.distributions.Normal(self._mean(x), self._log_deviation(x).clamp(-20, 2).exp())
+        # From -5 to 2.
+        log_deviation = 3.5 * torch.tanh(self._log_deviation(x)) - 1.5
+        normal = torch.distributions.Normal(self._mean(x), log_deviation.exp())
         drawn = normal.rsample()
         actions = torch.tanh(drawn)
         log_probabilities: Tensor = normal.log_prob(drawn)  # type: ignore[no-untyped-call]
@@ -181,9 +186,18 @@ class _PlainSAC:
             targets = rewards + _DISCOUNT * (1 - dones) * values
         both = [critic(torch.cat((observations, actions), 1)).squeeze(1) for critic in self._critics]
         _descend(self._critic_optimizer, sum(functional.mse_loss(values, targets) for values in both))  # type: ignore[arg-type]
+        self._updates += 1
+        if self._updates % 2 == 0:
+            # Every second time, and then twice.
+            for _ in range(2):
+                self._update_policy(observations)
+        _follow(self._targets, self._critics)
+
+    def _update_policy(self, observations: Tensor) -> None:
+        alpha = self._log_alpha.detach().exp()
         acted, log_probabilities = self._sample(observations)
         first, second = (critic(torch.cat((observations, acted), 1)) for critic in self._critics)
         _descend(self._policy_optimizer, (alpha * log_probabilities - torch.min(first, second).squeeze(1)).mean())
-        entropy_gap = log_probabilities.detach() - self._actions
-        _descend(self._alpha_optimizer, (-self._log_alpha.exp() * entropy_gap).mean())
-        _follow(self._targets, self._critics)
+        with torch.no_grad():
+            _, log_probabilities = self._sample(observations)
+        _descend(self._alpha_optimizer, (-self._log_alpha.exp() * (log_probabilities - self._actions)).mean())

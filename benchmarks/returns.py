@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.returns_plot import plot
-from benchmarks.runs import actor_megabytes, confirm, train
+from benchmarks.runs import actor_megabytes, confirm, ending_children, forget_incomplete, kept, train
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,20 @@ class Task:
         return f"{self.algorithm}/{self.environment}"
 
 
+# Five, as the preset has it, would end a run by luck where returns differ much from one episode to the next.
+_MANY_EPISODES = ("--evaluation.episodes", "20")
+
 # Runs end a little above their target: the evaluation that ends one is the luckiest of its kind.
 TASKS = (
     Task("dqn", "CartPole-v1", 475.0, 475.0, 100_000, 3),
     Task("dqn", "Acrobot-v1", -100.0, -90.0, 200_000, 3),
     Task("dqn", "MountainCar-v0", -130.0, -115.0, 500_000, 3),
     Task("dqn", "LunarLander-v3", 200.0, 230.0, 500_000, 3),
-    Task("d4pg", "dm_control/cartpole-balance", 950.0, 970.0, 300_000, 2, 20),
-    Task("d4pg", "dm_control/cartpole-swingup", 800.0, 830.0, 500_000, 2, 20),
-    Task("d4pg", "dm_control/walker-stand", 900.0, 940.0, 500_000, 2, 20),
-    Task("d4pg", "dm_control/reacher-easy", 850.0, 920.0, 500_000, 2, 50, ("--evaluation.episodes", "20")),
-    Task("d4pg", "dm_control/finger-spin", 800.0, 850.0, 500_000, 2, 20),
+    Task("d4pg", "dm_control/cartpole-balance", 950.0, 970.0, 300_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/cartpole-swingup", 800.0, 830.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/walker-stand", 900.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/reacher-easy", 850.0, 920.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/finger-spin", 800.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
     # As far as it gets: nobody said how far that is, so any return above that of random actions (5) counts.
     Task("d4pg", "dm_control/cheetah-run", 10.0, 900.0, 2_000_000, 1, 20),
     # -21 is the worst, and random actions' -20.7.
@@ -94,19 +96,30 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 def _runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
     wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
-    with ThreadPoolExecutor(jobs) as pool:
-        for run in pool.map(partial(_run, directory), wanted):
-            print(_row(run), flush=True)
-            yield run
+    with ThreadPoolExecutor(jobs) as pool, ending_children():
+        runs = [pool.submit(_run, *one, directory) for one in wanted]
+        try:
+            for future in runs:
+                run = future.result()
+                print(_row(run), flush=True)
+                yield run
+        finally:
+            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
-    task, seed = wanted
-    folder = directory / f"{task.name.replace('/', '-')}-{seed}"
+def _run(task: Task, seed: int, directory: Path) -> dict[str, Any]:
+    name = f"{task.name.replace('/', '-')}-{seed}"
+    made = kept(directory / f"{name}.json", asdict(task), lambda: _made(task, seed, directory / name))
+    return {"task": task.name, **made}
+
+
+def _made(task: Task, seed: int, folder: Path) -> dict[str, Any]:
+    forget_incomplete(folder)
     flags = ["--algorithm", task.algorithm, "--environment", task.environment, "--seed", str(seed), *task.flags]
     limits = [f"--target-return={task.stop_at}", "--max-environment-steps", str(task.steps)]
     summary = train(folder, [*flags, *limits])
-    return {"task": task.name, "confirmed": asdict(confirm(folder, task.episodes)), **summary}
+    return {**summary, "confirmed": asdict(confirm(folder, task.episodes))}
 
 
 def _row(run: dict[str, Any]) -> str:

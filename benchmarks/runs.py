@@ -2,14 +2,25 @@
 
 import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from actorq.errors import UserError
+from actorq.files import replace_file
+from actorq.rundirectory import RunDirectory
+
+# Of the episodes that confirm a policy.
+CONFIRMATION_SEED = 1000
 _ACTORQ = (sys.executable, "-m", "actorq.cli.main")
 # Solved, and ended by its budget.
 _COMPLETE = (0, 3)
@@ -43,7 +54,7 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
 
 def confirm(directory: Path, episodes: int) -> Confirmation:
     """Evaluate the run's last policy as it was emitted, on new episodes."""
-    command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", "1000"]
+    command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED)]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
     policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)
@@ -55,3 +66,50 @@ def confirm(directory: Path, episodes: int) -> Confirmation:
 def actor_megabytes(summary: dict[str, Any]) -> list[float]:
     """The largest resident memory of each actor of a run."""
     return [mb for name, mb in summary["peak_memory_mb"].items() if name.startswith("actor")]
+
+
+def kept(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `file` has, or else what `make` returns, which is written there: whole or not at all, `settings` beside it.
+
+    Raises SystemExit when what is there was made with other settings.
+    """
+    # As JSON has them: lists where there were tuples.
+    settings = json.loads(json.dumps(settings))
+    if file.exists():
+        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if result["settings"] != settings:
+            raise SystemExit(f"{file} was made with other settings: move it away, or take another folder")
+        return result
+    result = {**make(), "settings": settings}
+    replace_file(file, json.dumps(result) + "\n")
+    return result
+
+
+def forget_incomplete(directory: Path) -> None:
+    """Remove a run that was killed, so that `train` makes it anew; raises SystemExit while it is being made.
+
+    What its launcher left running has ended before.
+    """
+    if not directory.exists() or (directory / "command_s.json").exists():
+        return
+    try:
+        with RunDirectory(directory).locked(lambda: print(f"waiting for what was left running in {directory}")):
+            shutil.rmtree(directory)
+    except UserError as error:
+        raise SystemExit(str(error)) from None
+
+
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """In here SIGTERM ends the runs that are being made, and this process after them; Ctrl-C reaches them anyway."""
+
+    def end(*_: object) -> None:
+        for child in psutil.Process().children():
+            child.terminate()
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

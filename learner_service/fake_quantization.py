@@ -90,14 +90,15 @@ class FakeQuantization:
     def calibrate(self, observations: Tensor) -> None:
         """Take the ranges of activations that are calibrated from the float policy on a batch of observations.
 
-        Not inside of `applied`. Nothing happens where no range is calibrated.
+        They may lie on another device than the policy. Not inside of `applied`. Nothing happens where no range is
+        calibrated.
         """
         wanted = {site for sites in self._sites.values() for site in (sites.input, sites.output) if site is not None}
         if not wanted:
             return
         grids: dict[Site, Grid] = {site: Grid(site.scale, 0.0) for site in wanted if isinstance(site, Fixed)}
         with self._observing(grids, {site for site in wanted if isinstance(site, RangeOf)}), torch.no_grad():
-            self._policy(observations)
+            self._policy(observations.to(next(self._policy.parameters()).device))
         for name, layer in self._layers.items():
             if isinstance(layer, _Static):
                 sites = self._sites[name]

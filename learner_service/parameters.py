@@ -95,10 +95,13 @@ class Minimizer:
         """The step size from the next step on."""
         self._adam.param_groups[0]["lr"] = learning_rate
 
-    def step(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss of the parameters, or let it change the topology."""
+    def step(self, loss: Tensor, slopes: Tensor | None = None) -> None:
+        """Take one step down the gradient of a loss of the parameters, or let it change the topology.
+
+        slopes: the gradient of the loss by what was given in its place, of the same shape; None for a loss itself.
+        """
         self._parameters.zero_gradient()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss, slopes)
         if self._topology is not None:
             adam = self._adam.state.get(self._parameters.vector, {})
             moments = [adam[name] for name in _MOMENTS if name in adam]
@@ -134,6 +137,11 @@ class Minimizer:
         }
         if moments:
             self._adam.state[self._parameters.vector] = moments
+
+
+def copy_network(network: nn.Module, target: nn.Module) -> None:
+    """Make a new target network equal to the one that it will follow, buffers included: nothing changes these later."""
+    target.load_state_dict(network.state_dict())
 
 
 def load_vector(parameters: FlatParameters, saved: Tensor) -> None:

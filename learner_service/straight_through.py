@@ -132,7 +132,7 @@ def int4_weight(weight: Tensor, block: int) -> Weights:
     scale = torch.where(high > -low, high, low).div_(-8.0)
     scale.masked_fill_(scale.abs() < _TINY, 1.0)
     levels = blocks.div(scale).round_().clamp_(max=7.0)
-    return Weights(_out_of_blocks(levels.mul_(scale), weight), torch.ones(1, 1))
+    return Weights(_out_of_blocks(levels.mul_(scale), weight), weight.new_ones(1, 1))
 
 
 def int8_blocks(x: Tensor, block: int) -> Tensor:

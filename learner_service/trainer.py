@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 # Updates per call of the algorithm: sampling many minibatches at once spreads the cost of the sum tree.
 _UPDATES_PER_SAMPLE = 8
+# Of the running mean of the loss: what the newest updates are of it.
+_LOSS_SHARE = 0.05
 # How long the loop waits for data before it looks again whether it should pause, save or stop.
 _WAIT_S = 0.1
 
@@ -203,9 +205,10 @@ class Trainer:
         with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
             losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
         self._prefetcher.update_priorities(drawn, losses.priorities)
+        # The first updates of this process have no mean before them.
+        self.loss += (1.0 if self._recent is None else _LOSS_SHARE) * (losses.loss - self.loss)
         self._recent = drawn.batch.observations
         before, self.updates = self.updates, self.updates + _UPDATES_PER_SAMPLE
-        self.loss += 0.05 * (losses.loss - self.loss)
         period = self._config.publication.period_updates
         if self.updates // period > before // period:
             self._normalize()

@@ -44,9 +44,14 @@ def make_environments(
     return environments
 
 
-def describe_environment(environment_id: str, backend: Backend = "python") -> EnvironmentSpec:
-    """The spec of an environment; raises UserError as `make_environments` does."""
-    environments = make_environments(environment_id, 1, backend)
+def describe_environment(
+    environment_id: str, backend: Backend = "python", *, rendered: bool = False
+) -> EnvironmentSpec:
+    """The spec of an environment; raises UserError as `make_environments` does.
+
+    rendered: for who wants pictures later: whether this process can draw is decided with its first environment.
+    """
+    environments = make_environments(environment_id, 1, backend, rendered=rendered)
     environments.close()
     return environments.spec
 

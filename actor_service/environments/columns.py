@@ -1,6 +1,5 @@
 """What a batch of environments writes each step into: arrays made once, and the episodes that are under way."""
 
-import math
 from collections.abc import Collection
 
 import numpy as np
@@ -8,6 +7,9 @@ from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
 from actorq.trajectory import ArraySpec, Episode
+
+# Of numbers that are multiplied at once: with more of them OpenBLAS would use several threads.
+_PIECE = 8192
 
 
 class Columns:
@@ -32,6 +34,11 @@ class Columns:
         self._lengths = lengths
         self._returns = np.zeros(count)
         self._floating = self.observations.dtype.kind == "f"
+        checked = [
+            self._rewards,
+            *(np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else ()),
+        ]
+        self._checked = [(numbers, np.zeros_like(numbers)) for numbers in checked]
         self._all_valid = True
 
     def begin(self) -> None:
@@ -42,8 +49,8 @@ class Columns:
     def broken(self) -> list[int]:
         """Which environments have given a reward or an observation that is NaN or infinite."""
         self._rewards[:] = self.rewards
-        # A sum is finite if all of it is, but for an overflow, which the second look tells apart.
-        if math.isfinite(self._rewards.sum()) and not (self._floating and not math.isfinite(self.flat.sum())):
+        # Zero times a number is zero, unless it is NaN or infinite; a product takes a quarter of the time of a sum.
+        if all(numbers.dot(zeros) == 0.0 for numbers, zeros in self._checked):
             return []
         good = np.isfinite(self._rewards)
         if self._floating:

@@ -1,24 +1,27 @@
 """Tasks of the DM Control suite (arXiv 1801.00690), `dm_control/DOMAIN-TASK`, such as dm_control/cheetah-run."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import prepare_mujoco
+from actor_service.environments.rendering import draw_fast, prepare_mujoco
 from actor_service.environments.spaces import bounds
 from actorq.errors import UserError
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640
+# Domains whose models, here the springs of the masses, are random too, and are drawn when a task is loaded.
+_DRAWN_BY_LOT = frozenset({"lqr"})
 
 
 def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
     """A batch of a task; raises UserError when the suite has none of this name."""
     prepare_mujoco(rendered)
-    singles = [_single(environment_id) for _ in range(count)]
+    singles = [_single(environment_id, rendered) for _ in range(count)]
     spec = EnvironmentSpec(
         environment_id=environment_id,
         observations=ArraySpec((singles[0].size,), "float32"),
@@ -26,16 +29,16 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
         discrete_actions=0,
         max_episode_steps=singles[0].limit,
     )
-    return LoopedEnvironments(spec, singles, lambda: _single(environment_id), limit=0)
+    return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered), limit=0)
 
 
 def observation_parts(environment_id: str) -> tuple[str, ...]:
     """The names of what a task observes, in its order."""
     prepare_mujoco(rendered=False)
-    return tuple(_single(environment_id).parts)
+    return _single(environment_id, rendered=False).parts
 
 
-def _single(environment_id: str) -> "SuiteTask":
+def _single(environment_id: str, rendered: bool) -> "SuiteTask":
     # Only now: what is imported looks for a display unless it was told otherwise.
     from dm_control import suite
 
@@ -46,25 +49,42 @@ def _single(environment_id: str) -> "SuiteTask":
             f"environment {environment_id!r} cannot be made: "
             + (f"of this domain there are {known}" if known else f"give {PREFIX}DOMAIN-TASK, as {PREFIX}cheetah-run")
         )
-    return SuiteTask(suite.load(domain, task))
+
+    def load(seed: int | None) -> Any:
+        environment = suite.load(domain, task, task_kwargs={"random": seed})
+        if rendered:
+            draw_fast(environment.physics.model)
+        else:
+            # At each reset quadruped-escape asks for what draws, to upload its new terrain, and so would make it.
+            kind = type(environment.physics)
+            environment.physics.__class__ = type(kind.__name__, (kind,), {"contexts": None})
+        return environment
+
+    return SuiteTask(load, domain in _DRAWN_BY_LOT)
 
 
 class SuiteTask:
     """One task as the loop calls it.
 
-    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector. An
-    episode whose last discount is 0 has terminated, any other was truncated: the suite ends most by time alone.
+    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector, which
+    the next call overwrites. An episode whose last discount is 0 has terminated, any other was truncated: the suite
+    ends most by time alone.
     """
 
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
+    def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
+        """`load` loads the task with a seed; where its model is `drawn_by_lot`, again with each new seed."""
+        self._load, self._drawn_by_lot = load, drawn_by_lot
+        self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}
-        self.parts: dict[str, slice] = {}
+        # Where each part goes, and whether it is to be flattened before.
+        self._places: list[tuple[str, slice, bool]] = []
         self.size = 0
         for name, spec in environment.observation_spec().items():
             width = int(np.prod(spec.shape, dtype=np.int64))
-            self.parts[name] = slice(self.size, self.size + width)
+            self._places.append((name, slice(self.size, self.size + width), len(spec.shape) > 1))
             self.size += width
+        self.parts = tuple(name for name, *_ in self._places)
+        self._row = np.zeros(self.size, np.float32)
         action = environment.action_spec()
         low, high = (np.broadcast_to(bound, action.shape) for bound in (action.minimum, action.maximum))
         self.action_spec = ArraySpec(tuple(action.shape), "float32", bounds(low), bounds(high))
@@ -73,7 +93,10 @@ class SuiteTask:
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode; a seed sets the task's generator, from which alone its randomness comes."""
-        if seed is not None:
+        if seed is not None and self._drawn_by_lot:
+            self._environment.close()
+            self._environment = self._load(seed)
+        elif seed is not None:
             self._environment.task.random.seed(seed)
         return self._flat(self._environment.reset().observation), {}
 
@@ -94,8 +117,7 @@ class SuiteTask:
         self._environment.close()
 
     def _flat(self, parts: dict[str, Any]) -> NDArray[np.float32]:
-        row = np.empty(self.size, np.float32)
-        for name, place in self.parts.items():
-            part = parts[name]
-            row[place] = part.ravel() if isinstance(part, np.ndarray) and part.ndim > 1 else part
+        row = self._row
+        for name, place, is_deep in self._places:
+            row[place] = parts[name].ravel() if is_deep else parts[name]
         return row

@@ -7,7 +7,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import prepare_mujoco, wants_mujoco
+from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces import action_spec, observation_spec
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
@@ -21,12 +21,15 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
 
     def single() -> gymnasium.Env[Any, Any]:
         # The limit is kept by the batch, and neither order nor types of the calls need to be watched.
-        return _make(
+        environment = _make(
             environment_id,
             max_episode_steps=-1,
             disable_env_checker=True,
             **({"render_mode": "rgb_array"} if rendered else {}),
         )
+        if rendered and wants_mujoco(registered.entry_point):
+            draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
+        return environment
 
     if rendered and "rgb_array" not in _render_modes(registered):
         raise UserError(f"environment {environment_id}: it has no pictures (render mode rgb_array)")
@@ -61,15 +64,15 @@ def _registered(environment_id: str) -> gymnasium.envs.registration.EnvSpec:
         if module:
             __import__(module)
         return gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError, ValueError) as error:
-        raise _refusal(environment_id, error) from None
+    except Exception as error:
+        raise _refusal(environment_id, error) from error
 
 
 def _make(environment_id: str, **how: Any) -> gymnasium.Env[Any, Any]:
     try:
         environment: gymnasium.Env[Any, Any] = gymnasium.make(environment_id, **how)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise _refusal(environment_id, error) from None
+    except Exception as error:
+        raise _refusal(environment_id, error) from error
     # The wrapper that watches the order of calls costs as much as a step of a small environment.
     if isinstance(environment, gymnasium.wrappers.OrderEnforcing):
         environment = environment.env
@@ -77,7 +80,9 @@ def _make(environment_id: str, **how: Any) -> gymnasium.Env[Any, Any]:
 
 
 def _refusal(environment_id: str, error: Exception) -> UserError:
+    # Anything may be raised by a module of the user's; what Gymnasium says of itself needs no name.
+    kind = "" if isinstance(error, gymnasium.error.Error | ImportError) else f"{type(error).__name__}: "
     return UserError(
-        f"environment {environment_id!r} cannot be made: {' '.join(str(error).split())}; "
+        f"environment {environment_id!r} cannot be made: {kind}{' '.join(str(error).split())}; "
         "give the id of an installed environment, such as CartPole-v1"
     )

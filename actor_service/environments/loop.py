@@ -47,8 +47,8 @@ class Single(Protocol):
 class LoopedEnvironments(Environments):
     """A batch of single environments.
 
-    One that raises is closed and made anew, one that gives NaN or infinity is reset; the step tells of both. Past
-    `MOST_FAULTS` of them in a row the error is raised.
+    One that raises, or gives what its spaces do not have, is closed and made anew, one that gives NaN or infinity is
+    reset; the step tells of both. Past `MOST_FAULTS` of them in a row the error is raised.
 
     make: makes one environment.
     limit: steps after which an episode is truncated, in place of Gymnasium's TimeLimit, whose call in between costs
@@ -60,7 +60,7 @@ class LoopedEnvironments(Environments):
     ) -> None:
         super().__init__(spec, len(singles))
         self._singles = list(singles)
-        self.steps_per_second = float(singles[0].metadata.get("render_fps", self.steps_per_second))
+        self.steps_per_second = float(singles[0].metadata.get("render_fps") or self.steps_per_second)
         self._steps = [single.step for single in singles]
         self._make = make
         self._limit = limit
@@ -84,14 +84,14 @@ class LoopedEnvironments(Environments):
         return self._columns.observations
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take one action in each environment, one after the other."""
+        """Take one action in each environment, one after the other. What it does with its action is its own affair."""
         columns, ended = self._columns, self._ended
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count
         endings: list[int] = []
         faults: list[Fault] = []
         for index, (act, action) in enumerate(
-            zip(self._steps, actions.tolist() if self._discrete else actions, strict=True)
+            zip(self._steps, actions.tolist() if self._discrete else actions.copy(), strict=True)
         ):
             try:
                 if ended and index in ended:
@@ -104,8 +104,13 @@ class LoopedEnvironments(Environments):
             except Exception as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
                 faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
-        columns.rewards[:] = rewards
-        np.concatenate(observations, out=columns.flat, casting="same_kind")
+        try:
+            columns.rewards[:] = rewards
+            np.concatenate(observations, out=columns.flat, casting="same_kind")
+        except (TypeError, ValueError):
+            faults += self._replace_misfits(observations, rewards)
+            columns.rewards[:] = rewards
+            np.concatenate(observations, out=columns.flat, casting="same_kind")
         for index in columns.broken():
             faults.append(self._mend(index, f"observation {observations[index]!r}, reward {rewards[index]!r}"))
         if self._limit:
@@ -125,9 +130,12 @@ class LoopedEnvironments(Environments):
         return np.asarray(self._singles[index].render(), np.uint8)
 
     def close(self) -> None:
-        """Close all of them."""
-        for single in self._singles:
-            single.close()
+        """Close all of them, also when one cannot be closed."""
+        for index, single in enumerate(self._singles):
+            try:
+                single.close()
+            except Exception as error:
+                _log.warning("environment %d of %s: %s while it was closed", index, self.spec.environment_id, error)
 
     def _cut_at_limit(self, endings: list[int]) -> None:
         # The lengths are those before this step. A reset counts as no step: its length is that of the old episode.
@@ -141,21 +149,46 @@ class LoopedEnvironments(Environments):
     def _mend(self, index: int, what: str) -> Fault:
         """An environment gave NaN or infinity: begin a new episode in it."""
         self._count_fault(index, f"NaN or infinity: {what}")
+        broken = self._singles[index]
         self._columns.observations[index] = self._first_observation(index, None)
-        return Fault(index, "NaN or infinity", restarted=False)
+        return Fault(index, "NaN or infinity", restarted=self._singles[index] is not broken)
 
-    def _first_observation(self, index: int, seed: int | None) -> Any:
+    def _replace_misfits(self, observations: list[Any], rewards: list[Any]) -> list[Fault]:
+        """Make those anew whose observation or reward is of another shape or type than their spaces say."""
+        faults = []
+        for index, observation in enumerate(observations):
+            try:
+                self._fitting(observation)
+                if np.shape(rewards[index]) != ():
+                    raise ValueError(f"a reward must be a number, got {rewards[index]!r}")
+                float(rewards[index])
+            except (TypeError, ValueError) as error:
+                observations[index], rewards[index] = self._restart(index, error), 0.0
+                faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
+        return faults
+
+    def _fitting(self, observation: Any) -> NDArray[Any]:
+        """The observation as an array; raises ValueError when it is not of the shape and kind of numbers expected."""
+        array, expected = np.asarray(observation), self._columns.observations
+        if array.shape != expected.shape[1:] or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
+            raise ValueError(
+                f"an observation must be {expected.dtype}{list(expected.shape[1:])}, got "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        return array
+
+    def _first_observation(self, index: int, seed: int | None) -> NDArray[Any]:
         """The first observation of a new episode, made anew as often as that takes; raises ActorQError."""
         while True:
             try:
-                observation = self._singles[index].reset(seed=seed)[0]
+                observation = self._fitting(self._singles[index].reset(seed=seed)[0])
             except Exception as error:
                 observation = self._restart(index, error)
             if self._columns.observations.dtype.kind != "f" or np.isfinite(observation).all():
                 return observation
             self._count_fault(index, "NaN or infinity in the first observation of an episode")
 
-    def _restart(self, index: int, error: BaseException) -> Any:
+    def _restart(self, index: int, error: BaseException) -> NDArray[Any]:
         """Make an environment anew and return its first observation."""
         while True:
             self._count_fault(index, f"{type(error).__name__}: {error}", error)
@@ -164,7 +197,7 @@ class LoopedEnvironments(Environments):
             try:
                 single = self._make()
                 self._singles[index], self._steps[index] = single, single.step
-                return single.reset(seed=int(self._seeds.integers(2**31)))[0]
+                return self._fitting(single.reset(seed=int(self._seeds.integers(2**31)))[0])
             except Exception as next_error:
                 error = next_error
 

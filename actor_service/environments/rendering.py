@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from actorq.errors import UserError
 
@@ -15,7 +16,9 @@ _PROBE = (
     "mujoco.MjrContext(mujoco.MjModel.from_xml_string('<mujoco/>'), mujoco.mjtFontScale.mjFONTSCALE_100)\n"
     "import os; os._exit(0)\n"
 )
-_PROBE_S = 60.0
+# All of them together take less than an environment may, or the watchdog would end the process.
+_PROBE_S = 15.0
+_SHADOW_SIZE = 1024
 # Mesa's EGL draws without a graphics card only when it is told that there is no platform.
 _CANDIDATES: tuple[Mapping[str, str], ...] = (
     {_VARIABLE: "egl"},
@@ -47,6 +50,15 @@ def prepare_mujoco(rendered: bool) -> None:
         "this machine cannot draw without a display: MuJoCo works neither with EGL nor with OSMesa; install libegl1 "
         "and a driver (libgl1-mesa-dri draws on the processor) or libosmesa6, or set MUJOCO_GL"
     )
+
+
+def draw_fast(model: Any) -> None:
+    """Have a MuJoCo model drawn without antialiasing and with coarser shadows, before it is drawn first.
+
+    Mesa draws on the processor then in a fifth of the time: 30 ms instead of 180 ms for one picture of 640x480.
+    """
+    model.vis.quality.offsamples = 0
+    model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_SIZE)
 
 
 def _works(candidate: Mapping[str, str]) -> bool:

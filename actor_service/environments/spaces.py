@@ -23,7 +23,9 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
     is_image = isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and dtype == np.uint8
     if not (is_vector or is_image):
-        raise UserError(f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {space}")
+        raise UserError(
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}"
+        )
     assert isinstance(space, spaces.Box)
     return ArraySpec(tuple(space.shape), "float32" if space.dtype.kind == "f" else space.dtype.name)
 
@@ -36,9 +38,17 @@ def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpe
         raise UserError(f"environment {environment_id}: discrete actions must start at 0, got {space.start}")
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f":
         spec = ArraySpec(tuple(space.shape), "float32", bounds(space.low), bounds(space.high))
-        if spec.bounded:
+        # Noise and random actions are drawn as shares of the range, which has to be a number, too.
+        with np.errstate(over="ignore"):
+            has_range = np.isfinite(np.subtract(*reversed(spec.bounds()))).all()
+        if spec.bounded and has_range:
             return spec, 0
-    raise UserError(f"environment {environment_id}: actions must be {SUPPORTED_ACTIONS}, got {space}")
+    raise UserError(f"environment {environment_id}: actions must be {SUPPORTED_ACTIONS}, got {_in_one_line(space)}")
+
+
+def _in_one_line(space: spaces.Space[Any]) -> str:
+    # A Box with bounds of their own for each element prints them as numpy prints arrays.
+    return " ".join(str(space).split())
 
 
 def bounds(values: NDArray[Any]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from actorq import settings
-from actorq.config import CERTIFICATES_HELP, NonNegativeInt, PositiveInt, RunConfig, SchemeName
+from actorq.config import CERTIFICATES_HELP, PositiveInt, RunConfig, SchemeName
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
 from actorq.policy import AUTO
@@ -39,7 +39,7 @@ class EvaluateSettings(Settings):
     version: Annotated[
         PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
     ] = Field(None, description="version of the policy")
-    seed: NonNegativeInt = Field(1, description="seed of the environments")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
@@ -66,6 +66,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     if how.record and not how.record.absolute().parent.is_dir():
         raise UserError(f"--record: there is no folder {how.record.absolute().parent}")
+    if how.record and how.record.is_dir():
+        raise UserError(f"--record: {how.record} is a folder; name a file in it")
     request = EvaluationRequest(
         episodes=how.episodes or (1 if how.record else _EPISODES),
         scheme=how.scheme or _scheme_of_run(directory, config),

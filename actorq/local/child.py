@@ -78,6 +78,13 @@ class Child:
             self._kill_group()
         self._waiter.join()
 
+    def end(self, patience_s: float) -> None:
+        """Ask it to drain, and kill it where that takes longer than `patience_s` seconds; wait until it is gone."""
+        if self._process.returncode is None:
+            self.terminate()
+            self._waiter.join(patience_s)
+        self.kill()
+
     def last_lines(self, count: int) -> list[str]:
         """The last lines that this life of the process wrote."""
         with self.log.open("rb") as stream:

@@ -46,6 +46,7 @@ class EvaluationResult:
     policy: PolicyDescriptor
 
 
+_PATIENCE_S = 5.0
 _PEER = re.compile(r"^((actor|quantizer) at [^ ]+:\d+: )+")
 
 # What the session's threads put on its queue.
@@ -68,7 +69,8 @@ def evaluate_run(
         children = {}
         for name, command in _commands(run, config, quantizer, actor, request.record).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put)
-            stack.callback(children[name].kill)
+            # Of a video that is broken off the actor removes what there is.
+            stack.callback(children[name].end, _PATIENCE_S if request.record and name == "actor" else 0.0)
         client = stack.enter_context(ActorClient(actor, certificates))
         policies = stack.enter_context(QuantizerClient(quantizer, certificates))
         threading.Thread(target=_ask, args=(client, policies, request, items.put), daemon=True).start()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from actorq.config import RunConfig
 from actorq.local.events import Events, StatusReceived, signals_as_events
 from actorq.local.observer import Observer, ProcessView
+from actorq.local.restarts import policy_where_calls_hang
 from actorq.local.services import reserved_addresses, services_of_run
 from actorq.local.supervisor import Outcome, Supervisor
 from actorq.local.watching import StatusWatch
@@ -50,6 +51,7 @@ def _run_once(
             events,
             addresses,
             config.transport.drain_s,
+            policy=policy_where_calls_hang(config.actor.environment_timeout_s),
             inherited=(lock,),
         )
         watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True)

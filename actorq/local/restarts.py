@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actorq.process import EXIT_HUNG
 from actorq.transport.reconnect import Backoff
 
 _BACKOFF = Backoff(initial_s=0.2, maximum_s=10.0)
@@ -12,11 +13,20 @@ _BACKOFF = Backoff(initial_s=0.2, maximum_s=10.0)
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """At most `limit` restarts within `window_s` seconds, further and further apart."""
+    """At most `limit` restarts within `window_s` seconds, further and further apart.
+
+    hung_window_s: likewise where each time it was a call that hung: that takes longer than a crash.
+    """
 
     limit: int = 10
     window_s: float = 300.0
+    hung_window_s: float = 2700.0
     backoff: Backoff = _BACKOFF
+
+
+def policy_where_calls_hang(timeout_s: float) -> RestartPolicy:
+    """Whose window holds the limit of hanging calls that each end a process after up to twice `timeout_s` seconds."""
+    return RestartPolicy(hung_window_s=30.0 * (timeout_s + 30.0))
 
 
 # The meter is a witness: a run goes on without it.
@@ -31,15 +41,22 @@ class RestartHistory:
         self._clock = clock
         self._rng = rng
         self._recent: deque[float] = deque()
+        self._hung: deque[float] = deque()
         self.total = 0
 
-    def next_delay(self) -> float | None:
-        """Count a restart and return the seconds to wait before it; None when the process has died too often."""
+    def next_delay(self, code: int = 1) -> float | None:
+        """Count a restart and return the seconds to wait before it; None when the process has died too often.
+
+        code: the exit code, which tells of a hanging call.
+        """
         now = self._clock()
-        while self._recent and now - self._recent[0] > self._policy.window_s:
-            self._recent.popleft()
-        if len(self._recent) >= self._policy.limit:
-            return None
+        for moments, window_s in ((self._recent, self._policy.window_s), (self._hung, self._policy.hung_window_s)):
+            while moments and now - moments[0] > window_s:
+                moments.popleft()
+            if len(moments) >= self._policy.limit:
+                return None
         self._recent.append(now)
+        if code == EXIT_HUNG:
+            self._hung.append(now)
         self.total += 1
         return self._policy.backoff.delay(len(self._recent), self._rng)

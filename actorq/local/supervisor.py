@@ -183,7 +183,7 @@ class Supervisor:
 
     def _restart_later(self, child: Child, code: int) -> None:
         history = self._histories[child.name]
-        delay = history.next_delay()
+        delay = history.next_delay(code)
         fate = "ended" if code == EXIT_OK else f"died ({describe_exit(code)})"
         if delay is None:
             self._given_up(child, fate)

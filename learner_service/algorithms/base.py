@@ -1,5 +1,6 @@
 """What the trainer asks of an algorithm, and the batches that it trains on."""
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -116,6 +117,18 @@ def minibatches(
         )
     )
     return (Minibatch(*rows) for rows in zip(*(torch.split(column, size) for column in columns), strict=True))
+
+
+def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
+    """Go on with the numbers of a saved generator.
+
+    A GPU's cannot be gone on with on the CPU, nor the other way round: then with others, the same ones each time.
+    """
+    saved = saved.cpu()
+    if saved.shape == generator.get_state().shape:
+        generator.set_state(saved)
+    else:
+        generator.manual_seed(zlib.crc32(saved.numpy().tobytes()))
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

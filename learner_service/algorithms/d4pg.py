@@ -26,9 +26,9 @@ from torch import Tensor
 from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
-from learner_service.networks import CategoricalCritic, LayerNormPolicy, Normalizer, Support
-from learner_service.networks.observations import feature_layers
-from learner_service.parameters import FlatParameters, Minimizer, load_vector
+from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
+from learner_service.networks.observations import feature_layers, normalizer_for
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -50,7 +50,7 @@ class D4PG:
         self._config = d4pg = config.d4pg
         self._device = device
         self.batch_size, self.n_step, self.discount = d4pg.batch_size, d4pg.n_step, d4pg.discount
-        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        self._normalizer = normalizer_for(config, spec, device)
         sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
             policy_sizes = sparsity.sizes(
@@ -66,12 +66,14 @@ class D4PG:
             self._critic, self._target_critic = (
                 self._make_critic(config, spec, critic_sizes).to(device) for _ in range(2)
             )
+        copy_network(self.policy, self._target_policy)
+        copy_network(self._critic, self._target_critic)
         self._support = Support(d4pg.value_min, d4pg.value_max, d4pg.atoms).to(device)
         self._parameters = {"policy": FlatParameters(self.policy), "critic": FlatParameters(self._critic)}
         self._targets = {"policy": FlatParameters(self._target_policy), "critic": FlatParameters(self._target_critic)}
         for target in (self._target_policy, self._target_critic):
             target.requires_grad_(False)
-        self._copy_to_targets()
+        self._trained = tuple(parameter for parameter in self._critic.parameters() if parameter.requires_grad)
         rates = {"policy": d4pg.policy_learning_rate, "critic": d4pg.critic_learning_rate}
         topologies = {
             "policy": sparsity.topology("actor", self._parameters["policy"], self._targets["policy"]),
@@ -144,12 +146,17 @@ class D4PG:
         """pi(s) float32[B, components], and dQ/da there of norm 1 at most; the critic's parameters get no gradient."""
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
-        self._critic.requires_grad_(False)
+        self._train_critic(False)
         values = self._support.mean(self._critic(observations, actions))
-        self._critic.requires_grad_(True)
+        self._train_critic(True)
         (direction,) = torch.autograd.grad(values.sum(), actions)
         norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
         return squashed, direction / norms.clamp(min=1.0)
+
+    def _train_critic(self, trained: bool) -> None:
+        """Whether the critic's parameters get gradients, but for those that a user's network has frozen."""
+        for parameter in self._trained:
+            parameter.requires_grad_(trained)
 
     def _copy_to_targets(self) -> None:
         for name, target in self._targets.items():

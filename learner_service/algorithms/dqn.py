@@ -6,12 +6,13 @@ One update, for transitions i of a batch with importance weights w_i:
     y_i    = sum_{k<m} gamma^k r_{t+k} + gamma^m Q(s_{t+m}, a*; theta^-)          n-step, arXiv 1710.02298, sec. 3
     delta_i = y_i - Q(s_t, a_t; theta)
     L      = mean_i w_i Huber(delta_i)                                            prioritized, arXiv 1511.05952
+    dL / dQ(s_t, a_t; theta) = -w_i clip(delta_i, -kappa, kappa) / batch size     kappa is `huber_delta`
 
 m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state. |delta_i|
 is the transition's new priority. theta^- is a copy of theta from every `target_update_period` updates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -23,9 +24,9 @@ from torch.nn import functional
 from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
-from learner_service.networks import Normalizer, QNetwork
-from learner_service.networks.observations import feature_layers
-from learner_service.parameters import FlatParameters, Minimizer, load_vector
+from learner_service.networks import QNetwork
+from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -42,7 +43,7 @@ class DQN:
         self._config = config.dqn
         self._device = device
         self.batch_size, self.n_step, self.discount = config.dqn.batch_size, config.dqn.n_step, config.dqn.discount
-        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        self._normalizer = normalizer_for(config, spec, device)
         # The network is the policy and its own critic; what actors run decides how sparse it is.
         sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
@@ -51,14 +52,16 @@ class DQN:
             torch.manual_seed(config.seed)
             self.policy, self._target = (self._network(config, spec, sizes).to(device) for _ in range(2))
         self._target.requires_grad_(False)
+        copy_network(self.policy, self._target)
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
-        self._target_parameters.copy_from(self._online_parameters)
         topology = sparsity.topology("actor", self._online_parameters, self._target_parameters)
         self._minimizer = Minimizer(
             self._online_parameters, config.dqn.learning_rate, topology, config.dqn.max_gradient_norm
         )
         self._cost = sparsity.cost("actor", self._online_parameters, topology)
-        self._loss_of = torch.compile(self._loss) if config.learner.compile else self._loss
+        self._judges_many = device.type != "cpu" or not are_frames(spec)
+        differences = self._temporal_differences
+        self._values_and_errors = torch.compile(differences) if config.learner.compile else differences
         self._updates = 0
 
     def _network(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> QNetwork:
@@ -66,15 +69,13 @@ class DQN:
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        losses, errors = [], []
-        for minibatch in minibatches(batch, weights, self.batch_size, self._device):
-            loss, error = self._step(minibatch)
-            losses.append(loss)
-            errors.append(error)
-        return Losses(
-            loss=float(torch.stack(losses).mean()),
-            priorities=torch.cat(errors).abs_().cpu().numpy(),
+        cut = list(minibatches(batch, weights, self.batch_size, self._device))
+        errors = torch.cat([self._step(minibatch, values) for minibatch, values in self._with_target_values(cut)])
+        losses = functional.huber_loss(
+            errors, torch.zeros_like(errors), reduction="none", delta=self._config.huber_delta
         )
+        scales = torch.cat([minibatch.weights for minibatch in cut])
+        return Losses(loss=float((scales * losses).mean()), priorities=errors.abs_().cpu().numpy())
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
         """Normalize observations with these from now on, if the run asks for it and they are not frames."""
@@ -87,26 +88,42 @@ class DQN:
         network = self._cost()
         return Flops(action=network, update=self.batch_size * ((5 if self._config.double else 4) * network))
 
-    def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        loss, errors = self._loss_of(batch)
+    def _with_target_values(self, cut: Sequence[Minibatch]) -> Iterator[tuple[Minibatch, Tensor]]:
+        """The minibatches with Q(s_{t+m}, .; theta^-), float32[B, actions] each.
+
+        theta^- stands still between two copies: one call of the target network serves all minibatches until the next,
+        but for frames on the CPU, of which more at a time leave its caches and take longer.
+        """
+        while cut:
+            until_copy = self._config.target_update_period - self._updates % self._config.target_update_period
+            together = until_copy if self._judges_many else 1
+            now, cut = cut[:together], cut[together:]
+            with torch.no_grad():
+                values = self._target(torch.cat([minibatch.bootstrap_observations for minibatch in now]))
+            yield from zip(now, values.split(self.batch_size), strict=True)
+
+    def _step(self, batch: Minibatch, target_values: Tensor) -> Tensor:
+        """One update; returns delta, float32[B]. The gradient of L by Q(s_t, a_t) is written down, the rest torch's."""
+        values, errors = self._values_and_errors(batch, target_values)
+        slopes = errors.clamp(-self._config.huber_delta, self._config.huber_delta)
         self._set_learning_rate()
-        self._minimizer.step(loss)
+        self._minimizer.step(values, batch.weights * slopes / -len(slopes))
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._target_parameters.copy_from(self._online_parameters)
-        return loss.detach(), errors
+        return errors
 
-    def _loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """The loss, and the TD errors delta, float32[B], without gradient."""
+    def _temporal_differences(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Q(s_t, a_t; theta), float32[B], and delta, float32[B], without gradient."""
         with torch.no_grad():
-            target_values = self._target(batch.bootstrap_observations)
-            selector = self.policy(batch.bootstrap_observations) if self._config.double else target_values
-            bootstrap = target_values.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
+            if self._config.double:
+                best = self.policy(batch.bootstrap_observations).argmax(1, keepdim=True)
+                bootstrap = target_values.gather(1, best).squeeze(1)
+            else:
+                bootstrap = target_values.amax(1)
             targets = batch.returns + batch.bootstrap_discounts * bootstrap
-
         values = self.policy(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
-        errors = functional.huber_loss(values, targets, reduction="none", delta=self._config.huber_delta)
-        return (batch.weights * errors).mean(), (targets - values).detach()
+        return values, targets - values.detach()
 
     def _set_learning_rate(self) -> None:
         start, end = self._config.learning_rate, self._config.learning_rate_end

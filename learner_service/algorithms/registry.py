@@ -1,5 +1,6 @@
 """Algorithms by name: ours, those that installed packages declare as entry points, and MODULE:CLASS."""
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import cast
 
@@ -19,19 +20,25 @@ _OURS = {
     "td3": "learner_service.algorithms.td3:TD3",
     "sac": "learner_service.algorithms.sac:SAC",
 }
+_WHAT_ONE_HAS = "learner_service.algorithms.base.Algorithm says what one has"
 _FOR = {"discrete": "dqn", "continuous": "d4pg, td3, sac"}
+# Of the class, and of what it makes.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
+_REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
 
 
 def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
     """Build the run's algorithm for an environment, on the CPU unless told otherwise.
 
-    Raises UserError when it cannot be imported, is no algorithm, or does not fit the environment.
+    Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
     """
     algorithm = algorithm_class(config.algorithm)
     _check_actions(config.algorithm, algorithm, spec)
     check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
-    return algorithm(config, spec, device or torch.device("cpu"))
+    device = device or torch.device("cpu")
+    if config.algorithm in _OURS:
+        return algorithm(config, spec, device)
+    return _make_own(algorithm, config, spec, device)
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -44,14 +51,28 @@ def algorithm_class(name: str) -> type[Algorithm]:
             "of one's own"
         )
     found = load(path, f"algorithm {name}")
-    missing = [attribute for attribute in _REQUIRED if not hasattr(found, attribute)]
-    if not isinstance(found, type) or missing:
-        raise UserError(
-            f"algorithm {name}: {path} is no algorithm: "
-            + (f"it lacks {', '.join(missing)}" if isinstance(found, type) else "it is not a class")
-            + "; learner_service.algorithms.base.Algorithm says what one has"
-        )
+    if not isinstance(found, type):
+        raise UserError(f"algorithm {name}: {path} is no algorithm: it is not a class; {_WHAT_ONE_HAS}")
+    _require(name, found, _REQUIRED)
     return cast(type[Algorithm], found)
+
+
+def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> Algorithm:
+    try:
+        made = algorithm(config, spec, device)
+    except UserError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise UserError(f"algorithm {config.algorithm} has failed: {type(error).__name__}: {text}") from error
+    _require(config.algorithm, made, _REQUIRED_WHEN_MADE)
+    return made
+
+
+def _require(name: str, found: object, attributes: Sequence[str]) -> None:
+    missing = [attribute for attribute in attributes if not hasattr(found, attribute)]
+    if missing:
+        raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:

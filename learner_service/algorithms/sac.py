@@ -35,10 +35,18 @@ from torch import Tensor, nn
 
 from actorq.config import RunConfig, SACConfig
 from actorq.trajectory import EnvironmentSpec
-from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
-from learner_service.networks import ActionScale, GaussianPolicy, Normalizer, TwinCritic
-from learner_service.networks.observations import feature_layers
-from learner_service.parameters import FlatParameters, Minimizer, load_vector
+from learner_service.algorithms.base import (
+    ActionSpace,
+    Losses,
+    Minibatch,
+    minibatches,
+    prefixed,
+    restore_generator,
+    without_prefix,
+)
+from learner_service.networks import ActionScale, GaussianPolicy, TwinCritic
+from learner_service.networks.observations import feature_layers, normalizer_for
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -76,7 +84,7 @@ class SAC:
         self._config = config.sac
         self._device = device
         self.batch_size, self.n_step, self.discount = config.sac.batch_size, config.sac.n_step, config.sac.discount
-        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        self._normalizer = normalizer_for(config, spec, device)
         self._scale = ActionScale(spec).to(device)
         self._temperature = Temperature(config.sac, self._scale.components).to(device)
         sparsity = SparsityPlan(config, spec, self.batch_size)
@@ -87,12 +95,12 @@ class SAC:
             torch.manual_seed(config.seed)
             self.policy = self._policy(config, spec, policy_sizes).to(device)
             self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
+        copy_network(self._critic, self._target_critic)
         # One vector for both, since they take their steps together.
         policy_parameters = FlatParameters(self.policy, self._temperature)
         self._critic_parameters, self._target_parameters = (
             FlatParameters(critic) for critic in (self._critic, self._target_critic)
         )
-        self._target_parameters.copy_from(self._critic_parameters)
         actor = sparsity.topology("actor", policy_parameters)
         critic = sparsity.topology("critic", self._critic_parameters, self._target_parameters)
         self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate, actor)
@@ -192,6 +200,6 @@ class SAC:
         self._policy_minimizer.load_state(without_prefix("policy.", state, self._device))
         self._critic_minimizer.load_state(without_prefix("critic.", state, self._device))
         load_vector(self._target_parameters, state["target_critic"])
-        self._generator.set_state(state["generator"].cpu())
+        restore_generator(self._generator, state["generator"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))

@@ -27,10 +27,18 @@ from torch import Tensor
 
 from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
-from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
-from learner_service.networks import ActionScale, DeterministicPolicy, Normalizer, TwinCritic
-from learner_service.networks.observations import feature_layers
-from learner_service.parameters import FlatParameters, Minimizer, load_vector
+from learner_service.algorithms.base import (
+    ActionSpace,
+    Losses,
+    Minibatch,
+    minibatches,
+    prefixed,
+    restore_generator,
+    without_prefix,
+)
+from learner_service.networks import ActionScale, DeterministicPolicy, TwinCritic
+from learner_service.networks.observations import feature_layers, normalizer_for
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -47,7 +55,7 @@ class TD3:
         self._config = config.td3
         self._device = device
         self.batch_size, self.n_step, self.discount = config.td3.batch_size, config.td3.n_step, config.td3.discount
-        self._normalizer = Normalizer(spec).to(device) if config.normalize_observations else None
+        self._normalizer = normalizer_for(config, spec, device)
         self._scale = ActionScale(spec).to(device)
         sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
@@ -57,14 +65,14 @@ class TD3:
             torch.manual_seed(config.seed)
             self.policy, self._target_policy = (self._policy(config, spec, policy_sizes).to(device) for _ in range(2))
             self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
+        copy_network(self.policy, self._target_policy)
+        copy_network(self._critic, self._target_critic)
         self._policy_parameters, self._target_policy_parameters = (
             FlatParameters(policy) for policy in (self.policy, self._target_policy)
         )
         self._critic_parameters, self._target_critic_parameters = (
             FlatParameters(critic) for critic in (self._critic, self._target_critic)
         )
-        self._target_policy_parameters.copy_from(self._policy_parameters)
-        self._target_critic_parameters.copy_from(self._critic_parameters)
         actor = sparsity.topology(
             "actor",
             self._policy_parameters,
@@ -154,7 +162,7 @@ class TD3:
         self._critic_minimizer.load_state(without_prefix("critic.", state, self._device))
         load_vector(self._target_policy_parameters, state["target_policy"])
         load_vector(self._target_critic_parameters, state["target_critic"])
-        self._generator.set_state(state["generator"].cpu())
+        restore_generator(self._generator, state["generator"])
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))

@@ -1,5 +1,7 @@
 """What every network does with observations before its first layer, and which layers see more than vectors."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +41,11 @@ class Observations(nn.Module):
         return x.flatten(1) if self._flatten else x
 
 
+def normalizer_for(config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> Normalizer | None:
+    """The one that all networks of an algorithm share; None where the run asks for none, and for frames."""
+    return Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
+
+
 def are_frames(spec: EnvironmentSpec) -> bool:
     """Whether a policy sees a stack of frames, uint8[K, height, width]."""
     seen = spec.policy_observations
@@ -70,19 +77,42 @@ def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     if not callable(make):
         raise UserError(f"network: {path} is no function, but a {type(make).__name__}")
     try:
-        layers = make(spec)
+        layers, others = make(spec), make(spec)
     except Exception as error:
         raise UserError(f"network: {path} has failed: {type(error).__name__}: {error}") from error
     if not isinstance(layers, nn.Module):
         raise UserError(f"network: {path} must return a torch.nn.Module, got a {type(layers).__name__}")
+    _require_own_parameters(path, layers, others)
     try:
-        return layers, _features(layers, spec)
+        buffers = {name: buffer.clone() for name, buffer in layers.named_buffers()}
+        features = _features(layers, spec)
     except Exception as error:
         shape = ", ".join(map(str, spec.policy_observations.shape))
         raise UserError(
             f"network: the module of {path} must turn float32[B, {shape}] into float32[B, features]: "
             f"{' '.join(str(error).split())}"
         ) from error
+    _require_constant_buffers(path, layers, buffers)
+    return layers, features
+
+
+def _require_own_parameters(path: str, layers: nn.Module, others: nn.Module) -> None:
+    """Raise UserError when two networks would train the same parameters, and a target network follow at once."""
+    if not {*layers.parameters()}.isdisjoint(others.parameters()):
+        raise UserError(
+            f"network: {path} must make a new module with each call: the policy, the critics and the target networks "
+            "have layers of their own"
+        )
+
+
+def _require_constant_buffers(path: str, layers: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Raise UserError when use has changed the module's buffers: no target follows these, no checkpoint has them."""
+    changed = [name for name, buffer in layers.named_buffers() if not torch.equal(buffer, before[name])]
+    if changed:
+        raise UserError(
+            f"network: {path}: the module changes {', '.join(changed)} when it is used; what changes must be "
+            "parameters, so take LayerNorm in place of BatchNorm"
+        )
 
 
 def _features(layers: nn.Module, spec: EnvironmentSpec) -> int:

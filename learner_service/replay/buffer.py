@@ -178,7 +178,8 @@ class ReplayBuffer:
         with self._lock:
             moments = self._moments.state() if self._moments else None
             delayed = {"multi_step_since": self.multi_step_since} if isinstance(self._returns, DelayedReturns) else {}
-        return {**self.limiter.state_dict(), "moments": moments, **delayed}
+            sampler = self._sampler.state()
+        return {**self.limiter.state_dict(), "moments": moments, "sampler": sampler, **delayed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
@@ -194,6 +195,8 @@ class ReplayBuffer:
                 self._count_missed()
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
+            # Checkpoints of before there was such a thing do not have it.
+            self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
 
     def _count_missed(self) -> None:

@@ -1,5 +1,6 @@
 """Which rows of the store the learner trains on: uniformly, or in proportion to their priorities."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +54,14 @@ class Sampler(Protocol):
         """
         ...
 
+    def state(self) -> dict[str, float]:
+        """What a checkpoint must keep beside the generator and what is in the store's files, by name."""
+        ...
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from what `state` returned; from nothing where a sampler of another kind, or an older one, wrote it."""
+        ...
+
 
 class UniformSampler:
     """Every valid row with the same probability, by drawing live rows and rejecting those that are not valid."""
@@ -89,6 +98,13 @@ class UniformSampler:
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Check the priorities and ignore them."""
         _checked_priorities(sampled, priorities)
+
+    def state(self) -> dict[str, float]:
+        """Nothing: only the generator has a past."""
+        return {}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Nothing to go on from."""
 
 
 class PrioritizedSampler:
@@ -154,6 +170,14 @@ class PrioritizedSampler:
         stored = store.priorities[rows]
         self._tree.set(rows, self._masses(stored))
         self._max_priority = max(self._max_priority, stored.max())
+
+    def state(self) -> dict[str, float]:
+        """The largest priority seen so far, which no row may have any more."""
+        return {"max_priority": float(self._max_priority)}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Take that over, unless the store has a larger one by now."""
+        self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
         masses: NDArray[np.float64] = np.power(priorities, self.alpha, dtype=np.float64)

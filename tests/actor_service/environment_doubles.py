@@ -91,6 +91,15 @@ class Raising(Counting):
         return super().reset(seed=seed, options=options)
 
 
+class Fragile(Counting):
+    """Takes two good steps and raises at the third, each time."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.steps == 2:
+            raise RuntimeError("the simulator is gone")
+        return super().step(action)
+
+
 class AlwaysRaising(Counting):
     """Cannot take a step."""
 
@@ -103,6 +112,49 @@ class AlwaysNaN(Counting):
 
     def observation(self) -> Any:
         return np.array([np.nan, 0.0], np.float32)
+
+
+class LongObservation(Counting):
+    """Action 2 leads to an observation of another size than its space's."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        return (np.zeros(3, np.float32) if action == 2 else observation), *rest  # type: ignore[return-value]
+
+
+class VectorReward(Counting):
+    """Action 2 is rewarded with a vector."""
+
+    def reward(self, action: Any) -> Any:
+        return np.ones(1) if action == 2 else 1.0
+
+
+class NoObservation(Counting):
+    """Begins with an observation of another shape than its space's."""
+
+    def observation(self) -> Any:
+        return np.zeros((2, 2), np.float32)
+
+
+class Unclosable(Counting):
+    """Raises when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        raise RuntimeError("the simulator is gone already")
+
+
+class Keeping(Counting):
+    """Is rewarded with its action plus the one before, which it kept, with its sign changed."""
+
+    action_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    kept: Any = None
+
+    def reward(self, action: Any) -> float:
+        difference = 0.0 if self.kept is None else float(action[0] - self.kept[0])
+        action *= -1.0
+        self.kept = action
+        return difference
 
 
 class Frames(Counting):
@@ -150,6 +202,8 @@ SPACES = {
     "LateActions": (VECTOR, spaces.Discrete(2, start=1)),
     "UnboundedActions": (VECTOR, spaces.Box(-np.inf, np.inf, (2,), np.float32)),
     "IntegerActions": (VECTOR, spaces.Box(0, 3, (2,), np.int64)),
+    "UnevenObservations": (spaces.Box(np.zeros((9, 9), np.float32), np.eye(9, dtype=np.float32)), spaces.Discrete(2)),
+    "EndlessActions": (VECTOR, spaces.Box(-3e38, 3e38, (2,), np.float32)),
     "MatrixActions": (VECTOR, spaces.Box(-1.0, 1.0, (2, 2), np.float32)),
 }
 
@@ -159,8 +213,14 @@ doubles: tuple[type[Counting], ...] = (
     InfiniteObservation,
     HugeReward,
     Raising,
+    Fragile,
     AlwaysRaising,
     AlwaysNaN,
+    LongObservation,
+    VectorReward,
+    NoObservation,
+    Unclosable,
+    Keeping,
     Frames,
     Hanging,
     NoPictures,

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from actor_policies import all_in_float, as_policy, constant_policy, random_policy
 
+from actor_service.counts import ActorCounts
 from actor_service.environments import make_environments
-from actor_service.evaluation import MOST_ENVIRONMENTS, Evaluator
-from actorq.errors import InvalidInputError, UnavailableError
+from actor_service.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, Evaluator
+from actorq.errors import ActorQError, InvalidInputError, UnavailableError
 from actorq.trajectory import Episode, Evaluation
 
 
@@ -102,4 +103,16 @@ def test_a_policy_that_does_not_fit_is_refused() -> None:
     for policy in (as_policy(b"garbage"), random_policy(5, 2), random_policy(4, 3)):
         with pytest.raises(InvalidInputError):
             evaluator.load(policy)
+    evaluator.close()
+
+
+def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
+    counts = ActorCounts()
+    evaluator = Evaluator(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
+    policy = evaluator.load(constant_policy([0.0] * 3, 2))
+    with pytest.raises(
+        ActorQError, match=r"Fragile-v0 failed in 100 episodes in a row; the last time: RuntimeError: the"
+    ):
+        evaluator.run(policy, 0, 1, threading.Event())
+    assert counts.environment_restarts.value == MOST_FAILED
     evaluator.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
 from actor_policies import constant_policy
 
-from actor_service.watchdog import EXIT_HUNG
+from actorq.process import EXIT_HUNG
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0

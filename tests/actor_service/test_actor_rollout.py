@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step, describe_environment, make_environments
 from actor_service.policy import OnnxPolicy, PolicySlot
-from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.rollout import MOST_DROPPED, Rollout, fitting_segment_length
 from actor_service.watchdog import Watched
 from actorq import wire
+from actorq.errors import ActorQError
 from actorq.policy import Policy
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
 
@@ -366,3 +367,15 @@ def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
     collect(Rollout(environments, slot, greedy, LENGTH, SEED, watched=watched))
     assert inside == [3.0] * LENGTH
     assert watched.since is None
+
+
+def test_an_environment_that_fails_in_every_segment_is_given_up(slot: PolicySlot) -> None:
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
+    counts = ActorCounts()
+    environments = make_environments("environment_doubles:Fragile-v0", 2)
+    collecting = Rollout(environments, slot, greedy, 8, SEED, counts)
+    with pytest.raises(
+        ActorQError, match=r"Fragile-v0 failed in 100 segments in a row; the last time: RuntimeError: the"
+    ):
+        collecting.collect(threading.Event())
+    assert counts.dropped_segments.value == MOST_DROPPED

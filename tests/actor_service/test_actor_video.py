@@ -58,6 +58,24 @@ def test_where_none_can_be_written_the_user_is_told(tmp_path: Path) -> None:
         Video(tmp_path / "missing" / "film.mp4", 10)
 
 
+def test_a_folder_is_no_file_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--record: .* is a folder; name a file in it"):
+        Video(tmp_path, 10)
+
+
+def test_one_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+
+    def film() -> None:
+        with Video(path, 10) as video:
+            video.add(np.zeros((32, 32, 3), np.uint8))
+            path.mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        film()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_an_evaluation_is_filmed_from_its_first_observation_to_its_last(tmp_path: Path) -> None:
     environments = make_environments("environment_doubles:Counting-v0", 1, rendered=True)
     evaluator = Evaluator(environments, 2)

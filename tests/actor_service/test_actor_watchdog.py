@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actor_service.watchdog import EXIT_HUNG, Watchdog
+from actor_service.watchdog import Watchdog
+from actorq.process import EXIT_HUNG
 
 DEADLINE_S = 60.0
 

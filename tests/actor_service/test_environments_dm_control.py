@@ -57,11 +57,24 @@ def test_a_discount_of_zero_terminates_and_any_other_end_truncates() -> None:
     assert not step.truncated[0]
 
 
+def test_a_seed_also_draws_a_model_that_is_random() -> None:
+    def play(seed: int) -> list[list[float]]:
+        batch = make_environments("dm_control/lqr-lqr_2_1", 2)
+        # Not only the first seed counts.
+        batch.reset(seed + 1)
+        rows = [batch.reset(seed).copy()]
+        rows += [batch.step(np.full((2, 1), 0.5, np.float32)).observations.copy() for _ in range(3)]
+        batch.close()
+        return [row.ravel().tolist() for row in rows]
+
+    assert play(3) == play(3) != play(4)
+
+
 def test_every_task_of_the_suite_can_be_stepped() -> None:
     from dm_control import suite
 
-    # One of each domain, for time; the tasks of a domain differ in rewards.
-    for domain, task in dict(suite.ALL_TASKS).items():
+    # One of each domain, for time; the tasks of a domain differ in rewards, but for the one that draws its terrain.
+    for domain, task in (*dict(suite.ALL_TASKS).items(), ("quadruped", "escape")):
         batch = make_environments(f"dm_control/{domain}-{task}", 1)
         batch.reset(0)
         step = batch.step(np.zeros((1, *batch.spec.actions.shape), np.float32))
@@ -94,11 +107,21 @@ import os; os._exit(0)
 """
 
 
-def drawn(**variables: str) -> subprocess.CompletedProcess[str]:
+FILM = """
+from pathlib import Path
+from actor_service.actor import Actor, Standalone
+standalone = Standalone("dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
+actor = Actor("evaluator", "evaluator", None, lambda: None, standalone, print)
+actor._evaluator(actor._spec, 1, actor._requested_call, recorded=True)._picture()
+import os; os._exit(0)
+"""
+
+
+def drawn(script: str = DRAW, **variables: str) -> subprocess.CompletedProcess[str]:
     """Draw in a process of its own: how MuJoCo draws is chosen once per process."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "DISPLAY")}
     return subprocess.run(
-        [sys.executable, "-c", DRAW],
+        [sys.executable, "-c", script],
         env={**environment, **variables},
         capture_output=True,
         text=True,
@@ -115,3 +138,10 @@ def test_it_draws_without_a_display_or_says_why_not() -> None:
         assert "this machine cannot draw without a display: MuJoCo works neither with EGL nor with OSMesa" in (
             result.stderr
         )
+
+
+def test_an_actor_that_is_to_record_can_draw_where_the_machine_can() -> None:
+    if drawn().returncode:
+        pytest.skip("this machine cannot draw without a display")
+    result = drawn(FILM)
+    assert result.returncode == 0, result.stderr

@@ -29,6 +29,8 @@ def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         ("HugeReward", False, "NaN or infinity"),
         ("InfiniteObservation", False, "NaN or infinity"),
         ("Raising", True, "RuntimeError: the simulator is gone"),
+        ("LongObservation", True, "ValueError: an observation must be float32[2], got float32[3]"),
+        ("VectorReward", True, "ValueError: a reward must be a number, got array([1.])"),
     ],
 )
 def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, reason: str) -> None:
@@ -125,3 +127,28 @@ def test_lengths_never_jump() -> None:
     for one, following in pairwise(rows):
         assert ((following == one + 1) | (following == 0)).all()
     assert max(row.max() for row in rows) == 12
+
+
+def test_one_that_begins_with_something_else_than_its_space_has_is_given_up() -> None:
+    environments = make_environments("environment_doubles:NoObservation-v0", 2)
+    with pytest.raises(ActorQError, match=r"an observation must be float32\[2\], got float32\[2, 2\]"):
+        environments.reset(0)
+
+
+def test_what_an_environment_does_with_its_action_is_its_own_affair() -> None:
+    environments = doubles("Keeping", 2)
+    actions = np.zeros((2, 1), np.float32)
+    rewards = []
+    for value in (0.1, 0.4, 0.2):
+        # One array for all steps, as a policy's outputs are.
+        actions[:] = value
+        rewards.append(environments.step(actions).rewards.copy())
+        np.testing.assert_array_equal(actions, np.full((2, 1), value, np.float32))
+    np.testing.assert_allclose(rewards, [[0.0] * 2, [0.5] * 2, [0.6] * 2], atol=1e-6)
+
+
+def test_all_are_closed_also_when_one_cannot_be() -> None:
+    environments = doubles("Unclosable")
+    singles = [single.unwrapped for single in environments._singles]  # type: ignore[attr-defined]
+    environments.close()
+    assert [single.closed for single in singles] == [True] * 3

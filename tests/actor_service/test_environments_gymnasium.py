@@ -35,7 +35,9 @@ def test_continuous_actions_have_bounds_and_no_count() -> None:
     assert spec.reward_threshold is None
 
 
-@pytest.mark.parametrize("environment_id", ["NoSuch-v1", "CartPole-v99", "no such id", "nomodule:Env-v0", ""])
+@pytest.mark.parametrize(
+    "environment_id", ["NoSuch-v1", "CartPole-v99", "no such id", "nomodule:Env-v0", "", ":CartPole-v1"]
+)
 def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
     for make in (describe_environment, lambda name: make_environments(name, 1)):
         with pytest.raises(UserError) as refused:
@@ -52,6 +54,8 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         ("DictObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Dict("),
         ("MatrixObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
         ("ScalarObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("UnevenObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("EndlessActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
         ("MultiDiscreteActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Multi"),
         ("LateActions", "discrete actions must start at 0, got 1"),
         ("UnboundedActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),

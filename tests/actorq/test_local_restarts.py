@@ -1,6 +1,7 @@
 import random
 
-from actorq.local.restarts import RestartHistory, RestartPolicy
+from actorq.local.restarts import RestartHistory, RestartPolicy, policy_where_calls_hang
+from actorq.process import EXIT_HUNG
 from actorq.transport.reconnect import Backoff
 
 
@@ -33,3 +34,31 @@ def test_restarts_before_the_window_are_forgiven() -> None:
     assert delay is not None
     assert delay <= 1.0
     assert dying.total == 4
+
+
+def test_a_process_that_hangs_each_time_is_given_up_however_long_that_takes() -> None:
+    for timeout_s in (1.0, 60.0, 1000.0):
+        now = [0.0]
+        hanging = RestartHistory(policy_where_calls_hang(timeout_s), lambda now=now: now[0], random.Random(1))  # type: ignore[misc]
+        delays: list[float] = []
+        while (delay := hanging.next_delay(EXIT_HUNG)) is not None and len(delays) < 20:
+            delays.append(delay)
+            # To start, to hang, to be noticed.
+            now[0] += 10.0 + 1.25 * timeout_s + delay
+        assert len(delays) == 10
+
+
+def test_a_process_that_hangs_now_and_then_is_restarted_for_ever() -> None:
+    now = [0.0]
+    hanging = RestartHistory(RestartPolicy(), lambda: now[0], random.Random(1))
+    for _ in range(50):
+        assert hanging.next_delay(EXIT_HUNG) is not None
+        now[0] += 1800.0
+
+
+def test_a_crash_each_minute_is_no_hang() -> None:
+    now = [0.0]
+    crashing = RestartHistory(RestartPolicy(), lambda: now[0], random.Random(1))
+    for _ in range(50):
+        assert crashing.next_delay(-11) is not None
+        now[0] += 60.0

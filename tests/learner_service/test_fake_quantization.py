@@ -148,6 +148,17 @@ def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:
     assert policy(far.detach()).abs().max() > 10 * near_outputs.abs().max()
 
 
+def test_it_is_calibrated_where_the_policy_is(policy: QNetwork) -> None:
+    """Observations come from the replay, on the CPU. The device "meta" has shapes and no numbers: like a GPU it refuses
+    what lies elsewhere, and then it cannot tell a range.
+    """
+    fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
+    fake.follow("int8-static", reports("torso.2"))
+    policy.to("meta")
+    with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
+        fake.calibrate(torch.zeros(3, 4))
+
+
 def test_every_calibration_takes_the_ranges_anew(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8-static", reports("torso.2"))

@@ -131,6 +131,22 @@ async def test_an_actor_in_another_environment_is_refused_and_no_fault(tmp_path:
 
 
 @on_a_loop
+async def test_a_run_with_an_algorithm_of_ones_own_is_resumed_under_the_name_that_it_was_given(tmp_path: Path) -> None:
+    own = config(algorithm="own_algorithms:PatientDQN")
+    async with a_run(tmp_path, settings=own) as run:
+        run.join("a", 1, "actor")
+        run.insert(await run.open_stream("a", 1, SPEC), segment(1))
+        await run.save()
+    async with a_run(tmp_path, resume=True, settings=own) as run:
+        await run.restore()
+        assert run.training is not None
+        assert run.training.replay.total_transitions == 8
+    with pytest.raises(UserError, match="resume with --algorithm own_algorithms:PatientDQN, or start a new run"):
+        async with a_run(tmp_path, resume=True):
+            pass
+
+
+@on_a_loop
 async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         run.join("a", 1, "actor")

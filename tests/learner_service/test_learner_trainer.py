@@ -110,6 +110,22 @@ def test_it_trains_as_far_as_the_rate_limiter_lets_it(
     assert publisher.version == 1 + UPDATES_WITH_64_TRANSITIONS // 16
 
 
+class Constant(DQN):
+    """Its loss is always the same."""
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        return Losses(7.0, np.ones(len(weights), np.float32))
+
+
+def test_the_mean_loss_begins_with_the_first(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    trainer = make_trainer(algorithm=Constant(CONFIG, SPEC, CPU), updates=1000)
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    trainer.save()
+    assert trainer.loss == pytest.approx(7.0)
+
+
 def test_updates_from_its_share_of_the_steps_on_run_the_quantized_policy(
     make_trainer: MakeTrainer, replay: ReplayBuffer
 ) -> None:

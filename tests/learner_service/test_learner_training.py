@@ -155,6 +155,23 @@ def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: Quan
         build(client, tmp_path / "stacked", spec=stacked, settings=small)
 
 
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("branching", "GuardOnDataDependentSymNode: Could not guard on data-dependent expression"),
+        ("partly_unused", r"the exported graph lacks the parameters \['torso.0.spare'\] under their names"),
+    ],
+)
+def test_a_policy_that_no_graph_can_be_made_of_is_told_in_one_line(
+    client: QuantizerClient, tmp_path: Path, network: str, reason: str
+) -> None:
+    own = config(network=f"own_algorithms:{network}")
+    with pytest.raises(UserError, match=f"the policy cannot be exported to ONNX: .*{reason}") as caught:
+        build(client, tmp_path, settings=own)
+    assert "\n" not in str(caught.value)
+    build(client, tmp_path).replay.close()
+
+
 def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(normalize_observations=True)
     before = build(client, tmp_path, settings=settings)
@@ -165,6 +182,16 @@ def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerCl
     with pytest.raises(UserError, match="the checkpoint does not fit"):
         build(client, tmp_path, state, settings=settings)
     build(client, tmp_path, settings=settings).replay.close()
+
+
+def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    frames = replace(SPEC, observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
+    training = build(client, tmp_path, spec=frames, settings=config(normalize_observations=True))
+    assert training.state(0, {}).values["limiter"]["moments"] is None
+    assert not any("normalizer" in name for name in training.algorithm.state())
+    training.replay.close()
 
 
 def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:

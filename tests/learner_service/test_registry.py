@@ -56,7 +56,7 @@ def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytes
         ("own_algorithms:", "expected MODULE:NAME, got 'own_algorithms:'"),
         (
             "own_algorithms:NoAlgorithm",
-            "own_algorithms:NoAlgorithm is no algorithm: it lacks update, normalize, state, load_state",
+            "algorithm own_algorithms:NoAlgorithm is no algorithm: it lacks update, normalize, state, load_state",
         ),
         ("own_algorithms:NOT_A_CLASS", "is no algorithm: it is not a class"),
     ],
@@ -64,6 +64,24 @@ def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytes
 def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         algorithm_class(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ThatFails", "algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0"),
+        (
+            "Unfinished",
+            "own_algorithms:Unfinished is no algorithm: it lacks policy, batch_size, n_step, discount; "
+            "learner_service.algorithms.base.Algorithm says what one has",
+        ),
+    ],
+)
+def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(RunConfig(algorithm=f"own_algorithms:{name}"), SPEC)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -109,6 +127,16 @@ def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, sp
         ("that_fails", "own_algorithms:that_fails has failed: ZeroDivisionError: units / 0"),
         ("of_nothing", "own_algorithms:of_nothing must return a torch.nn.Module, got a NoneType"),
         ("of_one_row", "must turn float32[B, 4] into float32[B, features]: it turned 2 rows into [8]"),
+        (
+            "always_the_same",
+            "own_algorithms:always_the_same must make a new module with each call: the policy, the critics and the "
+            "target networks have layers of their own",
+        ),
+        (
+            "that_counts",
+            "own_algorithms:that_counts: the module changes 1.running_mean, 1.running_var, 1.num_batches_tracked when "
+            "it is used; what changes must be parameters, so take LayerNorm in place of BatchNorm",
+        ),
         ("of_other_inputs", "must turn float32[B, 4] into float32[B, features]: mat1 and mat2 shapes"),
     ],
 )

@@ -180,3 +180,8 @@ def test_rounded_parameters_pass_their_gradient_on() -> None:
     weight.backward(gradient)
     assert layer.weight.grad is not None
     assert torch.equal(layer.weight.grad, gradient)
+
+
+def test_weights_in_blocks_lie_where_the_layer_is() -> None:
+    rounded = int4_weight(torch.empty(4, 32, device="meta"), 16)
+    assert {rounded.levels.device.type, rounded.scale.device.type} == {"meta"}

@@ -258,6 +258,23 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
     assert command.finish() == (143, "", "")
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--record", "run"], "error: --record: run is a folder; name a file in it\n"),
+        (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
+        (["--seed", "2147483648"], "error: setting 'seed': value should be less than 2147483648, got '2147483648'\n"),
+    ],
+)
+def test_what_an_evaluation_cannot_do_is_said_before_it_begins(
+    command: Command, flags: list[str], message: str
+) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    assert command.run("evaluate", "run", *flags) == (2, "", message.format(folder=command.folder))
+
+
 def test_a_service_command_becomes_the_service(command: Command) -> None:
     command.start("quantizer", "--name", "mine")
     assert command.process

@@ -50,8 +50,9 @@ def spec_of(name: str) -> EnvironmentSpec:
 
 
 def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **changes: Any) -> Algorithm:
-    """A small algorithm of one-step returns; `changes` are to its section, but for those of the run's that it names."""
-    run = {key: changes.pop(key) for key in ("normalize_observations", "sparsity", "network") if key in changes}
+    """A small algorithm of one-step returns; `changes` are to its section, or to one of the run's own settings."""
+    own = ("normalize_observations", "network", "learner", "sparsity")
+    run = {key: changes.pop(key) for key in own if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
     config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
     return make_algorithm(config, spec or spec_of(name), torch.device("cpu"))
@@ -82,6 +83,22 @@ def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> 
         bootstrap_observations=observations(),
         policy_versions=np.ones(size, np.int64),
     )
+
+
+def trained(algorithm: Algorithm, spec: EnvironmentSpec, updates: int = 5) -> Algorithm:
+    """The algorithm after some updates on random transitions."""
+    rng = np.random.default_rng(7)
+    for _ in range(updates):
+        algorithm.update(random_batch(rng, spec, algorithm.batch_size), ones())
+    return algorithm
+
+
+def assert_equal_states(actual: Algorithm, expected: Algorithm) -> None:
+    """Of the same names, and equal to the last bit."""
+    state, other = actual.state(), expected.state()
+    assert state.keys() == other.keys()
+    for key, value in state.items():
+        assert torch.equal(value, other[key]), key
 
 
 def ones(size: int = BATCH) -> NDArray[np.float32]:

@@ -1,5 +1,7 @@
 """The buffer joins store, sampler and limiter, for several threads at once."""
 
+import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ from learner_service.replay import (
     ReplayBuffer,
     ReplayStore,
     Returns,
+    Sampled,
     UniformSampler,
 )
 
@@ -42,10 +45,40 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     # What is drawn counts when it is taken for an update.
     assert buffer.limiter.samples == 0
     buffer.limiter.sample(24)
-    assert buffer.state_dict() == {"inserts": 4, "samples": 24, "moments": None}
+    assert buffer.state_dict() == {"inserts": 4, "samples": 24, "moments": None, "sampler": {"max_priority": 1.0}}
     buffer.update_priorities(sampled, np.ones(24, np.float32))
     out = NStepBatch.empty(SPEC, 16)
     assert buffer.draw(16, out)[0] is out
+
+
+def test_new_transitions_of_a_restored_buffer_get_the_priority_that_they_would_have_got(tmp_path: Path) -> None:
+    def draw(buffer: ReplayBuffer) -> Sampled:
+        return buffer.draw(8)[1]
+
+    buffer = _buffer(tmp_path / "run")
+    _insert(buffer, 0)
+    # The largest error so far is of a row whose error is small by now.
+    for error in (9.0, 0.5):
+        buffer.update_priorities(draw(buffer), np.full(8, error, np.float32))
+    state = json.loads(json.dumps(buffer.state_dict()))
+    buffer.flush()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    restored = _buffer(tmp_path / "copy")
+    restored.load_state_dict(state)
+    for each in (buffer, restored):
+        _insert(each, 1)
+        each.close()
+    stores = [ReplayStore.open(tmp_path / name, SPEC, 400) for name in ("run", "copy")]
+    assert stores[0].priorities.max() == pytest.approx(9.0)
+    np.testing.assert_array_equal(stores[1].priorities, stores[0].priorities)
+
+
+def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.load_state_dict({"inserts": 4, "samples": 24, "moments": None})
+    assert buffer.limiter.samples == 24
+    assert buffer.state_dict()["sampler"] == {"max_priority": 1.0}
 
 
 def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path) -> None:
@@ -102,9 +135,9 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     buffer.close()
     buffer.close()
     buffer = _buffer(tmp_path)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 0, "moments": None}
+    assert buffer.state_dict() == {"inserts": 8, "samples": 0, "moments": None, "sampler": {"max_priority": 1.0}}
     buffer.load_state_dict(checkpoint)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 10, "moments": None}
+    assert buffer.state_dict() == {"inserts": 8, "samples": 10, "moments": None, "sampler": {"max_priority": 1.0}}
     assert list(buffer.last_sequences().values()) == [1]
 
 

@@ -1,0 +1,123 @@
+"""The comparison with Stable-Baselines3: its verdict, what is made again and what is not, its plot."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.config import RunConfig
+from actorq.rundirectory import RunDirectory
+from benchmarks import parity
+from benchmarks.parity import OURS, TASKS, THEIRS, Run, Task, make_runs, verdict
+from benchmarks.parity_plot import plot
+from benchmarks.parity_settings import TD3
+from benchmarks.runs import ending_children, forget_incomplete, kept
+
+
+def _run(mean_return: float) -> Run:
+    curve = [{"environment_steps": steps, "mean_return": mean_return - steps} for steps in (100, 200)]
+    final = {"mean_return": mean_return, "episodes": 20, "scheme": "int8"}
+    return {"environment_steps": 200, "updates": 100, "wall_clock_s": 1.0, "evaluations": curve, "final": final}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Runs take no time and are listed here; those of ours with seed 3 fail."""
+    made: list[tuple[str, str, int]] = []
+
+    def side(name: str) -> Any:
+        def make(task: Task, seed: int, steps: int, folder: Path) -> Run:
+            made.append((name, task.name, seed))
+            if (name, seed) == (OURS, 3):
+                raise SystemExit("actorq train failed")
+            return _run(-100.0 * seed)
+
+        return make
+
+    monkeypatch.setattr(parity, "_SIDES", {name: side(name) for name in (OURS, THEIRS)})
+    return made
+
+
+@pytest.mark.parametrize(("ours", "met"), [(-21.0, True), (-19.0, True), (-23.0, False)])
+def test_ours_may_be_below_theirs_by_the_standard_deviation_of_their_seeds(ours: float, met: bool) -> None:
+    # Mean -20, sample standard deviation 2.
+    target = verdict("sac/Pendulum-v1", [_run(ours - 5), _run(ours + 5)], [_run(mean) for mean in (-18, -20, -22)])
+    assert target.bound == pytest.approx(-22.0)
+    assert target.measured == pytest.approx(ours)
+    assert target.met is met
+
+
+def test_one_seed_has_no_spread() -> None:
+    assert verdict("td3/Pendulum-v1", [_run(-20.1)], [_run(-20.0)]).bound == -20.0
+
+
+def test_complete_runs_are_not_made_again(tmp_path: Path, made: list[tuple[str, str, int]]) -> None:
+    first = list(make_runs(TASKS[:2], 1, 200, 1, tmp_path))
+    assert made == [(side, task.name, 1) for task in TASKS[:2] for side in (OURS, THEIRS)]
+    made.clear()
+    again = list(make_runs(TASKS[:2], 2, 200, 1, tmp_path))
+    assert [seed for _, _, seed in made] == [2] * 4
+    assert [run for run in again if run["seed"] == 1] == first
+
+
+def test_what_was_made_before_a_failure_is_kept(tmp_path: Path, made: list[tuple[str, str, int]]) -> None:
+    with pytest.raises(SystemExit, match="actorq train failed"):
+        list(make_runs(TASKS[:1], 3, 200, 1, tmp_path))
+    made.clear()
+    assert len(list(make_runs(TASKS[:1], 2, 200, 1, tmp_path))) == 4
+    assert made == []
+
+
+def test_runs_of_other_settings_are_not_taken_for_these(tmp_path: Path, made: list[tuple[str, str, int]]) -> None:
+    list(make_runs(TASKS[:1], 1, 200, 1, tmp_path))
+    with pytest.raises(SystemExit, match="other settings"):
+        list(make_runs(TASKS[:1], 1, 300, 1, tmp_path))
+
+
+def test_a_result_that_was_half_written_is_none(tmp_path: Path) -> None:
+    (tmp_path / ".run.json.partial").write_text('{"final": ')
+    assert kept(tmp_path / "run.json", {"steps": 1}, lambda: {"final": 2}) == {"final": 2, "settings": {"steps": 1}}
+    assert json.loads((tmp_path / "run.json").read_text()) == {"final": 2, "settings": {"steps": 1}}
+
+
+def test_a_killed_run_is_forgotten_and_a_complete_one_is_not(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig())
+    with run.locked(lambda: None), pytest.raises(SystemExit, match="in use by another actorq train"):
+        forget_incomplete(run.root)
+    (run.root / "command_s.json").write_text("1.0")
+    forget_incomplete(run.root)
+    assert run.config.exists()
+    (run.root / "command_s.json").unlink()
+    forget_incomplete(run.root)
+    assert not run.root.exists()
+
+
+def test_sigterm_ends_the_runs_that_are_being_made() -> None:
+    with ending_children(), subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert child.wait() == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_both_libraries_are_given_the_same() -> None:
+    theirs, flags = TD3.stable_baselines(), TD3.actorq()
+    ours = dict(zip(flags[:-3:2], flags[1:-3:2], strict=True))
+    assert ours["--td3.hidden-sizes"] == ",".join(map(str, theirs["policy_kwargs"]["net_arch"]))
+    assert float(ours["--td3.learning-rate"]) == theirs["learning_rate"]
+    assert float(ours["--td3.target-rate"]) == theirs["tau"]
+    assert int(ours["--exploration.random-steps"]) == int(ours["--replay.min-size"]) == theirs["learning_starts"]
+    # One update per step.
+    assert float(ours["--rate-limiter.samples-per-insert"]) == theirs["batch_size"]
+
+
+def test_the_plot_has_a_panel_for_each_task(tmp_path: Path) -> None:
+    runs = {task.name: {OURS: [_run(-1.0), _run(-2.0)], THEIRS: [_run(-3.0)]} for task in TASKS}
+    plot(runs, tmp_path / "images" / "parity.png")
+    assert (tmp_path / "images" / "parity.png").stat().st_size > 10_000

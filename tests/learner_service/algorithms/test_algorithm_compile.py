@@ -1,0 +1,27 @@
+"""With learner.compile every algorithm makes the updates that it makes without."""
+
+import functools
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from algorithm_parts import ALGORITHMS, BATCH, make, ones, random_batch, spec_of
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_compiled_updates_are_the_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for any compiler, and then run by torch itself: generating machine code is not ours to test."""
+    compiled = Mock(wraps=functools.partial(torch.compile, backend="eager", fullgraph=True))
+    monkeypatch.setattr(torch, "compile", compiled)
+    eager, traced = make(name), make(name, learner={"compile": True})
+    compiled.assert_called_once()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        batch = random_batch(rng, spec_of(name), 2 * BATCH)
+        expected, losses = (algorithm.update(batch, ones(2 * BATCH)) for algorithm in (eager, traced))
+        assert losses.loss == pytest.approx(expected.loss, rel=1e-4)
+        np.testing.assert_allclose(losses.priorities, expected.priorities, rtol=1e-3, atol=1e-4)
+    expected_state = eager.state()
+    for key, value in traced.state().items():
+        torch.testing.assert_close(value, expected_state[key], rtol=1e-3, atol=1e-4)
