@@ -149,9 +149,9 @@ def targets(found: Sequence[Bytes], calls: Sequence[Calls], costs: Sequence[Dens
             ratio = dense[each.batch][FP32].median / each.timings[scheme].median
             name = f"structured {each.sparsity:.0%}, batch {each.batch}: times faster than dense fp32 ({scheme})"
             result.append(Target(name, ratio, 3.0, at_most=False))
-    for each in costs:
-        name = f"dense {each.width} x 3: looking for units to take out, percent of an int8 emission"
-        result.append(Target(name, 100 * each.look / each.emission, 2.0))
+    for cost in costs:
+        name = f"dense {cost.width} x 3: looking for units to take out, percent of an int8 emission"
+        result.append(Target(name, 100 * cost.look / cost.emission, 2.0))
     return result
 
 
@@ -177,20 +177,20 @@ def dense_cost(width: int, repeats: int) -> DenseCost:
     return DenseCost(width, *(1e3 * statistics.median(each) for each in spans))
 
 
-def emitted(graph: PolicyGraph, checkpoints: Sequence[Checkpoint]) -> list[dict[str, Policy]]:
+def emitted(
+    graph: PolicyGraph, checkpoints: Sequence[Checkpoint], schemes: Sequence[str] = SCHEMES
+) -> list[dict[str, Policy]]:
     """Versions as a quantizer emits them, by scheme; those with `ENDS` quantize first and last layers too."""
     result: list[dict[str, Policy]] = [{} for _ in checkpoints]
     for suffix in ("", ENDS):
-        schemes = [
-            name.removesuffix(suffix) for name in SCHEMES if name.endswith(suffix) and (suffix or ENDS not in name)
-        ]
+        own = [name.removesuffix(ENDS) for name in schemes if name.endswith(ENDS) == bool(suffix)]
         with tempfile.TemporaryDirectory() as folder:
             store = PolicyStore(Path(folder), retain_newest=1, retain_best=0)
             emitter = Emitter(store, QuantizerConfig(quantize_ends=bool(suffix)))
             emitter.ready("3f2a9c51d07b4e68")
             emitter.add_graph(graph)
             for found, checkpoint in zip(result, checkpoints, strict=True):
-                for policy in emitter.emit(checkpoint, schemes):
+                for policy in emitter.emit(checkpoint, own):
                     found[policy.descriptor.scheme + suffix] = policy
             store.close()
     return result
@@ -205,16 +205,16 @@ def measured_bytes(
     ways: Mapping[str, Form],
 ) -> Bytes:
     """Messages and other forms of a policy's versions; the first one stands for all where one is enough."""
-    several = emitted(graph, checkpoints)
-    policies, first = several[0], checkpoints[0]
-    models = [each[INT8].model for each in several]
+    first = checkpoints[0]
+    (policies,) = emitted(graph, [first])
+    models = [each[INT8].model for each in emitted(graph, checkpoints, (INT8,))]
     tensors = [encode_tensors(each) for each in checkpoints]
     return Bytes(
         task=task.name,
         masks=masks,
         sparsity=task.sparsity,
         widths=widths(policies[FP32]),
-        dense=_watched(emitted(*dense)[0][FP32]),
+        dense=_watched(emitted(*dense, (FP32,))[0][FP32]),
         watched={name: _watched(policy) for name, policy in policies.items()},
         errors={name: policy.descriptor.fidelity.relative_mean_error for name, policy in policies.items()},
         dense_published=_published(dense[0], dense[1][0]),
@@ -236,7 +236,8 @@ def measured_calls(task: Task, sparsities: Sequence[float], repeats: int) -> lis
     """Every policy at every batch, all of one batch in turn."""
     kinds = [("dense", 0.0), *((masks, sparsity) for sparsity in sparsities for masks in MASKS)]
     spec = environment_spec((task.observations,), "float32", task.actions, discrete=False)
-    policies, shapes = {}, {}
+    policies: dict[tuple[str, float, str], Policy] = {}
+    shapes: dict[tuple[str, float], tuple[int, ...]] = {}
     for masks, sparsity in kinds:
         graph, checkpoints = versions(replace(task, sparsity=sparsity), masks)
         (found,) = emitted(graph, checkpoints)

@@ -139,19 +139,18 @@ class Shrinker:
 
     def _may_shrink(self, group: UnitGroup, parameters: Parameters) -> bool:
         """Whether a unit has no inputs, or nothing reads it."""
-        # One column tells of nearly all units that they have an input; only the others are looked at whole.
+        # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
+        # others are looked at whole.
         weight = _units_first(group.layer, parameters)
-        candidates = np.flatnonzero(weight[:, 0] == 0)
-        if len(candidates) and not weight[candidates].any(axis=1).all():
+        if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
             return True
-        candidates = np.arange(len(weight))
+        candidates = np.ones(len(weight), np.bool_)
         for reader in group.readers:
             weight = _units_first(reader, parameters)
-            candidates = candidates[weight[0, candidates] == 0]
-            if not len(candidates):
+            if np.count_nonzero(weight[0]) == len(candidates):
                 return False
-            candidates = candidates[~weight[:, candidates].any(axis=0)]
-        return len(candidates) > 0
+            candidates[candidates] = ~weight[:, candidates].any(axis=0)
+        return bool(candidates.any())
 
     def _settle(self, used: Mapping[Layer, Mask], counted: list[Mask], constant: list[Mask]) -> bool:
         """Find further units without inputs, then further ones that nothing reads; whether there were any."""
