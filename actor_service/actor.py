@@ -16,6 +16,7 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, describe_environment, make_environments
 from actor_service.evaluation import MOST_ENVIRONMENTS, Evaluator
 from actor_service.exploration import explorer
+from actor_service.hold import PolicyHold
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.selection import Selection, select
@@ -296,10 +297,13 @@ class Actor:
         self._subscribe(spec, run.scheme, evaluator.environments)
         seeds = np.random.default_rng(membership.seed)
         sequence, last = 0, -run.evaluation_period_updates
-        last_version = 0
+        last_version = lost_version = 0
+        hold = PolicyHold(self._quantizer)
 
         def due(descriptor: PolicyDescriptor) -> bool:
             if isinstance(self._subscription, AutoSubscription) and not self._subscription.settled(descriptor):
+                return False
+            if descriptor.version == lost_version:
                 return False
             asked_for = last_version < self._evaluate_version <= descriptor.version
             # A learner that went back to a checkpoint has fewer updates than before.
@@ -309,10 +313,17 @@ class Actor:
             self._activity = "waiting for a policy"
             policy = self._slot.wait(due, _WAIT_S)
             if policy is None:
+                # The learner publishes again what a quantizer without its store has lost.
+                lost_version = 0
                 continue
-            self._activity = f"evaluating version {policy.descriptor.version}"
+            version = policy.descriptor.version
+            if not hold.take(version):
+                lost_version = version
+                continue
+            self._activity = f"evaluating version {version}"
+            seed = int(seeds.integers(2**31))
             try:
-                evaluation = evaluator.run(policy, int(seeds.integers(2**31)), sequence + 1, self._stop)
+                evaluation = evaluator.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
             except UnavailableError:
                 break
             sequence += 1

@@ -193,6 +193,15 @@ class QuantizerClient(_Client):
         request = quantizer_pb2.GetFidelityReportRequest(scheme=scheme, version=version)
         return wire.descriptor_from_proto(self._unary(self.stub.GetFidelityReport, request).policy)
 
+    def hold(self, version: int, seconds: float) -> float:
+        """Keep a version retained until its next evaluation, for so many seconds; returns how many were granted.
+
+        Raises NotFoundError when it is not retained.
+        """
+        request = quantizer_pb2.HoldPolicyRequest(version=version)
+        request.duration.FromNanoseconds(round(seconds * 1e9))
+        return float(self._unary(self.stub.HoldPolicy, request).granted.ToNanoseconds() / 1e9)
+
 
 class ActorClient(_Client):
     """Ask one actor."""

@@ -103,8 +103,14 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("dqn", "LunarLander"): {
         "max_environment_steps": 500_000,
-        "dqn": {"hidden_sizes": (256, 256), "learning_rate": 6.3e-4, "target_update_period": 250},
-        "replay": {"capacity": 50_000},
+        "dqn": {
+            **{"hidden_sizes": (256, 256), "target_update_period": 250, "n_step": 3},
+            **{"learning_rate": 6.3e-4, "learning_rate_end": 1e-4, "learning_rate_updates": 40_000},
+        },
+        "replay": {"capacity": 100_000},
+        "exploration": {"epsilon": 0.4},
+        "quantizer": {"gate": {"min_agreement": 0.9}},
+        "evaluation": {"period_updates": 1_000},
     },
     ("dqn", "Atari"): {
         "environments_per_actor": 4,

@@ -146,6 +146,21 @@ class Emitter:
         page = tuple(versions[:size])
         return page, str(page[-1].version) if len(versions) > size else ""
 
+    def hold(self, version: int, seconds: float) -> float:
+        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted.
+
+        Raises NotFoundError when it is not retained, InvalidInputError for seconds that are not above 0, and
+        ConflictError where the store is another's.
+        """
+        if self._writable is None:
+            raise ConflictError(
+                "this quantizer is read-only: it cannot hold a version; ask the one that writes the store"
+            )
+        # The newest may be held although it is not yet persisted.
+        if not 0 < version <= self._highest:
+            raise NotFoundError(f"version {version} is not retained; the newest is {self.newest_version}")
+        return self._writable.hold(version, seconds)
+
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Keep an evaluation of a retained version, so that the best are retained; one of another is dropped."""
         if self._store.retains(evaluation.policy_version):

@@ -113,6 +113,10 @@ class Quantizer(Generic[T]):
         """See Emitter.list_versions."""
         return await self.work(self._emitter.list_versions, page_size, page_token)
 
+    async def hold(self, version: int, seconds: float) -> float:
+        """See Emitter.hold."""
+        return await self.work(self._emitter.hold, version, seconds)
+
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Emitter.record_evaluation."""
         await self.work(self._emitter.record_evaluation, evaluation)

@@ -66,6 +66,10 @@ class PolicyUpstream(Protocol):
         """A page of the retained versions."""
         ...
 
+    def hold(self, version: int, seconds: float) -> float:
+        """Retain a version until its next evaluation; returns the seconds granted."""
+        ...
+
     def close(self) -> None:
         """Hang up."""
         ...
@@ -152,6 +156,10 @@ class Relay:
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
         """Asked of the upstream."""
         return await self._ask(self._upstream.list_versions, page_size, page_token)
+
+    async def hold(self, version: int, seconds: float) -> float:
+        """Asked of the upstream."""
+        return await self._ask(self._upstream.hold, version, seconds)
 
     def begin_drain(self) -> None:
         """Take no new work: watchers' streams end."""

@@ -74,6 +74,10 @@ class PolicySource(Protocol):
         """A page of the retained versions, newest first, and the token of the next page."""
         ...
 
+    async def hold(self, version: int, seconds: float) -> float:
+        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted."""
+        ...
+
 
 class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     """Serves policies; the streams of policies yield messages that are bytes already."""
@@ -147,6 +151,15 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         return quantizer_pb2.ListPoliciesResponse(
             policies=[wire.retained_to_proto(policy) for policy in page], next_page_token=token
         )
+
+    async def HoldPolicy(
+        self, request: quantizer_pb2.HoldPolicyRequest, context: grpc.aio.ServicerContext
+    ) -> quantizer_pb2.HoldPolicyResponse:
+        """Hold one retained version."""
+        granted = await self._policies.hold(request.version, request.duration.ToNanoseconds() / 1e9)
+        response = quantizer_pb2.HoldPolicyResponse()
+        response.granted.FromNanoseconds(round(granted * 1e9))
+        return response
 
     async def GetFidelityReport(
         self, request: quantizer_pb2.GetFidelityReportRequest, context: grpc.aio.ServicerContext

@@ -12,7 +12,8 @@ import fcntl
 import hashlib
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,7 @@ from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.files import replace_file
 from actorq.policy import Checkpoint, Policy, PolicyGraph
 from quantizer_service import files
+from quantizer_service.leases import Leases
 from quantizer_service.reader import STORE_FORMAT, Entry, PolicyReader
 
 _log = logging.getLogger(__name__)
@@ -34,13 +36,24 @@ class PolicyStore(PolicyReader):
     """The versions of one run in a directory that this object alone writes, until `close`.
 
     The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
-    evaluation, and for good the first at or above each multiple of `retain_every`, none when that is 0. Only the last
-    kind grows with the run: by one version, its FP32 tensors and what was emitted of them, in every so many. What is
-    damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
+    evaluation and with them the newest one that has an evaluation, and for good the first at or above each multiple of
+    `retain_every`, none when that is 0. Only the last kind grows with the run: by one version, its FP32 tensors and
+    what was emitted of them, in every so many. Besides, versions that are held are kept, by this object and no longer
+    than it. What is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
+
+    clock: seconds, for how long versions are held.
     """
 
-    def __init__(self, directory: Path, retain_newest: int, retain_best: int, retain_every: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        retain_newest: int,
+        retain_best: int,
+        retain_every: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
+        self._leases = Leases(clock)
         try:
             (directory / "graphs").mkdir(parents=True, exist_ok=True)
             self._lock = _locked(directory)
@@ -117,22 +130,30 @@ class PolicyStore(PolicyReader):
             _write_policy(self._folder(version), policy)
         entry.schemes.add(policy.descriptor.scheme)
 
+    def hold(self, version: int, seconds: float) -> float:
+        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted.
+
+        It may be one that has yet to be added. Raises NotFoundError when it was and is not retained, InvalidInputError
+        when it is damaged or the seconds are not above 0.
+        """
+        if version <= self.highest_version:
+            self._entry(version)
+        return self._leases.grant(version, seconds)
+
     def add_evaluation(self, version: int, mean_return: float) -> None:
-        """Keep a version's newest evaluation, which replaces the one before."""
+        """Keep a version's newest evaluation, which replaces the one before; from now on it is held no longer."""
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
             files.write_json(path, {"mean_return": mean_return})
         entry.mean_return = mean_return
+        self._leases.end(version)
         self._retain()
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]
-        returns = [
-            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
-        ]
-        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        for version in self._entries.keys() - {*newest, *best, *self._regular()}:
+        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.held()}
+        for version in self._entries.keys() - kept:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             with _writing(folder):
@@ -141,6 +162,16 @@ class PolicyStore(PolicyReader):
                 shutil.rmtree(removed)
             del self._entries[version]
         self._drop_unused_graphs()
+
+    def _evaluated(self) -> Iterable[int]:
+        """The best ones, and the one that was evaluated last: a run that is over is judged by that."""
+        returns = [
+            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
+        ]
+        if not returns or not self._retain_best:
+            return ()
+        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
+        return [*best, max(version for _, version in returns)]
 
     def _regular(self) -> Iterable[int]:
         """The first version at or above each multiple of `retain_every`: numbers may be left out, as when the quantizer

@@ -49,6 +49,10 @@ class Upstream:
             page = self._client.stub.ListPolicies(request, timeout=UNARY_DEADLINE_S)
         return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
 
+    def hold(self, version: int, seconds: float) -> float:
+        """Retain a version until its next evaluation; returns the seconds granted."""
+        return self._client.hold(version, seconds)
+
     def _stream(self, method: str, request: Message, deadline_s: float | None = None) -> Any:
         # Answers stay bytes: they are checked here and handed on as they came.
         call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")

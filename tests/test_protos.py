@@ -38,6 +38,7 @@ SERVICES: dict[str, tuple[ServiceDescriptor, dict[str, tuple[bool, bool]]]] = {
             "GetPolicy": WATCH,
             "ListPolicies": UNARY,
             "GetFidelityReport": UNARY,
+            "HoldPolicy": UNARY,
         },
     ),
     "actor": (

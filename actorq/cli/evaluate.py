@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from pydantic import Field
 from actorq import settings
 from actorq.config import CERTIFICATES_HELP, PositiveInt, RunConfig, SchemeName
 from actorq.errors import UserError
-from actorq.local.evaluation import EvaluationRequest, EvaluationResult, evaluate_run
+from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq.policy import AUTO
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
@@ -37,7 +38,8 @@ class EvaluateSettings(Settings):
         None, description="quantization of the policy; auto: the fastest here for the batches of the run's actors"
     )
     version: Annotated[
-        PositiveInt | None, DefaultText("the one evaluated last when the run has ended, else the newest")
+        PositiveInt | None,
+        DefaultText("the one evaluated last when the run has ended, or the best if it is gone, else the newest"),
     ] = Field(None, description="version of the policy")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
@@ -74,6 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         version=how.version or _evaluated_version(directory),
         seed=how.seed,
         record=how.record,
+        # A version that was named is meant, and no other.
+        else_best=how.version is None,
     )
     with _sigterm_exits():
         _print_episodes(directory, config, request)
@@ -82,18 +86,29 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print_episodes(directory: RunDirectory, config: RunConfig, request: EvaluationRequest) -> None:
     width = len(str(request.episodes))
+    numbers = count(1)
     with closing(evaluate_run(directory, config, request)) as items:
-        for number, item in enumerate(items, start=1):
+        for item in items:
             if isinstance(item, EvaluationResult):
                 _print_result(item)
                 if request.record:
                     print(f"video in {request.record}")
+            elif isinstance(item, Substitution):
+                _print_substitution(item)
             else:
                 print(
-                    f"episode {number:>{width}}/{request.episodes}  return {item.episode_return:,.1f}  "
+                    f"episode {next(numbers):>{width}}/{request.episodes}  return {item.episode_return:,.1f}  "
                     f"{item.length:,} steps",
                     flush=True,
                 )
+
+
+def _print_substitution(item: Substitution) -> None:
+    which = "the newest" if item.mean_return is None else f"the best retained one, evaluated at {item.mean_return:,.1f}"
+    print(
+        f"version {item.asked_for}, the one evaluated last, is not retained: this is {item.version}, {which}",
+        flush=True,
+    )
 
 
 def _print_result(result: EvaluationResult) -> None:

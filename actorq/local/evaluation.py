@@ -3,7 +3,7 @@
 import queue
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoun
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
-from actorq.policy import AUTO, PolicyDescriptor
+from actorq.policy import AUTO, PolicyDescriptor, RetainedPolicy
 from actorq.process import EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.trajectory import Episode, Evaluation
@@ -29,6 +29,7 @@ class EvaluationRequest:
     """What to evaluate; version 0 is the newest retained one, scheme "auto" the one that is fastest here.
 
     record: the file for a video of the episodes, which are then run one after the other.
+    else_best: of a version that is not retained, evaluate the best retained one instead: see Substitution.
     """
 
     episodes: int
@@ -36,6 +37,20 @@ class EvaluationRequest:
     version: int
     seed: int
     record: Path | None = None
+    else_best: bool = False
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """What is evaluated instead of a version that is not retained.
+
+    That with the highest mean return among the retained ones that were evaluated; the newest when none was, and then
+    without a mean return.
+    """
+
+    asked_for: int
+    version: int
+    mean_return: float | None
 
 
 @dataclass(frozen=True)
@@ -50,13 +65,15 @@ _PATIENCE_S = 5.0
 _PEER = re.compile(r"^((actor|quantizer) at [^ ]+:\d+: )+")
 
 # What the session's threads put on its queue.
-_Item = Episode | EvaluationResult | ChildExited | ActorQError
+_Item = Episode | EvaluationResult | Substitution | ChildExited | ActorQError
 
 
 def evaluate_run(
     run: RunDirectory, config: RunConfig, request: EvaluationRequest
-) -> Generator[Episode | EvaluationResult, None, None]:
-    """Yield each episode as it ends, then the result. Works while the run goes on, and never changes its learner.
+) -> Generator[Episode | EvaluationResult | Substitution, None, None]:
+    """Yield a substitution if there is one, each episode as it ends, then the result.
+
+    Works while the run goes on, and never changes its learner.
 
     Raises UserError when the policy does not exist or cannot be used, ActorQError when a process fails. Close the
     iterator to end the processes early.
@@ -113,7 +130,7 @@ def _ask(
         # When a process ends before it serves, the caller sees that; this thread is a daemon and may wait on.
         for channel in (policies.channel, client.channel):
             grpc.channel_ready_future(channel).result()
-        for item in client.evaluate(request.episodes, request.scheme, request.version, request.seed):
+        for item in _evaluated(client, policies, request):
             if isinstance(item, Evaluation):
                 # An evaluation names what acted; under a scheme that the gate did not let through that is fp32.
                 scheme = item.scheme if request.scheme == AUTO else request.scheme
@@ -123,6 +140,30 @@ def _ask(
     except (ActorQError, ValueError, grpc.FutureCancelledError) as error:
         # The last two are what a closed channel raises: nobody listens any more.
         put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
+
+
+def _evaluated(
+    client: ActorClient, policies: QuantizerClient, request: EvaluationRequest
+) -> Iterator[Substitution | Episode | Evaluation]:
+    try:
+        yield from client.evaluate(request.episodes, request.scheme, request.version, request.seed)
+    except NotFoundError:
+        instead = _instead_of(request.version, policies.list()) if request.else_best else None
+        if instead is None:
+            raise
+        yield instead
+        yield from client.evaluate(request.episodes, request.scheme, instead.version, request.seed)
+
+
+def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitution | None:
+    """None when the version, or none at all, is retained; 0 is the newest."""
+    if not version or not retained or any(policy.version == version for policy in retained):
+        return None
+    returns = [(policy.mean_return, policy.version) for policy in retained if policy.mean_return is not None]
+    if not returns:
+        return Substitution(version, max(policy.version for policy in retained), None)
+    mean_return, best = max(returns)
+    return Substitution(version, best, mean_return)
 
 
 def _as_user_error(error: ActorQError) -> ActorQError:

@@ -4,6 +4,7 @@ from actorq.v1 import policy_pb2 as _policy_pb2
 from actorq.v1 import process_pb2 as _process_pb2
 from actorq.v1 import tensor_pb2 as _tensor_pb2
 from actorq.v1 import trajectory_pb2 as _trajectory_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -168,3 +169,17 @@ class GetFidelityReportResponse(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     policy: _policy_pb2.PolicyDescriptor
     def __init__(self, policy: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ...) -> None: ...
+
+class HoldPolicyRequest(_message.Message):
+    __slots__ = ("version", "duration")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    duration: _duration_pb2.Duration
+    def __init__(self, version: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class HoldPolicyResponse(_message.Message):
+    __slots__ = ("granted",)
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    granted: _duration_pb2.Duration
+    def __init__(self, granted: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...

@@ -60,6 +60,11 @@ class QuantizerServiceStub:
                 request_serializer=actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportRequest.SerializeToString,
                 response_deserializer=actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportResponse.FromString,
                 _registered_method=True)
+        self.HoldPolicy = channel.unary_unary(
+                '/actorq.v1.QuantizerService/HoldPolicy',
+                request_serializer=actorq_dot_v1_dot_quantizer__pb2.HoldPolicyRequest.SerializeToString,
+                response_deserializer=actorq_dot_v1_dot_quantizer__pb2.HoldPolicyResponse.FromString,
+                _registered_method=True)
 
 
 class QuantizerServiceServicer:
@@ -104,6 +109,17 @@ class QuantizerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldPolicy(self, request, context):
+        """Keeps a version retained while it is being evaluated, however many newer ones come. It ends when the version's
+        evaluation has come with the learner's checkpoints, from then on the version is retained if it is among the best;
+        when the granted time is over; or when the quantizer restarts. Asking again for the same version replaces the time.
+        At most 16 versions are held; one more takes the place of the one that was asked for the longest ago. NOT_FOUND when
+        the version is not retained, FAILED_PRECONDITION from a quantizer that only reads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QuantizerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -131,6 +147,11 @@ def add_QuantizerServiceServicer_to_server(servicer, server):
                     servicer.GetFidelityReport,
                     request_deserializer=actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportRequest.FromString,
                     response_serializer=actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportResponse.SerializeToString,
+            ),
+            'HoldPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldPolicy,
+                    request_deserializer=actorq_dot_v1_dot_quantizer__pb2.HoldPolicyRequest.FromString,
+                    response_serializer=actorq_dot_v1_dot_quantizer__pb2.HoldPolicyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -269,6 +290,33 @@ class QuantizerService:
             '/actorq.v1.QuantizerService/GetFidelityReport',
             actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportRequest.SerializeToString,
             actorq_dot_v1_dot_quantizer__pb2.GetFidelityReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/actorq.v1.QuantizerService/HoldPolicy',
+            actorq_dot_v1_dot_quantizer__pb2.HoldPolicyRequest.SerializeToString,
+            actorq_dot_v1_dot_quantizer__pb2.HoldPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -137,6 +137,9 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
         self._offered: dict[str, Policy] = {}
         # The schemes that were asked for.
         self.asked: queue.Queue[str] = queue.Queue()
+        # The versions that were asked to be held, and those of which it says that they are gone.
+        self.holds: queue.Queue[int] = queue.Queue()
+        self.gone: set[int] = set()
 
     def keep(self, policy: Policy) -> None:
         """Give this policy to whoever asks for one."""
@@ -175,6 +178,15 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
             raise NotFoundError("nothing is kept")
         for message in _messages(quantizer_pb2.GetPolicyResponse, policy):
             yield message
+
+    async def HoldPolicy(  # noqa: N802
+        self, request: quantizer_pb2.HoldPolicyRequest, context: Any
+    ) -> quantizer_pb2.HoldPolicyResponse:
+        """Record what is to be held; grants what was asked for."""
+        self.holds.put(request.version)
+        if request.version in self.gone:
+            raise NotFoundError(f"version {request.version} is not retained")
+        return quantizer_pb2.HoldPolicyResponse(granted=request.duration)
 
 
 def _messages(response: type[R], policy: Policy) -> Iterator[R]:

@@ -254,6 +254,44 @@ def test_an_evaluator_evaluates_again_when_the_learner_went_back(
         assert ended.result(DEADLINE_S) == EXIT_OK
 
 
+def test_an_evaluator_has_a_version_held_before_it_evaluates_it_and_takes_a_newer_one_when_it_is_gone(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(evaluation_episodes=2, evaluation_period_updates=250)
+    quantizer[0].gone = {2}
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings) as (_, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(at_step(1, 1_000))
+        assert learner[0].evaluation().policy_version == 1
+        assert quantizer[0].holds.get(timeout=DEADLINE_S) == 1
+        quantizer[0].serve(at_step(2, 2_000))
+        assert quantizer[0].holds.get(timeout=DEADLINE_S) == 2
+        quantizer[0].serve(at_step(3, 2_010))
+        evaluation = learner[0].evaluation()
+        assert (evaluation.sequence, evaluation.policy_version) == (2, 3)
+        learner[0].answer(acknowledged=2, directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_evaluator_evaluates_a_lost_version_when_the_quantizer_has_it_again(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(evaluation_episodes=2)
+    quantizer[0].gone = {1}
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings) as (_, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(at_step(1, 1_000))
+        assert quantizer[0].holds.get(timeout=DEADLINE_S) == 1
+        quantizer[0].gone = set()
+        assert learner[0].evaluation().policy_version == 1
+        learner[0].answer(acknowledged=1, directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
 def test_when_the_run_is_over_an_actor_does_not_wait_for_credit(
     learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
 ) -> None:

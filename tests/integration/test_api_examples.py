@@ -109,6 +109,7 @@ def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pyte
         "goes on after",
         "returned",
         "of actions as in float",
+        "is held for 600 s",
         "saved ",
         "stopped",
     ):

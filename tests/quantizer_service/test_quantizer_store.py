@@ -111,17 +111,18 @@ def test_a_store_holds_one_run(tmp_path: Path) -> None:
         opened(tmp_path).claim("other")
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_the_newest_the_best_and_the_last_evaluated_are_kept(tmp_path: Path) -> None:
     store = filled(tmp_path, 3)
     store.add_evaluation(1, 7.0)
     store.add_evaluation(2, 9.0)
     store.add_evaluation(2, 5.0)
+    store.add_evaluation(3, 4.0)
     for version in range(4, 8):
         store.add_version(checkpoint(SOURCE, version), [policy(version)])
 
-    assert retained(store) == retained(read(tmp_path)) == [7, 6, 5, 1]
+    assert retained(store) == retained(read(tmp_path)) == [7, 6, 5, 3, 1]
     assert not (tmp_path / "00000002").exists()
-    with pytest.raises(NotFoundError, match="version 2 is not retained; 4 are, the newest is 7"):
+    with pytest.raises(NotFoundError, match="version 2 is not retained; 5 are, the newest is 7"):
         store.checkpoint(2)
 
 

@@ -1,0 +1,162 @@
+"""A version that is being evaluated is there when its evaluation comes, however many newer ones came meanwhile."""
+
+import json
+import queue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from service_process import service_process
+from training_run import actorq
+
+from actorq import wire
+from actorq.client import QuantizerClient
+from actorq.config import RunConfig
+from actorq.errors import NotFoundError
+from actorq.rundirectory import RunDirectory
+from actorq.status import Exploration, Membership, RunSpec
+from actorq.trajectory import ArraySpec, EnvironmentSpec, Evaluation
+from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2
+from benchmarks.watchers import Source
+
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+# Tens of thousands of steps: longer than it takes to publish more versions than are retained.
+EPISODES = 2_000
+MANY = 100_000
+# Of the source's publisher.
+RUN_ID = "benchmark"
+
+
+class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
+    """Lets an evaluator join that evaluates one version, and records what comes of it."""
+
+    def __init__(self) -> None:
+        self.evaluations: queue.Queue[Evaluation] = queue.Queue()
+
+    def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        """Answer with a run whose second evaluation is a million updates away."""
+        run = RunSpec(RUN_ID, SPEC.environment_id, 1, 8, 2**20, 2, "int8", EPISODES, 10**6, 1_000.0)
+        return wire.membership_to_proto(Membership(run, 0, Exploration((), ()), resume_after_sequence=0, seed=7))
+
+    def StreamTrajectories(  # noqa: N802
+        self, request_iterator: Iterator[learner_pb2.StreamTrajectoriesRequest], context: Any
+    ) -> Iterator[learner_pb2.StreamTrajectoriesResponse]:
+        """Acknowledge evaluations."""
+        for request in request_iterator:
+            if request.WhichOneof("payload") == "evaluation":
+                yield learner_pb2.StreamTrajectoriesResponse(acknowledged_sequence=request.evaluation.sequence)
+                self.evaluations.put(wire.evaluation_from_proto(request.evaluation))
+
+
+@contextmanager
+def serving(learner: OneEvaluation) -> Iterator[str]:
+    """Serve it; gives its address."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    learner_pb2_grpc.add_LearnerServiceServicer_to_server(learner, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def pass_on(client: QuantizerClient, evaluation: Evaluation) -> None:
+    """As the learner does with what its evaluator sent."""
+    opening = quantizer_pb2.PublishOpen(run_id=RUN_ID, scheme="int8")
+    requests = (
+        quantizer_pb2.PublishCheckpointsRequest(open=opening),
+        quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(evaluation)),
+    )
+    assert [response.WhichOneof("payload") for response in client.stub.PublishCheckpoints(iter(requests))] == ["ready"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Evaluation]:
+    """A run that published all through its only evaluation, and that evaluation; all its services have ended."""
+    directory = RunDirectory(tmp_path_factory.mktemp("runs") / "run")
+    directory.create(RunConfig(scheme="int8"))
+    learner = OneEvaluation()
+    retention = ("--quantizer.retain-newest", "4", "--quantizer.retain-best", "1")
+    with ExitStack() as stack:
+        address = stack.enter_context(serving(learner))
+        quantizer = stack.enter_context(service_process("quantizer", "--store", str(directory.policies), *retention))
+        peers = ("--learner", address, "--quantizer", quantizer.address)
+        stack.enter_context(service_process("actor", "--role", "evaluator", *peers))
+        client = stack.enter_context(QuantizerClient(quantizer.address))
+        source = Source(quantizer.address, (32, 32), SPEC)
+        stack.callback(source.close)
+        for _ in range(MANY):
+            newest = source.publish().version
+            if not learner.evaluations.empty():
+                break
+        evaluation = learner.evaluations.get_nowait()
+        # Enough of them that it would be gone, also if the evaluation was quick.
+        while newest - evaluation.policy_version < 20:
+            newest = source.publish().version
+        retained = [policy.version for policy in client.list()]
+        assert retained == [*range(newest, newest - 4, -1), evaluation.policy_version]
+        pass_on(client, evaluation)
+        # Which looks at what is to be retained, as nothing is held any more.
+        source.publish()
+    return directory, evaluation
+
+
+def test_the_evaluated_version_is_the_best_retained_one(run: tuple[RunDirectory, Evaluation]) -> None:
+    directory, evaluation = run
+    with (
+        service_process("quantizer", "--store", str(directory.policies), "--read-only") as quantizer,
+        QuantizerClient(quantizer.address) as client,
+    ):
+        *newer, evaluated = client.list()
+        assert evaluated.version == evaluation.policy_version
+        assert evaluated.mean_return == pytest.approx(evaluation.mean_return)
+        assert [policy.mean_return for policy in newer] == [None] * 4
+        assert client.get("int8", evaluated.version).descriptor.version == evaluated.version
+        with pytest.raises(NotFoundError):
+            client.get("int8", evaluated.version + 1)
+
+
+def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is_gone(
+    run: tuple[RunDirectory, Evaluation],
+) -> None:
+    directory, evaluation = run
+    best, gone = evaluation.policy_version, evaluation.policy_version + 1
+    directory.summary.write_text(json.dumps({"evaluation": {"policy_version": gone}}))
+
+    fallen_back = actorq("evaluate", str(directory.root), "--episodes", "2")
+
+    assert fallen_back.returncode == 0, fallen_back.stderr
+    first, *episodes, _, policy = fallen_back.stdout.splitlines()
+    assert first == (
+        f"version {gone}, the one evaluated last, is not retained: this is {best}, the best retained one, evaluated at "
+        f"{evaluation.mean_return:,.1f}"
+    )
+    assert [line.partition("  ")[0] for line in episodes] == ["episode 1/2", "episode 2/2"]
+    assert policy.startswith(f"policy v{best} int8")
+    named = actorq("evaluate", str(directory.root), "--version", str(gone))
+    assert (named.returncode, named.stdout) == (2, "")
+    assert named.stderr.startswith(f"error: version {gone} is not retained")
+
+
+def test_evaluate_takes_the_newest_when_no_retained_version_was_evaluated(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(RunConfig(scheme="int8"))
+    with service_process(
+        "quantizer", "--store", str(directory.policies), "--quantizer.retain-newest", "1"
+    ) as quantizer:
+        source = Source(quantizer.address, (32, 32), SPEC)
+        versions = [source.publish().version for _ in range(3)]
+        source.close()
+    directory.summary.write_text(json.dumps({"evaluation": {"policy_version": versions[0]}}))
+
+    result = actorq("evaluate", str(directory.root), "--episodes", "1")
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[0] == (
+        f"version {versions[0]}, the one evaluated last, is not retained: this is {versions[-1]}, the newest"
+    )
