@@ -40,7 +40,8 @@ class Task:
         return f"{self.algorithm}/{self.environment}"
 
 
-# Five, as the preset has it, would end a run by luck where returns differ much from one episode to the next.
+# Five, as the preset has it, would end a run by luck where returns differ much from one episode to the next. They do
+# most in reacher-easy, where an episode is nearly all or nothing: after 20 of 921 in the mean, 50 new ones gave 775.
 _MANY_EPISODES = ("--evaluation.episodes", "20")
 
 # Runs end a little above their target: the evaluation that ends one is the luckiest of its kind.
@@ -52,7 +53,7 @@ TASKS = (
     Task("d4pg", "dm_control/cartpole-balance", 950.0, 970.0, 300_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/cartpole-swingup", 800.0, 830.0, 500_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/walker-stand", 900.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),
-    Task("d4pg", "dm_control/reacher-easy", 850.0, 920.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/reacher-easy", 850.0, 940.0, 500_000, 2, 100, ("--evaluation.episodes", "50")),
     Task("d4pg", "dm_control/finger-spin", 800.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
     # As far as it gets: nobody said how far that is, so any return above that of random actions (5) counts.
     Task("d4pg", "dm_control/cheetah-run", 10.0, 900.0, 2_000_000, 1, 20),

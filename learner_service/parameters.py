@@ -72,6 +72,66 @@ class Sparsity(Protocol):
         ...
 
 
+class Adam:
+    """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters: torch's fused operation and no more.
+
+    What torch.optim does around it takes a small network as long as the operation itself, and once the exporter has
+    been imported it goes through variables of the tracer that all threads share: two learners in one process then end
+    each other's steps with a KeyError.
+    """
+
+    _BETAS = (0.9, 0.999)
+    _EPSILON = 1e-8
+
+    def __init__(self, parameters: FlatParameters, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+        self._parameters = parameters
+        self._moments: dict[str, Tensor] = {}
+
+    def step(self) -> None:
+        """Take one step down the gradient that the parameters have accumulated."""
+        vector = self._parameters.vector
+        if not self._moments:
+            self._moments = {
+                "step": torch.zeros((), device=vector.device),
+                "exp_avg": torch.zeros_like(vector),
+                "exp_avg_sq": torch.zeros_like(vector),
+            }
+        step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
+        step += 1
+        torch._fused_adam_(
+            *([vector], [self._parameters.gradient], [mean], [square], [], [step]),
+            lr=self.learning_rate,
+            beta1=self._BETAS[0],
+            beta2=self._BETAS[1],
+            weight_decay=0.0,
+            eps=self._EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    @property
+    def moments(self) -> tuple[Tensor, ...]:
+        """The running means of gradients and of their squares, float32[parameters] each; none before the first step."""
+        return tuple(self._moments[name] for name in _MOMENTS if name in self._moments)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the moments, float32[parameters], and of the number of steps; empty before the first one."""
+        return {name: value.clone() for name, value in self._moments.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        if not state:
+            self._moments = {}
+            return
+        vector = self._parameters.vector
+        moments = {name: state[name].to(vector.device, copy=True) for name in ("step", "exp_avg", "exp_avg_sq")}
+        for name in ("exp_avg", "exp_avg_sq"):
+            if moments[name].shape != vector.shape:
+                raise RuntimeError(f"networks have {vector.numel()} parameters, saved {name} {moments[name].numel()}")
+        self._moments = moments
+
+
 class Minimizer:
     """Adam on flat parameters, as one fused operation; the only one who changes a network, sparse ones included.
 
@@ -89,11 +149,11 @@ class Minimizer:
         self._parameters = parameters
         self._topology = topology
         self._max_gradient_norm = max_gradient_norm
-        self._adam = torch.optim.Adam([parameters.vector], lr=learning_rate, fused=True)
+        self._adam = Adam(parameters, learning_rate)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""
-        self._adam.param_groups[0]["lr"] = learning_rate
+        self._adam.learning_rate = learning_rate
 
     def step(self, loss: Tensor, slopes: Tensor | None = None) -> None:
         """Take one step down the gradient of a loss of the parameters, or let it change the topology.
@@ -102,22 +162,18 @@ class Minimizer:
         """
         self._parameters.zero_gradient()
         torch.autograd.backward(loss, slopes)
-        if self._topology is not None:
-            adam = self._adam.state.get(self._parameters.vector, {})
-            moments = [adam[name] for name in _MOMENTS if name in adam]
-            if not self._topology.prepare(self._parameters.gradient, moments):
-                return
+        if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
+            return
         if self._max_gradient_norm is not None:
             self._parameters.clip_gradient(self._max_gradient_norm)
         self._adam.step()
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, of Adam's moments and number of steps after the first one, and of the topology."""
-        moments = self._adam.state.get(self._parameters.vector, {})
         topology = {} if self._topology is None else self._topology.state()
         return {
             "parameters": self._parameters.vector.clone(),
-            **{name: value.clone() for name, value in moments.items()},
+            **self._adam.state(),
             **{_TOPOLOGY + name: value for name, value in topology.items()},
         }
 
@@ -131,12 +187,9 @@ class Minimizer:
             self._topology.load_state({name.removeprefix(_TOPOLOGY): value for name, value in topology.items()})
         elif topology:
             raise RuntimeError("the saved networks are sparse, those of the configured sparsity.method are dense")
-        self._adam.state.clear()
-        moments = {
-            name: value.clone() for name, value in state.items() if name != "parameters" and name not in topology
-        }
-        if moments:
-            self._adam.state[self._parameters.vector] = moments
+        self._adam.load_state(
+            {name: value for name, value in state.items() if name != "parameters" and name not in topology}
+        )
 
 
 def copy_network(network: nn.Module, target: nn.Module) -> None:

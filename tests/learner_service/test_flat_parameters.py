@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.parameters import FlatParameters, Minimizer
+from learner_service.parameters import Adam, FlatParameters, Minimizer
 
 
 @pytest.fixture
@@ -92,6 +92,27 @@ def test_several_modules_share_one_vector(module: nn.Module, inputs: Tensor) -> 
     flat = FlatParameters(module, second)
     assert flat.vector.numel() == sum(p.numel() for part in (module, second) for p in part.parameters())
     assert torch.equal(second(module(inputs)), expected)
+
+
+def test_adam_takes_the_very_steps_of_torchs_fused_one(module: nn.Module) -> None:
+    ours, theirs = FlatParameters(module), FlatParameters(copy.deepcopy(module))
+    adam, torchs = Adam(ours, 0.01), torch.optim.Adam([theirs.vector], lr=0.01, fused=True)
+    for _ in range(5):
+        ours.gradient.normal_()
+        theirs.gradient.copy_(ours.gradient)
+        adam.step()
+        torchs.step()
+        assert torch.equal(ours.vector, theirs.vector)
+    assert adam.state().keys() == torchs.state[theirs.vector].keys()
+    for name, value in adam.state().items():
+        assert torch.equal(value, torchs.state[theirs.vector][name])
+
+
+def test_moments_of_another_network_are_refused(module: nn.Module) -> None:
+    adam = Adam(FlatParameters(module), 0.01)
+    adam.step()
+    with pytest.raises(RuntimeError, match="networks have 66 parameters, saved exp_avg_sq 5"):
+        adam.load_state({**adam.state(), "exp_avg_sq": torch.zeros(5)})
 
 
 def test_a_minimizer_steps_as_adam_does_and_can_go_back(module: nn.Module, inputs: Tensor) -> None:
