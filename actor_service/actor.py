@@ -269,7 +269,10 @@ class Actor:
         explore = explorer(spec, membership.exploration, np.random.default_rng(exploration_seed))
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._backend)
-        length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes)
+        greedy = explore.greedy_actions
+        length = fitting_segment_length(
+            spec, count, run.segment_length, run.max_segment_bytes, greedy=greedy is not None
+        )
         self._rollout = Rollout(
             environments,
             self._slot,
@@ -278,8 +281,9 @@ class Actor:
             environment_seed % 2**31,
             self.counts,
             self._own_call,
+            greedy,
         )
-        self._subscribe(spec, run.scheme, count)
+        self._subscribe(spec, run.scheme, count, greedy=greedy is not None)
         self._activity = "acting"
         while not self._stop.is_set():
             segment = self._rollout.collect(self._stop)
@@ -327,11 +331,11 @@ class Actor:
             uploader.put(evaluation, self._stop)
         evaluator.close()
 
-    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int) -> None:
+    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False) -> None:
         self._activity = "waiting for a policy"
 
         def load(policy: Policy) -> OnnxPolicy:
-            return load_policy(policy, spec, batch)
+            return load_policy(policy, spec, batch, greedy)
 
         if scheme == AUTO:
             choose = partial(self._select, spec)

@@ -18,7 +18,10 @@ class Explorer(ABC):
     """Chooses the actions of N environments: at first uniformly random ones, then the policy's with some randomness.
 
     random_steps: of each environment, with uniformly random actions.
+    greedy_actions: [N, *action], what the policy would have done at the last call; None where that is not told.
     """
+
+    greedy_actions: NDArray[Any] | None = None
 
     def __init__(self, spec: EnvironmentSpec, environments: int, random_steps: int, rng: np.random.Generator) -> None:
         self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
@@ -77,16 +80,23 @@ class ContinuousNoise(Explorer):
 
     A deterministic policy's get Gaussian noise of standard deviation noise_i, in halves of each component's range
     (D4PG, TD3). A stochastic policy (SAC) is given standard normal noise and turns it into its own.
+
+    greedy_actions: [N, *action], what the policy would have done without noise at the last call, within the bounds, or
+        the random actions themselves; overwritten by the next call. None unless the run asks for it.
     """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
         super().__init__(spec, len(exploration.noise), exploration.random_steps, rng)
+        self.greedy_actions = np.zeros_like(self._actions) if exploration.report_greedy else None
         self._low, self._high = spec.actions.bounds()
         self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
         self._noise = np.zeros((0, *self._actions.shape), np.float32)
 
     def _random_actions(self) -> NDArray[Any]:
-        return self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
+        actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
+        if self.greedy_actions is not None:
+            self.greedy_actions[:] = actions
+        return actions
 
     def _draw(self, policy: OnnxPolicy) -> None:
         self._noise = self._rng.standard_normal((_STEPS_DRAWN, *self._actions.shape), np.float32)
@@ -98,8 +108,14 @@ class ContinuousNoise(Explorer):
         else:
             np.multiply(noise, self._halves, out=self._actions)
             actions = np.add(self._actions, policy(observations), out=self._actions)
-        np.maximum(actions, self._low, out=self._actions)
-        return np.minimum(self._actions, self._high, out=self._actions)
+        if self.greedy_actions is not None:
+            self._within_bounds(policy.greedy, self.greedy_actions)
+        return self._within_bounds(actions, self._actions)
+
+    def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        np.maximum(actions, self._low, out=out)
+        np.minimum(out, self._high, out=out)
+        return out
 
 
 def explorer(spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> Explorer:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
 from actorq.errors import InvalidInputError
-from actorq.policy import NOISE_INPUT, Policy, PolicyDescriptor
+from actorq.policy import GREEDY_OUTPUT, NOISE_INPUT, Policy, PolicyDescriptor
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 # ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
@@ -22,15 +22,21 @@ class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
 
     stochastic: the policy turns standard normal noise into exploration.
+    greedy: float32[batch, ...], what the last call would have returned without noise; overwritten by the next.
     """
 
-    def __init__(self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0, greedy: bool = False
+    ) -> None:
         """Load the model and run it once.
 
         observations: what a policy sees, stacked where frames are stacked.
         actions: for how many discrete actions it must give values, or how many components an action must have; 0 for
-        any output. Raises InvalidInputError when it is no model, does not take these observations, alone or with
-        noise, or does not give these outputs. Outputs after the first are not computed for anyone.
+        any output.
+        greedy: whether a stochastic policy is asked for its actions without noise too.
+
+        Raises InvalidInputError when it is no model, does not take these observations, alone or with noise, or does not
+        give these outputs. Other outputs than these are not computed for anyone.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         options = onnxruntime.SessionOptions()
@@ -45,6 +51,7 @@ class OnnxPolicy:
             self._session = onnxruntime.InferenceSession(policy.model, options, providers=["CPUExecutionProvider"])
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             self.stochastic = self._bind(batch)
+            self.greedy = self._bind_greedy(batch) if greedy and self.stochastic else self._outputs
             self._session.run_with_iobinding(self._binding)
             if actions and self._outputs.shape != (batch, actions):
                 raise ValueError(f"expected outputs [{batch}, {actions}], got {list(self._outputs.shape)}")
@@ -86,10 +93,22 @@ class OnnxPolicy:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return stochastic
 
+    def _bind_greedy(self, batch: int) -> NDArray[np.float32]:
+        """Tie the output without noise to a buffer of its own."""
+        names = [target.name for target in self._session.get_outputs()]
+        if GREEDY_OUTPUT not in names:
+            raise ValueError(f"expected an output {GREEDY_OUTPUT}, its actions without noise, got {', '.join(names)}")
+        greedy = np.zeros_like(self._outputs)
+        self._binding.bind_output(GREEDY_OUTPUT, "cpu", 0, greedy.dtype, greedy.shape, greedy.ctypes.data)
+        return greedy
 
-def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int) -> OnnxPolicy:
-    """Make a policy ready to act in `batch` environments; raises InvalidInputError when it does not fit them."""
-    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec))
+
+def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
+    """Make a policy ready to act in `batch` environments; raises InvalidInputError when it does not fit them.
+
+    greedy: whether it is asked what it does without noise, too.
+    """
+    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy)
 
 
 def policy_outputs(spec: EnvironmentSpec) -> int:

@@ -27,13 +27,18 @@ _SPAN_BYTES = 40
 _HEADERS_BYTES = 256
 
 
-def fitting_segment_length(spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int) -> int:
+def fitting_segment_length(
+    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, greedy: bool = False
+) -> int:
     """Steps per segment, at most `longest`, so that its message takes at most `max_bytes`; at least 1.
 
     There is room for a new policy at each step and for an episode's end at every other one.
+
+    greedy: whether what the policy would have done without noise is in it.
     """
     flags_and_reward = 3 + 4
-    row = environments * (spec.observations.nbytes + spec.actions.nbytes + flags_and_reward + _HALF_EPISODE_BYTES)
+    actions = (1 + greedy) * spec.actions.nbytes
+    row = environments * (spec.observations.nbytes + actions + flags_and_reward + _HALF_EPISODE_BYTES)
     # As many rows of observations more than steps as frames are stacked; an age; for an odd number of steps, half an
     # episode more.
     once = environments * (spec.frame_stack * spec.observations.nbytes + 1 + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
@@ -49,6 +54,7 @@ class Rollout:
 
     explore: turns the policy and what it sees [N, ...] into actions [N, *action].
     watched: what to be inside of while the environments have the word.
+    greedy: of the newest actions what they would have been without noise, [N, *action]; segments tell it if given.
     """
 
     def __init__(
@@ -60,11 +66,13 @@ class Rollout:
         seed: int,
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
+        greedy: NDArray[Any] | None = None,
     ) -> None:
         self._environments = environments
         self._spec = environments.spec
         self._slot = slot
         self._explore = explore
+        self._greedy = greedy
         self._length = segment_length
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
@@ -102,6 +110,7 @@ class Rollout:
         observations[:before] = self._context
         observations[before] = self._observations
         actions = np.empty((length, count, *spec.actions.shape), spec.actions.dtype)
+        greedy_actions = None if self._greedy is None else np.empty_like(actions)
         rewards = np.empty((length, count), np.float32)
         terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
         spans: list[PolicySpan] = []
@@ -114,6 +123,8 @@ class Rollout:
             if policy is None or stop.is_set():
                 break
             actions[steps] = explore(policy, self._seen)
+            if greedy_actions is not None:
+                greedy_actions[steps] = self._greedy
             if policy is not self._policy or not spans:
                 self._note_policy(policy, steps, spans)
             with watched:
@@ -142,6 +153,7 @@ class Rollout:
             spans=tuple(spans),
             ages=ages,
             episodes=episodes,
+            greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
         )
         return segment, ()
 

@@ -22,7 +22,7 @@ from actorq.status import ActorSelfStatus, Membership, RunStatus
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Episode, Evaluation, Role
-from actorq.transport.blobs import BlobAssembler
+from actorq.transport.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
@@ -165,13 +165,13 @@ class QuantizerClient(_Client):
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
         """The newest policy of a scheme, then every newer one as soon as it is there; a slow caller skips some."""
-        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version)
+        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
         with translated(self.peer):
             yield from _policies(self.stub.WatchPolicies(request))
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, version 0 for the newest; raises NotFoundError when it is not retained."""
-        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version)
+        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         with translated(self.peer):
             for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline)):
                 return policy

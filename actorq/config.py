@@ -24,6 +24,7 @@ ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 # Those of actorq.policy.SCHEMES; a test holds them together.
 SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
+SparsityMethod = Literal["dense", "tiny", "static", "set", "rigl", "rlx2"]
 
 
 class DQNConfig(Settings):
@@ -116,6 +117,62 @@ class SACConfig(Settings):
     )
     target_entropy: float | None = Field(
         None, description="entropy in nats that alpha is adjusted to; minus the number of action components when none"
+    )
+
+
+class SparsityConfig(Settings):
+    """Training with sparse networks from the first update on (RLx2, arXiv 2205.15043)."""
+
+    method: SparsityMethod = Field(
+        "dense",
+        description="dense; tiny (dense, as narrow as the sparse networks are small); static (random masks that stay); "
+        "set (weights grow at random); rigl (they grow where gradients are largest); rlx2 (rigl, with multi-step "
+        "targets and a replay of dynamic capacity)",
+    )
+    actor: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="share of the policy's weights that are 0; of DQN's network too, which is both"
+    )
+    critic: Annotated[float, Field(ge=0, lt=1)] = Field(0.85, description="share of the critics' weights that are 0")
+    period_updates: PositiveInt = Field(10_000, description="gradient updates between two changes of the masks")
+    replaced: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="zeta_0: share of a layer's weights that the first change replaces; falls to 0 as a cosine"
+    )
+    until: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of the run's updates after which masks stay"
+    )
+    structured: bool = Field(
+        False,
+        description="give all units of a policy's layer as many inputs and let units that matter little go, so that "
+        "the emitted policy becomes narrower; with set, rigl or rlx2",
+    )
+
+    @model_validator(mode="after")
+    def _structure_needs_changes(self) -> "SparsityConfig":
+        if self.structured and self.method not in ("set", "rigl", "rlx2"):
+            raise ValueError(
+                f"sparsity.structured needs sparsity.method set, rigl or rlx2, whose masks change, got {self.method}"
+            )
+        return self
+
+
+class MultiStepConfig(Settings):
+    """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""
+
+    n_step: Annotated[int, Field(ge=2)] = Field(3, description="environment steps of the return, later on")
+    after: Fraction = Field(0.1, description="share of the run's environment steps after which that is so")
+
+
+class DynamicCapacityConfig(Settings):
+    """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
+
+    threshold: PositiveFloat = Field(
+        0.2, description="distance of the policy from the oldest actions, in halves of the action range, to forget from"
+    )
+    min_size: PositiveInt = Field(100_000, description="transitions that are kept whatever the distance")
+    period_steps: PositiveInt = Field(10_000, description="environment steps between two looks at the oldest")
+    oldest: PositiveInt = Field(2_048, description="transitions that are looked at")
+    dropped: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="share of the replay that is forgotten at once"
     )
 
 
@@ -297,6 +354,12 @@ class RunConfig(Settings):
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
     )
+    multi_step: bool | None = Field(
+        None, description="learn from multi-step targets later in the run; whether sparsity.method is rlx2 when none"
+    )
+    dynamic_buffer: bool | None = Field(
+        None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
+    )
     seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
     actors: PositiveInt = Field(2, description="actor processes")
     environments_per_actor: PositiveInt = Field(8, description="environments that each actor steps as one batch")
@@ -312,6 +375,9 @@ class RunConfig(Settings):
     d4pg: D4PGConfig = D4PGConfig()
     td3: TD3Config = TD3Config()
     sac: SACConfig = SACConfig()
+    sparsity: SparsityConfig = SparsityConfig()
+    multi_step_returns: MultiStepConfig = MultiStepConfig()
+    dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
     replay: ReplayConfig = ReplayConfig()
     rate_limiter: RateLimiterConfig = RateLimiterConfig()
     exploration: ExplorationConfig = ExplorationConfig()

@@ -24,6 +24,8 @@ FIDELITY_GATE = "fidelity gate"
 # The data inputs of a policy graph: observations, and for a stochastic policy standard normal noise float32[B, actions]
 # that it turns into exploration. Who wants the deterministic policy gives zeros.
 OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
+# A second output of a stochastic policy, where the run asks for it: its actions without the noise that it was given.
+GREEDY_OUTPUT = "greedy_actions"
 
 # A calibration batch travels with the parameters, under the name of the graph input that it feeds.
 CALIBRATION_PREFIX = "calibration:"
@@ -71,11 +73,15 @@ class LayerReport:
     """How the weights of one layer are held: `weights` is FLOAT32 or names the quantized form.
 
     reason: why it is in float, empty for quantized ones.
+    published_units, units: outputs of the layer before and after units that do not count were taken out; 0 where none
+        were.
     """
 
     name: str
     weights: str
     reason: str = ""
+    published_units: int = 0
+    units: int = 0
 
     @property
     def in_float(self) -> bool:

@@ -49,11 +49,13 @@ class Exploration:
     epsilons: discrete actions: probability of a uniformly random one.
     noise: continuous actions: standard deviation of Gaussian noise on each, in halves of its range.
     random_steps: for how many steps of each environment actions are uniformly random at first.
+    report_greedy: continuous actions: whether segments tell what the policy would have done without noise.
     """
 
     epsilons: tuple[float, ...]
     noise: tuple[float, ...]
     random_steps: int = 0
+    report_greedy: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,16 @@ class Receipt:
 
 
 @dataclass(frozen=True)
+class DynamicCapacityStatus:
+    """How a replay of dynamic capacity is: `DynamicCapacity` in protos/actorq/v1/learner.proto."""
+
+    transitions: int
+    distance: float | None
+    drops: int
+    dropped_transitions: int
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """How a run goes; the fields are explained at the message of the same name in protos/actorq/v1/learner.proto."""
 
@@ -171,3 +183,5 @@ class RunStatus:
     quantization_aware_since: int | None = None
     replay_bytes: int = 0
     batch_bytes: int = 0
+    multi_step_since: int | None = None
+    dynamic_capacity: DynamicCapacityStatus | None = None

@@ -115,6 +115,8 @@ class Segment:
     episodes:     episodes that ended inside the segment
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255: observations from before
                   the reset belong to another episode, and a stack repeats the first one of its own instead
+    greedy_actions: [T, N, *action], continuous actions only: what the policy would have done without noise, or the
+                  random action itself while actions are uniformly random; None unless the run asked for it
     """
 
     sequence: int
@@ -127,6 +129,7 @@ class Segment:
     spans: tuple[PolicySpan, ...]
     ages: NDArray[np.uint8]
     episodes: tuple[Episode, ...] = ()
+    greedy_actions: Array | None = None
 
     @property
     def steps(self) -> int:
@@ -166,6 +169,12 @@ class Segment:
             np.all(self.actions >= 0) and np.all(self.actions < spec.discrete_actions)  # type: ignore[operator]
         ):
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
+        if self.greedy_actions is not None:
+            if spec.discrete_actions:
+                raise InvalidInputError(
+                    "segment: greedy_actions are for continuous actions, got them with discrete ones"
+                )
+            _check_column("greedy_actions", self.greedy_actions, (*rows, *spec.actions.shape), spec.actions.dtype)
         self._check_spans(steps)
         for episode in self.episodes:
             if not (

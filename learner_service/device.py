@@ -7,7 +7,7 @@ import torch
 
 from actorq.errors import UserError
 from actorq.trajectory import Array, EnvironmentSpec
-from learner_service.replay import NStepBatch
+from learner_service.replay import NStepBatch, Returns, empty_batch
 
 
 def choose_device(setting: str) -> torch.device:
@@ -26,13 +26,13 @@ def choose_device(setting: str) -> torch.device:
     return device
 
 
-def batches_for(device: torch.device, spec: EnvironmentSpec) -> Callable[[int], NStepBatch]:
-    """Makes empty batches of a size: plain arrays for the CPU, which computes on them as they are.
+def batches_for(device: torch.device, spec: EnvironmentSpec, returns: Returns) -> Callable[[int], NStepBatch]:
+    """Makes empty batches of a size for such returns: plain arrays for the CPU, which computes on them as they are.
 
     For a GPU they are in pinned memory, from which copies are asynchronous.
     """
     allocate = _pinned if device.type == "cuda" else np.empty
-    return lambda size: NStepBatch.empty(spec, size, allocate)
+    return lambda size: empty_batch(spec, size, returns, allocate)
 
 
 def _pinned(shape: tuple[int, ...], dtype: str) -> Array:

@@ -8,6 +8,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from actorq.status import RunStatus
 from actorq.trajectory import Evaluation
+from learner_service.sparsity import Flops
 
 
 class EventLog:
@@ -35,6 +36,14 @@ class EventLog:
             scalars["return/training"] = status.training_return
         if status.quantization_aware_since is not None:
             scalars["training/quantization_aware_since_update"] = status.quantization_aware_since
+        if status.multi_step_since is not None:
+            scalars["training/multi_step_since_environment_step"] = status.multi_step_since
+        if (dynamic := status.dynamic_capacity) is not None:
+            scalars["replay/transitions"] = dynamic.transitions
+            scalars["replay/drops"] = dynamic.drops
+            scalars["replay/dropped_transitions"] = dynamic.dropped_transitions
+            if dynamic.distance is not None:
+                scalars["replay/policy_distance"] = dynamic.distance
         if status.activation_s is not None:
             scalars["policy/activation_ms"] = status.activation_s * 1e3
         if status.emitted is not None:
@@ -49,6 +58,17 @@ class EventLog:
         for service, kwh in status.energy.kwh_per_service.items():
             scalars[f"energy/{service}_wh"] = kwh * 1e3
         self._add(scalars, status.environment_steps, wall_time)
+
+    def flops(self, flops: Flops, updates: int, environment_steps: int, wall_time: float) -> None:
+        """Write what the networks cost as they are now, and all updates so far at that."""
+        scalars = {
+            "flops/action": flops.action.now,
+            "flops/action_to_dense": flops.action.ratio,
+            "flops/update": flops.update.now,
+            "flops/update_to_dense": flops.update.ratio,
+            "flops/training": updates * flops.update.now,
+        }
+        self._add(scalars, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
         """Write an evaluation as it arrives."""

@@ -12,6 +12,7 @@ from actorq.config import RunConfig
 from actorq.errors import UserError
 from actorq.files import replace_file
 from actorq.trajectory import EnvironmentSpec
+from learner_service.sparsity import check_same_topology
 
 # A learner that is back within this time was restarted: the gap belongs to the run. A longer one was a pause.
 _RESTART_S = 60.0
@@ -93,7 +94,7 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError when what is on disk is of another environment or algorithm than `config` says.
+    """Raise UserError when what is on disk is of another environment, algorithm or sparsity than `config` says.
 
     checkpoint: the values of the newest one, empty when there is none. spec: of the run's environment if it is known.
     """
@@ -107,3 +108,5 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
                 f"the run's checkpoint is of {name} {value!r}, the configuration says {configured!r}; resume with "
                 f"--{name} {value}, or start a new run in another --run-directory"
             )
+    if checkpoint:
+        check_same_topology(config, checkpoint)

@@ -60,7 +60,8 @@ class Intake:
     def insert(self, member: Member, segment: Segment, reserved: int) -> None:
         """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
 
-        Raises InvalidInputError, and stores nothing, when the segment does not fit the run.
+        Raises InvalidInputError, and stores nothing, when the segment does not fit the run; the replay knows whether it
+        is to tell greedy actions.
         """
         try:
             segment.check(self._spec)

@@ -1,9 +1,12 @@
 """What an actor is told when it joins: the run, its place in it, and where to go on."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from actorq.config import RunConfig
-from actorq.status import Membership, RunSpec
+from actorq.mechanisms import asks_for_greedy_actions
+from actorq.status import Exploration, Membership, RunSpec
 from learner_service.identity import RunIdentity
 from learner_service.members import Member
 
@@ -30,10 +33,15 @@ def membership(
             report_period_s=config.actor.report_period_s,
         ),
         actor_index=member.index,
-        exploration=config.exploration_of(member.index, environment_steps) if member.role == "actor" else None,
+        exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
     )
+
+
+def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
+    exploration = config.exploration_of(member.index, environment_steps)
+    return replace(exploration, report_greedy=asks_for_greedy_actions(config))
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.policy import NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
+from actorq.errors import UserError
+from actorq.policy import GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 _OPSET = 21
@@ -44,16 +45,33 @@ def calibration_batch(
     return batch
 
 
-def export_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False) -> PolicyGraph:
+def export_policy_graph(
+    policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False, greedy: bool = False
+) -> PolicyGraph:
     """Trace `policy` and return its graph with every parameter and buffer as a graph input of its own name.
 
     stochastic: the policy takes noise as its second input.
+    greedy: a stochastic policy's graph has a second output, its actions without the noise. Any other's actions are that
+        already.
 
     Raises RuntimeError when a parameter does not appear in the graph under its name, that is, when the exporter
-    folded it into a constant that later versions could not replace.
+    folded it into a constant that later versions could not replace, and UserError when a stochastic policy has no
+    `with_greedy` that gives both outputs.
     """
     inputs = data_inputs(spec, stochastic)
-    model = _export(policy, inputs, "q_values" if spec.discrete_actions else "actions")
+    outputs = ["q_values" if spec.discrete_actions else "actions"]
+    # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
+    policy = copy.deepcopy(policy).to("cpu").eval()
+    if greedy and stochastic:
+        both = getattr(policy, "with_greedy", None)
+        if both is None:
+            raise UserError(
+                f"dynamic_buffer needs a stochastic policy with a method with_greedy(observations, noise), which gives "
+                f"its actions with noise and those without; {type(policy).__name__} has none"
+            )
+        policy.forward = both
+        outputs.append(GREEDY_OUTPUT)
+    model = _export(policy, inputs, outputs)
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -91,9 +109,7 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     return tuple((high - low).ravel().tolist())
 
 
-def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onnx.ModelProto:
-    # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
-    policy = copy.deepcopy(policy).to("cpu").eval()
+def _export(policy: nn.Module, inputs: dict[str, ArraySpec], outputs: list[str]) -> onnx.ModelProto:
     _make_distinct(policy)
     examples = tuple(torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for each in inputs.values())
     batch = torch.export.Dim("batch")
@@ -105,7 +121,7 @@ def _export(policy: nn.Module, inputs: dict[str, ArraySpec], output: str) -> onn
             policy,
             examples,
             input_names=list(inputs),
-            output_names=[output],
+            output_names=outputs,
             dynamic_shapes=tuple({0: batch} for _ in inputs),
             opset_version=_OPSET,
             dynamo=True,

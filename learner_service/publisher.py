@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from actorq.trajectory import Evaluation
 from actorq.transport.blobs import split_blob
 from actorq.transport.errors import error_from_rpc
 from actorq.transport.reconnect import keep_connected
-from actorq.v1 import quantizer_pb2
+from actorq.v1 import quantizer_pb2, tensor_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ class Publisher:
                 yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
             else:
                 sent, snapshot = work
-                yield from _checkpoint_requests(sent, snapshot, self._graph)
+                yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
 
     def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
         with self._changed:
@@ -267,9 +267,10 @@ def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpo
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
 
 
-def _checkpoint_requests(
-    version: int, snapshot: Snapshot, graph: PolicyGraph
+def checkpoint_requests(
+    version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    """The messages that carry a snapshot as a version; encodings: those that the quantizer takes."""
     yield quantizer_pb2.PublishCheckpointsRequest(
         checkpoint=quantizer_pb2.CheckpointHeader(
             version=version,
@@ -280,5 +281,5 @@ def _checkpoint_requests(
     )
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
     tensors = {**snapshot.parameters, **calibration}
-    for part in split_blob(safetensors.numpy.save(tensors), version):
+    for part in split_blob(safetensors.numpy.save(tensors), version, encodings=encodings):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)

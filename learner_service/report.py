@@ -10,6 +10,7 @@ from actorq.files import replace_file
 from actorq.status import RunState, RunStatus
 from learner_service.intake import NOTHING_STORED
 from learner_service.run import Run
+from learner_service.sparsity import Flops
 from learner_service.statistics import RateMeter
 
 
@@ -58,15 +59,24 @@ class Reporter:
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
             batch_bytes=training.trainer.batch_nbytes if training else 0,
+            multi_step_since=training.replay.multi_step_since if training else None,
+            dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
         )
 
     def write_events(self) -> None:
         """Write the status to TensorBoard."""
-        self._run.events.status(self.status(), time.time())
+        status = self.status()
+        self._run.events.status(status, time.time())
+        if (flops := self._flops()) is not None:
+            self._run.events.flops(flops, status.updates, status.environment_steps, time.time())
 
     def write_summary(self, path: Path) -> None:
         """Write summary.json atomically."""
         replace_file(path, json.dumps(self._summary(), indent=2) + "\n")
+
+    def _flops(self) -> Flops | None:
+        """What the networks cost; None before there are any, and for an algorithm that does not tell."""
+        return getattr(self._run.training.algorithm, "flops", None) if self._run.training else None
 
     def _summary(self) -> dict[str, Any]:
         run, status = self._run, self.status()
@@ -93,12 +103,15 @@ class Reporter:
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
             "quantization_aware_since": status.quantization_aware_since,
+            "multi_step_since": status.multi_step_since,
+            "dynamic_capacity": status.dynamic_capacity and asdict(status.dynamic_capacity),
             "updates_per_s": round(status.updates / elapsed, 1),
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,
             "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
             "activation_ms": _milliseconds(status.activation_s),
             "emission_ms": _milliseconds(run.emission.median),
+            "flops": _operations(self._flops(), status.updates),
             "replay_bytes": status.replay_bytes,
             "batch_bytes": status.batch_bytes,
             "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
@@ -117,6 +130,19 @@ class Reporter:
             "evaluations_taken": run.evaluations.count,
             "evaluations": list(run.evaluations.curve),
         }
+
+
+def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
+    """FLOPs of an action and of an update, now and if networks were dense, and of all updates at what they cost now."""
+    if flops is None:
+        return None
+    return {
+        **{
+            name: {"flops": round(cost.now), "dense": round(cost.dense), "ratio": round(cost.ratio, 4)}
+            for name, cost in (("action", flops.action), ("update", flops.update))
+        },
+        "training": round(updates * flops.update.now),
+    }
 
 
 def _milliseconds(seconds: float | None) -> float | None:

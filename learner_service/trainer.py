@@ -25,7 +25,7 @@ from learner_service.device import batches_for
 from learner_service.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.publisher import Publisher, Snapshot
 from learner_service.quantization_aware import QuantizationAware
-from learner_service.replay import Drawn, Prefetcher, ReplayBuffer
+from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Trainer:
 
     quantization_aware: decides which updates run the policy as its actors run it.
     device: where the algorithm computes; batches for a GPU are in pinned memory.
+    dynamic_capacity: decides how much of the replay is kept; None for as much as there is room for.
     save: writes a checkpoint of the state after so many updates and returns its folder; called on the trainer's thread.
     """
 
@@ -64,6 +65,7 @@ class Trainer:
         save: Callable[[int], Path],
         device: torch.device,
         updates: int = 0,
+        dynamic_capacity: DynamicCapacity | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -71,6 +73,7 @@ class Trainer:
         self._replay = replay
         self._publisher = publisher
         self._quantization_aware = quantization_aware
+        self._dynamic_capacity = dynamic_capacity
         self._save = save
         self._clock = clock
         self._requests = Requests()
@@ -84,7 +87,9 @@ class Trainer:
         self.updates = updates
         self.loss = 0.0
         self._prefetcher = Prefetcher(
-            replay, _UPDATES_PER_SAMPLE * algorithm.batch_size, batches_for(device, replay.spec)
+            replay,
+            _UPDATES_PER_SAMPLE * algorithm.batch_size,
+            batches_for(device, replay.spec, replay.longest_returns),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
@@ -193,6 +198,10 @@ class Trainer:
     def _train(self, drawn: Drawn) -> None:
         if self.updates == 0:
             self._normalize()
+        if self._dynamic_capacity is not None and self._dynamic_capacity.due:
+            # What is drawn meanwhile would be with or without what is dropped, whichever thread is first.
+            self._prefetcher.settle()
+            self._dynamic_capacity.look()
         with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
             losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
         self._prefetcher.update_priorities(drawn, losses.priorities)

@@ -13,6 +13,7 @@ import torch
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, ExhaustedError, UserError
+from actorq.mechanisms import dynamic_capacity_of
 from actorq.policy import PolicyGraph
 from actorq.status import Receipt
 from actorq.trajectory import EnvironmentSpec
@@ -22,20 +23,22 @@ from learner_service.checkpoint import LearnerState
 from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
+from learner_service.mechanisms import dynamic_capacity, returns_of
 from learner_service.networks.observations import are_frames
 from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
+    DynamicCapacity,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
     ReplayStore,
-    Returns,
     UniformSampler,
 )
 from learner_service.replay.columns import segment_rows
+from learner_service.sparsity import topology_settings
 from learner_service.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -54,6 +57,7 @@ class Training:
     trainer: Trainer
     quantization_aware: QuantizationAware
     rng: np.random.Generator
+    dynamic_capacity: DynamicCapacity | None = None
 
     def start(self, graph: PolicyGraph) -> None:
         """Publish the first policy and begin to train."""
@@ -70,6 +74,7 @@ class Training:
                 "environment": self.spec.environment_id,
                 # As it was asked for: a class of a user's own has a name that no flag takes.
                 "algorithm": self.config.algorithm,
+                "sparsity": topology_settings(self.config),
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "rng": self.rng.bit_generator.state,
@@ -141,7 +146,8 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    graph = _export(algorithm, spec)
+    dynamic = dynamic_capacity(config, algorithm, replay, device)
+    graph = _export(algorithm, spec, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -149,15 +155,16 @@ def _assemble(
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
-    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates)
-    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, rng), graph
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
+    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, rng, dynamic), graph
 
 
 def _open_replay(
     config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
 ) -> ReplayBuffer:
-    replay = config.replay
-    store = ReplayStore.open(directory, spec, replay.capacity)
+    replay, returns = config.replay, returns_of(config, algorithm)
+    greedy_actions = dynamic_capacity_of(config, spec) is not None
+    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions)
     sampler = (
         PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
         if replay.prioritized
@@ -166,15 +173,16 @@ def _open_replay(
     limiter = RateLimiter(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
-    returns = Returns(algorithm.n_step, algorithm.discount, replay.clip_rewards)
     normalized = config.normalize_observations and not are_frames(spec)
     moments = ObservationMoments(spec.observations.shape) if normalized else None
     return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 
-def _export(algorithm: Algorithm, spec: EnvironmentSpec) -> PolicyGraph:
+def _export(algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+        return export_policy_graph(algorithm.policy, spec, algorithm.stochastic, greedy=greedy)
+    except UserError:
+        raise
     except Exception as error:
         # The exporter wraps what went wrong into advice on how to report it.
         reason = error.__cause__ or error

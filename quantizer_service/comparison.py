@@ -13,10 +13,10 @@ from actorq.timing import fastest
 from quantizer_service.graph import Graph
 from quantizer_service.ladder import Ladder
 from quantizer_service.origin import Origin
-from quantizer_service.reference import Reference
 from quantizer_service.schemes import SCHEMES, Options
 from quantizer_service.statistics import Observed
 from quantizer_service.timing import time_models
+from quantizer_service.topology import Topology
 
 RUN_ID = "quantize"
 
@@ -79,9 +79,11 @@ def compare(
     graph.check_parameters(parameters)
     graph.check_calibration(observations)
     checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0)
-    ladders = {name: Ladder(graph, scheme, options, thresholds) for name, scheme in SCHEMES.items()}
+    topology = Topology(graph)
+    form, left = topology.form(checkpoint.parameters)
+    ladders = {name: Ladder(form.graph, scheme, options, thresholds, form.widths) for name, scheme in SCHEMES.items()}
     observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders.values()))
-    origin = Origin.of(RUN_ID, checkpoint, Reference(graph), observed)
+    origin = Origin.of(RUN_ID, checkpoint, topology.reference, observed, left)
     emissions, failed = {}, {}
     for name, ladder in ladders.items():
         try:

@@ -6,7 +6,7 @@ Plain calls with plain values: it knows neither the network nor threads, and mus
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from actorq.config import QuantizerConfig
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
@@ -14,12 +14,12 @@ from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, Ret
 from actorq.trajectory import Evaluation
 from quantizer_service.graph import Graph
 from quantizer_service.ladder import Ladder
-from quantizer_service.origin import Origin
+from quantizer_service.origin import Left, Origin
 from quantizer_service.reader import PolicyReader
-from quantizer_service.reference import Reference
 from quantizer_service.schemes import Options, scheme_named
 from quantizer_service.statistics import Observed
 from quantizer_service.store import PolicyStore
+from quantizer_service.topology import Form, Topology
 
 _log = logging.getLogger(__name__)
 
@@ -28,15 +28,6 @@ _MAX_TOPOLOGIES = 4
 # Policies that a reader of another's store keeps in memory besides the newest version's.
 _MAX_SERVED = 16
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
-
-
-@dataclass
-class _Topology:
-    """What is prepared once for a graph: its FP32 session and the ladders of the schemes that were asked for."""
-
-    graph: Graph
-    reference: Reference
-    ladders: dict[str, Ladder] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,7 +57,7 @@ class Emitter:
         self._store = store
         self._writable = store if isinstance(store, PolicyStore) else None
         self._served: dict[tuple[int, str], Policy] = {}
-        self._topologies: dict[bytes, _Topology] = {}
+        self._topologies: dict[bytes, Topology] = {}
         self._newest = _newest(store)
         self._highest = store.highest_version
 
@@ -92,8 +83,7 @@ class Emitter:
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate a graph, prepare and keep it; raises InvalidInputError and keeps nothing when it is not valid."""
         if source.topology not in self._store.graphs:
-            graph = Graph.parse(source)
-            topology = _Topology(graph, Reference(graph))
+            topology = Topology(Graph.parse(source))
             self._writer.add_graph(source)
             self._keep(topology)
 
@@ -179,27 +169,34 @@ class Emitter:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
     def _emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
-        topology = self._topology(checkpoint.topology)
-        ladders = {scheme: self._ladder(topology, scheme) for scheme in schemes}
-        origin = self._origin(checkpoint, topology, ladders.values())
+        topology, form, left = self._prepared(checkpoint)
+        ladders = {scheme: self._ladder(topology, form, scheme) for scheme in schemes}
+        origin = self._origin(checkpoint, topology, left, ladders.values())
         return tuple(self._policy(origin, ladder, scheme) for scheme, ladder in ladders.items())
 
     def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
-        topology = self._topology(checkpoint.topology)
+        topology, form, left = self._prepared(checkpoint)
         newest = checkpoint.version == self.newest_version
         # What an old version needs says nothing about the next one.
-        ladder = self._ladder(topology, scheme) if newest else self._new_ladder(topology, scheme)
-        policy = self._policy(self._origin(checkpoint, topology, (ladder,)), ladder, scheme)
+        ladder = self._ladder(topology, form, scheme) if newest else self._new_ladder(form, scheme)
+        policy = self._policy(self._origin(checkpoint, topology, left, (ladder,)), ladder, scheme)
         # A version that was emitted but not yet persisted is stored without this scheme: it can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
 
-    def _origin(self, checkpoint: Checkpoint, topology: _Topology, ladders: Iterable[Ladder]) -> Origin:
+    def _prepared(self, checkpoint: Checkpoint) -> tuple[Topology, Form, Left | None]:
+        """The topology of a checkpoint, which is checked, the form that it takes, and what is left of it there."""
+        topology = self._topology(checkpoint.topology)
         topology.graph.check_parameters(checkpoint.parameters)
         topology.graph.check_calibration(checkpoint.calibration)
+        return topology, *topology.form(checkpoint.parameters)
+
+    def _origin(
+        self, checkpoint: Checkpoint, topology: Topology, left: Left | None, ladders: Iterable[Ladder]
+    ) -> Origin:
         observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders))
-        return Origin.of(self._run_id, checkpoint, topology.reference, observed)
+        return Origin.of(self._run_id, checkpoint, topology.reference, observed, left)
 
     def _policy(self, origin: Origin, ladder: Ladder, scheme: str) -> Policy:
         emission, fidelity = ladder.emit(origin)
@@ -218,13 +215,18 @@ class Emitter:
         )
         return Policy(descriptor, emission.model)
 
-    def _ladder(self, topology: _Topology, scheme: str) -> Ladder:
-        if scheme not in topology.ladders:
-            topology.ladders[scheme] = self._new_ladder(topology, scheme)
-        return topology.ladders[scheme]
+    def _ladder(self, topology: Topology, form: Form, scheme: str) -> Ladder:
+        """The ladder of a form; one that is not the last to have emitted goes on at the rung of that."""
+        if scheme not in form.ladders:
+            form.ladders[scheme] = self._new_ladder(form, scheme)
+        ladder, latest = form.ladders[scheme], topology.latest(scheme)
+        if latest is not None and latest is not ladder:
+            ladder.follow(latest)
+        topology.remember(scheme, ladder)
+        return ladder
 
-    def _new_ladder(self, topology: _Topology, scheme: str) -> Ladder:
-        return Ladder(topology.graph, scheme_named(scheme), self._options, self._thresholds)
+    def _new_ladder(self, form: Form, scheme: str) -> Ladder:
+        return Ladder(form.graph, scheme_named(scheme), self._options, self._thresholds, form.widths)
 
     def _nothing_to_serve(self) -> ActorQError:
         """Why there is no newest version."""
@@ -252,15 +254,14 @@ class Emitter:
             raise ConflictError("no run owns the store yet; open the stream of checkpoints first")
         return self._store.run_id
 
-    def _topology(self, digest: bytes) -> _Topology:
+    def _topology(self, digest: bytes) -> Topology:
         if digest in self._topologies:
             return self._topologies[digest]
         if digest not in self._store.graphs:
             raise ConflictError(f"checkpoint: the graph of topology {digest.hex()} is not here; send it first")
-        graph = Graph.parse(self._store.graphs[digest])
-        return self._keep(_Topology(graph, Reference(graph)))
+        return self._keep(Topology(Graph.parse(self._store.graphs[digest])))
 
-    def _keep(self, topology: _Topology) -> _Topology:
+    def _keep(self, topology: Topology) -> Topology:
         while len(self._topologies) >= _MAX_TOPOLOGIES:
             del self._topologies[next(iter(self._topologies))]
         self._topologies[topology.graph.topology] = topology

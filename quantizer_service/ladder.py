@@ -67,10 +67,21 @@ class _Attempt:
 
 
 class Ladder:
-    """Emits the versions of one topology in one scheme such that all pass the gate; not safe for several threads."""
+    """Emits the versions of one topology in one scheme such that all pass the gate; not safe for several threads.
 
-    def __init__(self, graph: Graph, scheme: Scheme, options: Options, thresholds: GateConfig) -> None:
+    widths: units of layers that lost some, published and left, by the layer's name; reports tell them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        scheme: Scheme,
+        options: Options,
+        thresholds: GateConfig,
+        widths: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         self._graph = graph
+        self._widths = widths or {}
         self._scheme = scheme
         self._options = options
         self._thresholds = thresholds
@@ -100,6 +111,12 @@ class Ladder:
         if not attempt.passed:
             attempt = self._climb(origin, attempt, refused)
         return attempt.emission, replace(attempt.report, refused=tuple(refused))
+
+    def follow(self, other: "Ladder") -> None:
+        """Go on at the rung of a ladder of the same scheme and layers, which may have other widths."""
+        self._path = list(other._path)
+        self._wait, self._changed_at, self._came_down = other._wait, other._changed_at, other._came_down
+        self._unquantized = self._unquantized or other._unquantized
 
     def _below(self, origin: Origin, refused: list[RefusedRung]) -> _Attempt | None:
         """Try the rung below when it is time; None when it is not, or it did not pass."""
@@ -168,7 +185,7 @@ class Ladder:
         layers: tuple[LayerReport, ...] = ()
         try:
             statistics = self._statistics(origin, plan)
-            emission = plan.emit(checkpoint.parameters, statistics, origin.run_id, checkpoint.version)
+            emission = plan.emit(origin.parameters, statistics, origin.run_id, checkpoint.version)
             emission = replace(emission, layers=self._explained(rung, emission.layers))
             layers = emission.layers
             report = measure(emission, origin.outputs, origin.batch, self._graph.source)
@@ -187,11 +204,17 @@ class Ladder:
         return origin.statistics(self._observed) if plan.observed else {}
 
     def _explained(self, rung: Rung, layers: tuple[LayerReport, ...]) -> tuple[LayerReport, ...]:
-        """The layers with the gate named as the reason where it is; remembers the scheme's own reasons."""
+        """The layers with their widths and the gate as the reason where it is; remembers the scheme's own reasons."""
         if rung == _LOWEST:
             self._unquantized = {layer.name: layer.reason for layer in layers if layer.in_float}
-        return tuple(
+        layers = tuple(
             replace(layer, reason=self._unquantized.get(layer.name, FIDELITY_GATE)) if layer.in_float else layer
+            for layer in layers
+        )
+        return tuple(
+            replace(layer, published_units=self._widths[layer.name][0], units=self._widths[layer.name][1])
+            if layer.name in self._widths
+            else layer
             for layer in layers
         )
 

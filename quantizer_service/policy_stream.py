@@ -3,6 +3,7 @@
 WatchPolicies and GetPolicy send the same messages under two names, so that bytes made for one serve the other.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -10,8 +11,8 @@ from google.protobuf.message import DecodeError
 from actorq import wire
 from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.policy import Policy, PolicyDescriptor
-from actorq.transport.blobs import BlobAssembler, split_blob
-from actorq.v1 import quantizer_pb2
+from actorq.transport.blobs import ENCODINGS, BlobAssembler, split_blob
+from actorq.v1 import quantizer_pb2, tensor_pb2
 
 # What a relay takes of its upstream at most: four times the FP32 weights of a 4096 x 3 policy.
 MAX_POLICY_BYTES = 512 * 1024**2
@@ -23,13 +24,26 @@ Messages = tuple[bytes, ...]
 
 
 def policy_messages(policy: Policy) -> Messages:
-    """The messages that carry a policy, ready to be sent to any number of watchers."""
+    """The messages that carry a policy, ready to be sent to any number of watchers; packed where it is sparse."""
     descriptor = quantizer_pb2.WatchPoliciesResponse(policy=wire.descriptor_to_proto(policy.descriptor))
-    parts = split_blob(policy.model, policy.descriptor.version)
-    return (
-        descriptor.SerializeToString(),
-        *(quantizer_pb2.WatchPoliciesResponse(part=part).SerializeToString() for part in parts),
-    )
+    return (descriptor.SerializeToString(), *_part_messages(policy.model, policy.descriptor.version, ENCODINGS))
+
+
+def plain_messages(messages: Messages) -> Messages:
+    """The same policy for a watcher that takes no encoding; also of a relay, whose messages were checked."""
+    parts = [quantizer_pb2.WatchPoliciesResponse.FromString(message).part for message in messages[1:]]
+    if not parts or parts[0].header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED:
+        return messages
+    version = parts[0].header.version
+    assembler = BlobAssembler(version)
+    model = [assembler.add(part) for part in parts][-1]
+    assert model is not None
+    return (messages[0], *_part_messages(model, version))
+
+
+def _part_messages(model: bytes, version: int, encodings: Iterable[tensor_pb2.BlobEncoding] = ()) -> Iterator[bytes]:
+    for part in split_blob(model, version, encodings=encodings):
+        yield quantizer_pb2.WatchPoliciesResponse(part=part).SerializeToString()
 
 
 @dataclass(frozen=True)

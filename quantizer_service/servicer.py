@@ -1,7 +1,7 @@
 """The quantizer's RPCs: decode, call what serves policies (a quantizer or a relay), encode."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import grpc
@@ -11,9 +11,10 @@ from actorq.errors import UnavailableError
 from actorq.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.status import Receipt
 from actorq.trajectory import Evaluation
+from actorq.transport.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.board import Subscription
-from quantizer_service.policy_stream import Messages
+from quantizer_service.policy_stream import Messages, plain_messages
 from quantizer_service.publication import Opening, Publication, Submission
 
 P = ParamSpec("P")
@@ -83,6 +84,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def __init__(self, policies: PolicySource) -> None:
         self._policies = policies
+        # What was written plain last: of callers that take no encoding many ask for the same.
+        self._plain: tuple[Messages, Messages] = ((), ())
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add this servicer to a server; returns the full name of its service."""
@@ -108,7 +111,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             if isinstance(submission, Opening):
                 scheme = submission.scheme
                 version, topologies = await intake.ready(submission.run_id, scheme)
-                ready = quantizer_pb2.PublishReady(newest_version=version, topologies=topologies)
+                ready = quantizer_pb2.PublishReady(newest_version=version, topologies=topologies, encodings=ENCODINGS)
                 yield quantizer_pb2.PublishCheckpointsResponse(ready=ready)
             elif isinstance(submission, PolicyGraph):
                 await intake.add_graph(submission)
@@ -129,14 +132,15 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             # Tells the watcher that it watches, also when there is no policy yet.
             await context.send_initial_metadata(())
             while (messages := await subscription.next()) is not None:
-                for message in messages:
+                for message in self._taken(messages, request.encodings):
                     yield message
 
     async def GetPolicy(
         self, request: quantizer_pb2.GetPolicyRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         """Send one retained policy."""
-        for message in await self._policies.get(request.scheme, request.version):
+        messages = await self._policies.get(request.scheme, request.version)
+        for message in self._taken(messages, request.encodings):
             yield message
 
     async def ListPolicies(
@@ -163,6 +167,12 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         """Describe one retained policy."""
         descriptor = await self._policies.describe(request.scheme, request.version)
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
+
+    def _taken(self, messages: Messages, encodings: Iterable[int]) -> Messages:
+        """These messages, or where the caller does not take their encoding the same policy as it is."""
+        if not set(ENCODINGS).issubset(encodings) and self._plain[0] is not messages:
+            self._plain = (messages, plain_messages(messages))
+        return messages if set(ENCODINGS).issubset(encodings) else self._plain[1]
 
 
 async def _until(draining: asyncio.Event, requests: AsyncIterator[R]) -> AsyncIterator[R]:

@@ -40,6 +40,10 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """What the table has no room for."""
+    reports = next((item.report.layers for item in comparison.emitted), ())
+    if narrower := [layer for layer in reports if layer.units]:
+        told = (f"{layer.name} {layer.units} of {layer.published_units}" for layer in narrower)
+        yield f"units that count: {', '.join(told)}; the others are taken out, in all schemes"
     for item in comparison.emitted:
         kept = [layer for layer in item.report.layers if layer.in_float]
         for rung in item.report.refused:

@@ -9,6 +9,7 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.errors import InvalidInputError
 from actorq.policy import PolicyDescriptor, RetainedPolicy
+from actorq.transport.blobs import ENCODINGS
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
 from actorq.v1 import quantizer_pb2
@@ -26,12 +27,12 @@ class Upstream:
 
     def watch(self, scheme: str) -> "UpstreamStream":
         """Open a stream of a scheme's newest policies, also of one that was seen already."""
-        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme)
+        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, encodings=ENCODINGS)
         return UpstreamStream(self._stream("WatchPolicies", request), scheme, self.peer)
 
     def get(self, scheme: str, version: int) -> PolicyDelivery:
         """One retained policy, version 0 for the newest."""
-        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version)
+        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
         for delivery in UpstreamStream(call, scheme, self.peer):
             return delivery

@@ -34,14 +34,18 @@ class FidelityReport(_message.Message):
     def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ...) -> None: ...
 
 class LayerReport(_message.Message):
-    __slots__ = ("name", "weights", "reason")
+    __slots__ = ("name", "weights", "reason", "published_units", "units")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     weights: str
     reason: str
-    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    published_units: int
+    units: int
+    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ..., reason: _Optional[str] = ..., published_units: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
 
 class OutputError(_message.Message):
     __slots__ = ("name", "mean_errors", "max_errors")

@@ -30,7 +30,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x63torq/v1/quantizer.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x16\x61\x63torq/v1/tensor.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n\x19PublishCheckpointsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.actorq.v1.PublishOpenH\x00\x12\'\n\x05graph\x18\x02 \x01(\x0b\x32\x16.actorq.v1.GraphHeaderH\x00\x12\x31\n\ncheckpoint\x18\x03 \x01(\x0b\x32\x1b.actorq.v1.CheckpointHeaderH\x00\x12#\n\x04part\x18\x04 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x12+\n\nevaluation\x18\x05 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"-\n\x0bPublishOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"_\n\x0bGraphHeader\x12\x10\n\x08topology\x18\x01 \x01(\x0c\x12\x0e\n\x06inputs\x18\x02 \x03(\t\x12\x18\n\x10\x64iscrete_actions\x18\x03 \x01(\x08\x12\x14\n\x0c\x61\x63tion_spans\x18\x04 \x03(\x01\"|\n\x10\x43heckpointHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x10\n\x08topology\x18\x03 \x01(\x0c\x12/\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\x1aPublishCheckpointsResponse\x12(\n\x05ready\x18\x01 \x01(\x0b\x32\x17.actorq.v1.PublishReadyH\x00\x12%\n\x07receipt\x18\x02 \x01(\x0b\x32\x12.actorq.v1.ReceiptH\x00\x42\t\n\x07payload\":\n\x0cPublishReady\x12\x16\n\x0enewest_version\x18\x01 \x01(\x04\x12\x12\n\ntopologies\x18\x02 \x03(\x0c\"\x9e\x01\n\x07Receipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12-\n\x08policies\x18\x02 \x03(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x14\n\x0c\x65mit_seconds\x18\x03 \x01(\x01\x12\x13\n\x0bsubscribers\x18\x04 \x01(\r\x12(\n\x07process\x18\x05 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\"=\n\x14WatchPoliciesRequest\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x04\"v\n\x15WatchPoliciesResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"3\n\x10GetPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"r\n\x11GetPolicyResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"<\n\x13ListPoliciesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"r\n\x0eRetainedPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x0f\n\x07schemes\x18\x03 \x03(\t\x12\x18\n\x0bmean_return\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_mean_return\"\\\n\x14ListPoliciesResponse\x12+\n\x08policies\x18\x01 \x03(\x0b\x32\x19.actorq.v1.RetainedPolicy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\x18GetFidelityReportRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"H\n\x19GetFidelityReportResponse\x12+\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\"Q\n\x11HoldPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x12HoldPolicyResponse\x12*\n\x07granted\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration2\x95\x04\n\x10QuantizerService\x12\x65\n\x12PublishCheckpoints\x12$.actorq.v1.PublishCheckpointsRequest\x1a%.actorq.v1.PublishCheckpointsResponse(\x01\x30\x01\x12T\n\rWatchPolicies\x12\x1f.actorq.v1.WatchPoliciesRequest\x1a .actorq.v1.WatchPoliciesResponse0\x01\x12H\n\tGetPolicy\x12\x1b.actorq.v1.GetPolicyRequest\x1a\x1c.actorq.v1.GetPolicyResponse0\x01\x12O\n\x0cListPolicies\x12\x1e.actorq.v1.ListPoliciesRequest\x1a\x1f.actorq.v1.ListPoliciesResponse\x12^\n\x11GetFidelityReport\x12#.actorq.v1.GetFidelityReportRequest\x1a$.actorq.v1.GetFidelityReportResponse\x12I\n\nHoldPolicy\x12\x1c.actorq.v1.HoldPolicyRequest\x1a\x1d.actorq.v1.HoldPolicyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x63torq/v1/quantizer.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x16\x61\x63torq/v1/tensor.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n\x19PublishCheckpointsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.actorq.v1.PublishOpenH\x00\x12\'\n\x05graph\x18\x02 \x01(\x0b\x32\x16.actorq.v1.GraphHeaderH\x00\x12\x31\n\ncheckpoint\x18\x03 \x01(\x0b\x32\x1b.actorq.v1.CheckpointHeaderH\x00\x12#\n\x04part\x18\x04 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x12+\n\nevaluation\x18\x05 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"-\n\x0bPublishOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"_\n\x0bGraphHeader\x12\x10\n\x08topology\x18\x01 \x01(\x0c\x12\x0e\n\x06inputs\x18\x02 \x03(\t\x12\x18\n\x10\x64iscrete_actions\x18\x03 \x01(\x08\x12\x14\n\x0c\x61\x63tion_spans\x18\x04 \x03(\x01\"|\n\x10\x43heckpointHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x10\n\x08topology\x18\x03 \x01(\x0c\x12/\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\x1aPublishCheckpointsResponse\x12(\n\x05ready\x18\x01 \x01(\x0b\x32\x17.actorq.v1.PublishReadyH\x00\x12%\n\x07receipt\x18\x02 \x01(\x0b\x32\x12.actorq.v1.ReceiptH\x00\x42\t\n\x07payload\"f\n\x0cPublishReady\x12\x16\n\x0enewest_version\x18\x01 \x01(\x04\x12\x12\n\ntopologies\x18\x02 \x03(\x0c\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\"\x9e\x01\n\x07Receipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12-\n\x08policies\x18\x02 \x03(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x14\n\x0c\x65mit_seconds\x18\x03 \x01(\x01\x12\x13\n\x0bsubscribers\x18\x04 \x01(\r\x12(\n\x07process\x18\x05 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\"i\n\x14WatchPoliciesRequest\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x04\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\"v\n\x15WatchPoliciesResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"_\n\x10GetPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\"r\n\x11GetPolicyResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"<\n\x13ListPoliciesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"r\n\x0eRetainedPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x0f\n\x07schemes\x18\x03 \x03(\t\x12\x18\n\x0bmean_return\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_mean_return\"\\\n\x14ListPoliciesResponse\x12+\n\x08policies\x18\x01 \x03(\x0b\x32\x19.actorq.v1.RetainedPolicy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\x18GetFidelityReportRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"H\n\x19GetFidelityReportResponse\x12+\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\"Q\n\x11HoldPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x12HoldPolicyResponse\x12*\n\x07granted\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration2\x95\x04\n\x10QuantizerService\x12\x65\n\x12PublishCheckpoints\x12$.actorq.v1.PublishCheckpointsRequest\x1a%.actorq.v1.PublishCheckpointsResponse(\x01\x30\x01\x12T\n\rWatchPolicies\x12\x1f.actorq.v1.WatchPoliciesRequest\x1a .actorq.v1.WatchPoliciesResponse0\x01\x12H\n\tGetPolicy\x12\x1b.actorq.v1.GetPolicyRequest\x1a\x1c.actorq.v1.GetPolicyResponse0\x01\x12O\n\x0cListPolicies\x12\x1e.actorq.v1.ListPoliciesRequest\x1a\x1f.actorq.v1.ListPoliciesResponse\x12^\n\x11GetFidelityReport\x12#.actorq.v1.GetFidelityReportRequest\x1a$.actorq.v1.GetFidelityReportResponse\x12I\n\nHoldPolicy\x12\x1c.actorq.v1.HoldPolicyRequest\x1a\x1d.actorq.v1.HoldPolicyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,31 +48,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_start=731
   _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_end=851
   _globals['_PUBLISHREADY']._serialized_start=853
-  _globals['_PUBLISHREADY']._serialized_end=911
-  _globals['_RECEIPT']._serialized_start=914
-  _globals['_RECEIPT']._serialized_end=1072
-  _globals['_WATCHPOLICIESREQUEST']._serialized_start=1074
-  _globals['_WATCHPOLICIESREQUEST']._serialized_end=1135
-  _globals['_WATCHPOLICIESRESPONSE']._serialized_start=1137
-  _globals['_WATCHPOLICIESRESPONSE']._serialized_end=1255
-  _globals['_GETPOLICYREQUEST']._serialized_start=1257
-  _globals['_GETPOLICYREQUEST']._serialized_end=1308
-  _globals['_GETPOLICYRESPONSE']._serialized_start=1310
-  _globals['_GETPOLICYRESPONSE']._serialized_end=1424
-  _globals['_LISTPOLICIESREQUEST']._serialized_start=1426
-  _globals['_LISTPOLICIESREQUEST']._serialized_end=1486
-  _globals['_RETAINEDPOLICY']._serialized_start=1488
-  _globals['_RETAINEDPOLICY']._serialized_end=1602
-  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1604
-  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1696
-  _globals['_GETFIDELITYREPORTREQUEST']._serialized_start=1698
-  _globals['_GETFIDELITYREPORTREQUEST']._serialized_end=1757
-  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_start=1759
-  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_end=1831
-  _globals['_HOLDPOLICYREQUEST']._serialized_start=1833
-  _globals['_HOLDPOLICYREQUEST']._serialized_end=1914
-  _globals['_HOLDPOLICYRESPONSE']._serialized_start=1916
-  _globals['_HOLDPOLICYRESPONSE']._serialized_end=1980
-  _globals['_QUANTIZERSERVICE']._serialized_start=1983
-  _globals['_QUANTIZERSERVICE']._serialized_end=2516
+  _globals['_PUBLISHREADY']._serialized_end=955
+  _globals['_RECEIPT']._serialized_start=958
+  _globals['_RECEIPT']._serialized_end=1116
+  _globals['_WATCHPOLICIESREQUEST']._serialized_start=1118
+  _globals['_WATCHPOLICIESREQUEST']._serialized_end=1223
+  _globals['_WATCHPOLICIESRESPONSE']._serialized_start=1225
+  _globals['_WATCHPOLICIESRESPONSE']._serialized_end=1343
+  _globals['_GETPOLICYREQUEST']._serialized_start=1345
+  _globals['_GETPOLICYREQUEST']._serialized_end=1440
+  _globals['_GETPOLICYRESPONSE']._serialized_start=1442
+  _globals['_GETPOLICYRESPONSE']._serialized_end=1556
+  _globals['_LISTPOLICIESREQUEST']._serialized_start=1558
+  _globals['_LISTPOLICIESREQUEST']._serialized_end=1618
+  _globals['_RETAINEDPOLICY']._serialized_start=1620
+  _globals['_RETAINEDPOLICY']._serialized_end=1734
+  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1736
+  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1828
+  _globals['_GETFIDELITYREPORTREQUEST']._serialized_start=1830
+  _globals['_GETFIDELITYREPORTREQUEST']._serialized_end=1889
+  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_start=1891
+  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_end=1963
+  _globals['_HOLDPOLICYREQUEST']._serialized_start=1965
+  _globals['_HOLDPOLICYREQUEST']._serialized_end=2046
+  _globals['_HOLDPOLICYRESPONSE']._serialized_start=2048
+  _globals['_HOLDPOLICYRESPONSE']._serialized_end=2112
+  _globals['_QUANTIZERSERVICE']._serialized_start=2115
+  _globals['_QUANTIZERSERVICE']._serialized_end=2648
 # @@protoc_insertion_point(module_scope)

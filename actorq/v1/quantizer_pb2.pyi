@@ -69,12 +69,14 @@ class PublishCheckpointsResponse(_message.Message):
     def __init__(self, ready: _Optional[_Union[PublishReady, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class PublishReady(_message.Message):
-    __slots__ = ("newest_version", "topologies")
+    __slots__ = ("newest_version", "topologies", "encodings")
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGIES_FIELD_NUMBER: _ClassVar[int]
+    ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     newest_version: int
     topologies: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, newest_version: _Optional[int] = ..., topologies: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
+    def __init__(self, newest_version: _Optional[int] = ..., topologies: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("version", "policies", "emit_seconds", "subscribers", "process")
@@ -91,12 +93,14 @@ class Receipt(_message.Message):
     def __init__(self, version: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.PolicyDescriptor, _Mapping]]] = ..., emit_seconds: _Optional[float] = ..., subscribers: _Optional[int] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
 
 class WatchPoliciesRequest(_message.Message):
-    __slots__ = ("scheme", "after_version")
+    __slots__ = ("scheme", "after_version", "encodings")
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     scheme: str
     after_version: int
-    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ...) -> None: ...
+    encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
+    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
 
 class WatchPoliciesResponse(_message.Message):
     __slots__ = ("policy", "part")
@@ -107,12 +111,14 @@ class WatchPoliciesResponse(_message.Message):
     def __init__(self, policy: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., part: _Optional[_Union[_tensor_pb2.BlobPart, _Mapping]] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
-    __slots__ = ("version", "scheme")
+    __slots__ = ("version", "scheme", "encodings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
+    ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     version: int
     scheme: str
-    def __init__(self, version: _Optional[int] = ..., scheme: _Optional[str] = ...) -> None: ...
+    encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
+    def __init__(self, version: _Optional[int] = ..., scheme: _Optional[str] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
 
 class GetPolicyResponse(_message.Message):
     __slots__ = ("policy", "part")

@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/tensor.proto\x12\tactorq.v1\"I\n\x06Tensor\x12\"\n\x05\x64type\x18\x01 \x01(\x0e\x32\x13.actorq.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Z\n\nTensorSpec\x12\"\n\x05\x64type\x18\x01 \x01(\x0e\x32\x13.actorq.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0b\n\x03low\x18\x03 \x03(\x01\x12\x0c\n\x04high\x18\x04 \x03(\x01\"A\n\nBlobHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"L\n\x08\x42lobPart\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.actorq.v1.BlobHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\xba\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x03\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x05\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x06\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/tensor.proto\x12\tactorq.v1\"I\n\x06Tensor\x12\"\n\x05\x64type\x18\x01 \x01(\x0e\x32\x13.actorq.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Z\n\nTensorSpec\x12\"\n\x05\x64type\x18\x01 \x01(\x0e\x32\x13.actorq.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0b\n\x03low\x18\x03 \x03(\x01\x12\x0c\n\x04high\x18\x04 \x03(\x01\"\x86\x01\n\nBlobHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\x12)\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x18\n\x10plain_size_bytes\x18\x05 \x01(\x04\"L\n\x08\x42lobPart\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.actorq.v1.BlobHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\xba\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x03\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x05\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x06\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x07*G\n\x0c\x42lobEncoding\x12\x1d\n\x19\x42LOB_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42LOB_ENCODING_SPARSE\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=350
-  _globals['_DATATYPE']._serialized_end=536
+  _globals['_DATATYPE']._serialized_start=420
+  _globals['_DATATYPE']._serialized_end=606
+  _globals['_BLOBENCODING']._serialized_start=608
+  _globals['_BLOBENCODING']._serialized_end=679
   _globals['_TENSOR']._serialized_start=37
   _globals['_TENSOR']._serialized_end=110
   _globals['_TENSORSPEC']._serialized_start=112
   _globals['_TENSORSPEC']._serialized_end=202
-  _globals['_BLOBHEADER']._serialized_start=204
-  _globals['_BLOBHEADER']._serialized_end=269
-  _globals['_BLOBPART']._serialized_start=271
-  _globals['_BLOBPART']._serialized_end=347
+  _globals['_BLOBHEADER']._serialized_start=205
+  _globals['_BLOBHEADER']._serialized_end=339
+  _globals['_BLOBPART']._serialized_start=341
+  _globals['_BLOBPART']._serialized_end=417
 # @@protoc_insertion_point(module_scope)

@@ -17,6 +17,11 @@ class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DATA_TYPE_INT32: _ClassVar[DataType]
     DATA_TYPE_INT64: _ClassVar[DataType]
     DATA_TYPE_BOOL: _ClassVar[DataType]
+
+class BlobEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BLOB_ENCODING_UNSPECIFIED: _ClassVar[BlobEncoding]
+    BLOB_ENCODING_SPARSE: _ClassVar[BlobEncoding]
 DATA_TYPE_UNSPECIFIED: DataType
 DATA_TYPE_FLOAT32: DataType
 DATA_TYPE_FLOAT64: DataType
@@ -25,6 +30,8 @@ DATA_TYPE_INT8: DataType
 DATA_TYPE_INT32: DataType
 DATA_TYPE_INT64: DataType
 DATA_TYPE_BOOL: DataType
+BLOB_ENCODING_UNSPECIFIED: BlobEncoding
+BLOB_ENCODING_SPARSE: BlobEncoding
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")
@@ -49,14 +56,18 @@ class TensorSpec(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class BlobHeader(_message.Message):
-    __slots__ = ("version", "size_bytes", "sha256")
+    __slots__ = ("version", "size_bytes", "sha256", "encoding", "plain_size_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     size_bytes: int
     sha256: bytes
-    def __init__(self, version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    encoding: BlobEncoding
+    plain_size_bytes: int
+    def __init__(self, version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., encoding: _Optional[_Union[BlobEncoding, str]] = ..., plain_size_bytes: _Optional[int] = ...) -> None: ...
 
 class BlobPart(_message.Message):
     __slots__ = ("header", "chunk")

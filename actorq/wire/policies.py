@@ -55,7 +55,13 @@ def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
         relative_max_error=report.relative_max_error,
         argmax_agreement=report.argmax_agreement,
         layers=[
-            policy_pb2.LayerReport(name=layer.name, weights=layer.weights, reason=layer.reason)
+            policy_pb2.LayerReport(
+                name=layer.name,
+                weights=layer.weights,
+                reason=layer.reason,
+                published_units=layer.published_units,
+                units=layer.units,
+            )
             for layer in report.layers
         ],
         outputs=[
@@ -83,7 +89,10 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
         relative_mean_error=message.relative_mean_error,
         relative_max_error=message.relative_max_error,
         argmax_agreement=message.argmax_agreement if message.HasField("argmax_agreement") else None,
-        layers=tuple(LayerReport(layer.name, layer.weights, layer.reason) for layer in message.layers),
+        layers=tuple(
+            LayerReport(layer.name, layer.weights, layer.reason, layer.published_units, layer.units)
+            for layer in message.layers
+        ),
         outputs=tuple(
             OutputError(output.name, tuple(output.mean_errors), tuple(output.max_errors)) for output in message.outputs
         ),

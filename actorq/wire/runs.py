@@ -8,6 +8,7 @@ from actorq.status import (
     ActorReport,
     ActorSelfStatus,
     ActorStatus,
+    DynamicCapacityStatus,
     Energy,
     Exploration,
     Membership,
@@ -98,12 +99,15 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
 
 def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
     return learner_pb2.Exploration(
-        epsilons=exploration.epsilons, noise=exploration.noise, random_steps=exploration.random_steps
+        epsilons=exploration.epsilons,
+        noise=exploration.noise,
+        random_steps=exploration.random_steps,
+        report_greedy=exploration.report_greedy,
     )
 
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
-    return Exploration(tuple(message.epsilons), tuple(message.noise), message.random_steps)
+    return Exploration(tuple(message.epsilons), tuple(message.noise), message.random_steps, message.report_greedy)
 
 
 def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
@@ -217,6 +221,8 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         quantization_aware_since=status.quantization_aware_since,
         replay_bytes=status.replay_bytes,
         batch_bytes=status.batch_bytes,
+        multi_step_since=status.multi_step_since,
+        dynamic_capacity=_dynamic_capacity_to_proto(status.dynamic_capacity) if status.dynamic_capacity else None,
     )
 
 
@@ -265,4 +271,26 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         ),
         replay_bytes=message.replay_bytes,
         batch_bytes=message.batch_bytes,
+        multi_step_since=message.multi_step_since if message.HasField("multi_step_since") else None,
+        dynamic_capacity=(
+            _dynamic_capacity_from_proto(message.dynamic_capacity) if message.HasField("dynamic_capacity") else None
+        ),
+    )
+
+
+def _dynamic_capacity_to_proto(status: DynamicCapacityStatus) -> learner_pb2.DynamicCapacity:
+    return learner_pb2.DynamicCapacity(
+        transitions=status.transitions,
+        distance=status.distance,
+        drops=status.drops,
+        dropped_transitions=status.dropped_transitions,
+    )
+
+
+def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
+    return DynamicCapacityStatus(
+        transitions=message.transitions,
+        distance=message.distance if message.HasField("distance") else None,
+        drops=message.drops,
+        dropped_transitions=message.dropped_transitions,
     )

@@ -52,6 +52,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
         ],
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
         ages=tensor_to_proto(segment.ages),
+        greedy_actions=None if segment.greedy_actions is None else tensor_to_proto(segment.greedy_actions),
     )
 
 
@@ -68,6 +69,7 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
         spans=tuple(PolicySpan(span.first_step, span.version, span.scheme) for span in message.spans),
         ages=tensor_from_proto(message.ages),
         episodes=tuple(episode_from_proto(episode) for episode in message.episodes),
+        greedy_actions=tensor_from_proto(message.greedy_actions) if message.HasField("greedy_actions") else None,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
-from learner_service.replay import NStepBatch
+from learner_service.replay import NStepBatch, WindowBatch
 
 ActionSpace = Literal["discrete", "continuous"]
 
@@ -37,8 +37,15 @@ class Algorithm(Protocol):
     `config.normalize_observations` for networks with a Normalizer.
 
     action_spaces: what it can act in; continuous spaces are bounded boxes.
+    sparsity_methods: those of `config.sparsity.method` that it trains with, such as learner_service.sparsity.METHODS;
+        one without this attribute trains dense networks only, and the run is refused otherwise.
+    flops: learner_service.sparsity.Flops, what its networks cost as they are now; one without it is not accounted for.
     stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
-        deterministically when that is left out.
+        deterministically when that is left out. For a replay of dynamic capacity it has a method `with_greedy` that
+        takes the same and gives two outputs: the actions with noise and those without.
+
+    An algorithm whose targets have a term for each step of a window has an attribute `needs_windows` that is true:
+    where its returns are of more than one step, its batches are WindowBatches.
     """
 
     name: str
@@ -76,7 +83,10 @@ class Algorithm(Protocol):
 
 
 class Minibatch(NamedTuple):
-    """B rows of an NStepBatch on a device, with their importance weights float32[B]; dtypes are the batch's."""
+    """B rows of an NStepBatch on a device, with their importance weights float32[B]; dtypes are the batch's.
+
+    between_observations, between_discounts: of a WindowBatch; None otherwise.
+    """
 
     observations: Tensor
     actions: Tensor
@@ -84,6 +94,8 @@ class Minibatch(NamedTuple):
     bootstrap_discounts: Tensor
     bootstrap_observations: Tensor
     weights: Tensor
+    between_observations: Tensor | None = None
+    between_discounts: Tensor | None = None
 
 
 def minibatches(
@@ -101,9 +113,10 @@ def minibatches(
         for column in (
             *(batch.observations, batch.actions, batch.returns),
             *(batch.bootstrap_discounts, batch.bootstrap_observations, weights),
+            *((batch.between_observations, batch.between_discounts) if isinstance(batch, WindowBatch) else ()),
         )
     )
-    return map(Minibatch._make, zip(*(torch.split(column, size) for column in columns), strict=True))
+    return (Minibatch(*rows) for rows in zip(*(torch.split(column, size) for column in columns), strict=True))
 
 
 def restore_generator(generator: torch.Generator, saved: Tensor) -> None:

@@ -15,6 +15,7 @@ states of high value are not to drown the others. Actions are in [-1, 1] here; t
 """
 
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -27,8 +28,9 @@ from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
 from learner_service.networks.observations import feature_layers, normalizer_for
-from learner_service.parameters import Adam, FlatParameters, copy_network, load_vector
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 _log = logging.getLogger(__name__)
 
@@ -42,16 +44,28 @@ class D4PG:
     name = "d4pg"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = False
+    sparsity_methods = METHODS
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = d4pg = config.d4pg
         self._device = device
         self.batch_size, self.n_step, self.discount = d4pg.batch_size, d4pg.n_step, d4pg.discount
         self._normalizer = normalizer_for(config, spec, device)
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
+            policy_sizes = sparsity.sizes(
+                "actor", d4pg.policy_sizes, lambda sizes: self._make_policy(config, spec, sizes)
+            )
+            critic_sizes = sparsity.sizes(
+                "critic", d4pg.critic_sizes, lambda sizes: self._make_critic(config, spec, sizes)
+            )
             torch.manual_seed(config.seed)
-            self.policy, self._target_policy = (self._make_policy(config, spec).to(device) for _ in range(2))
-            self._critic, self._target_critic = (self._make_critic(config, spec).to(device) for _ in range(2))
+            self.policy, self._target_policy = (
+                self._make_policy(config, spec, policy_sizes).to(device) for _ in range(2)
+            )
+            self._critic, self._target_critic = (
+                self._make_critic(config, spec, critic_sizes).to(device) for _ in range(2)
+            )
         copy_network(self.policy, self._target_policy)
         copy_network(self._critic, self._target_critic)
         self._support = Support(d4pg.value_min, d4pg.value_max, d4pg.atoms).to(device)
@@ -61,17 +75,27 @@ class D4PG:
             target.requires_grad_(False)
         self._trained = tuple(parameter for parameter in self._critic.parameters() if parameter.requires_grad)
         rates = {"policy": d4pg.policy_learning_rate, "critic": d4pg.critic_learning_rate}
-        self._adams = {name: Adam(parameters, rates[name]) for name, parameters in self._parameters.items()}
+        topologies = {
+            "policy": sparsity.topology("actor", self._parameters["policy"], self._targets["policy"]),
+            "critic": sparsity.topology("critic", self._parameters["critic"], self._targets["critic"]),
+        }
+        self._minimizers = {
+            name: Minimizer(parameters, rates[name], topologies[name], d4pg.max_gradient_norm)
+            for name, parameters in self._parameters.items()
+        }
+        self._costs = {
+            "policy": sparsity.cost("actor", self._parameters["policy"], topologies["policy"]),
+            "critic": sparsity.cost("critic", self._parameters["critic"], topologies["critic"]),
+        }
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._updates = 0
         self._warned = False
 
-    def _make_policy(self, config: RunConfig, spec: EnvironmentSpec) -> LayerNormPolicy:
-        return LayerNormPolicy(spec, config.d4pg.policy_sizes, self._normalizer, feature_layers(config, spec))
+    def _make_policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> LayerNormPolicy:
+        return LayerNormPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
 
-    def _make_critic(self, config: RunConfig, spec: EnvironmentSpec) -> CategoricalCritic:
-        sizes, atoms = config.d4pg.critic_sizes, config.d4pg.atoms
-        return CategoricalCritic(spec, sizes, atoms, self._normalizer, feature_layers(config, spec))
+    def _make_critic(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> CategoricalCritic:
+        return CategoricalCritic(spec, sizes, config.d4pg.atoms, self._normalizer, feature_layers(config, spec))
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
@@ -82,13 +106,19 @@ class D4PG:
         self._warn(float(torch.stack(beyond).mean()))
         return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
 
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets, the critic, and the policy, judged by it."""
+        actor, critic = self._costs["policy"](), self._costs["critic"]()
+        return Flops(action=actor, update=self.batch_size * (actor + critic + 3 * critic + 3 * actor + critic))
+
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
         loss, errors, beyond = self._critic_loss_of(batch)
-        self._descend("critic", loss)
+        self._minimizers["critic"].step(loss)
 
         squashed, direction = self._direction(batch.observations)
         # Its gradient by phi is -dJ/dphi: the direction is a constant here.
-        self._descend("policy", -(direction * squashed).sum(1).mean())
+        self._minimizers["policy"].step(-(direction * squashed).sum(1).mean())
 
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
@@ -128,13 +158,6 @@ class D4PG:
         for parameter in self._trained:
             parameter.requires_grad_(trained)
 
-    def _descend(self, name: str, loss: Tensor) -> None:
-        parameters = self._parameters[name]
-        parameters.zero_gradient()
-        torch.autograd.backward(loss)
-        parameters.clip_gradient(self._config.max_gradient_norm)
-        self._adams[name].step()
-
     def _copy_to_targets(self) -> None:
         for name, target in self._targets.items():
             target.copy_from(self._parameters[name])
@@ -156,20 +179,18 @@ class D4PG:
     def state(self) -> dict[str, Tensor]:
         """Networks, Adam's moments, the number of updates, the normalizer."""
         state = {"updates": torch.tensor(self._updates)}
-        for name in self._parameters:
-            state[f"{name}.online"] = self._parameters[name].vector.clone()
-            state[f"{name}.target"] = self._targets[name].vector.clone()
-            state |= prefixed(f"{name}.adam.", self._adams[name].state())
+        for name, minimizer in self._minimizers.items():
+            state |= prefixed(f"{name}.", minimizer.state())
+            state[f"target_{name}"] = self._targets[name].vector.clone()
         if self._normalizer is not None:
             state |= prefixed("normalizer.", self._normalizer.state_dict())
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        for name in self._parameters:
-            load_vector(self._parameters[name], state[f"{name}.online"])
-            load_vector(self._targets[name], state[f"{name}.target"])
-            self._adams[name].load_state(without_prefix(f"{name}.adam.", state))
+        for name, minimizer in self._minimizers.items():
+            minimizer.load_state(without_prefix(f"{name}.", state, self._device))
+            load_vector(self._targets[name], state[f"target_{name}"])
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))

@@ -26,8 +26,9 @@ from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
 from learner_service.networks import QNetwork
 from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
-from learner_service.parameters import Adam, FlatParameters, copy_network, load_vector
+from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 
 class DQN:
@@ -36,27 +37,35 @@ class DQN:
     name = "dqn"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete",)
     stochastic = False
+    sparsity_methods = METHODS
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = config.dqn
         self._device = device
         self.batch_size, self.n_step, self.discount = config.dqn.batch_size, config.dqn.n_step, config.dqn.discount
         self._normalizer = normalizer_for(config, spec, device)
+        # The network is the policy and its own critic; what actors run decides how sparse it is.
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
+            sizes = config.dqn.hidden_sizes
+            sizes = sparsity.sizes("actor", sizes, lambda sizes: self._network(config, spec, sizes))
             torch.manual_seed(config.seed)
-            self.policy, self._target = (self._network(config, spec).to(device) for _ in range(2))
+            self.policy, self._target = (self._network(config, spec, sizes).to(device) for _ in range(2))
         self._target.requires_grad_(False)
         copy_network(self.policy, self._target)
         self._online_parameters, self._target_parameters = FlatParameters(self.policy), FlatParameters(self._target)
+        topology = sparsity.topology("actor", self._online_parameters, self._target_parameters)
+        self._minimizer = Minimizer(
+            self._online_parameters, config.dqn.learning_rate, topology, config.dqn.max_gradient_norm
+        )
+        self._cost = sparsity.cost("actor", self._online_parameters, topology)
         self._judges_many = device.type != "cpu" or not are_frames(spec)
-        self._adam = Adam(self._online_parameters, config.dqn.learning_rate)
         differences = self._temporal_differences
         self._values_and_errors = torch.compile(differences) if config.learner.compile else differences
         self._updates = 0
 
-    def _network(self, config: RunConfig, spec: EnvironmentSpec) -> QNetwork:
-        layers = feature_layers(config, spec)
-        return QNetwork(spec, config.dqn.hidden_sizes, config.dqn.dueling, self._normalizer, layers)
+    def _network(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> QNetwork:
+        return QNetwork(spec, sizes, config.dqn.dueling, self._normalizer, feature_layers(config, spec))
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
@@ -72,6 +81,12 @@ class DQN:
         """Normalize observations with these from now on, if the run asks for it and they are not frames."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
+
+    @property
+    def flops(self) -> Flops:
+        """What the network costs: the target's values, the choice between them, and the update."""
+        network = self._cost()
+        return Flops(action=network, update=self.batch_size * ((5 if self._config.double else 4) * network))
 
     def _with_target_values(self, cut: Sequence[Minibatch]) -> Iterator[tuple[Minibatch, Tensor]]:
         """The minibatches with Q(s_{t+m}, .; theta^-), float32[B, actions] each.
@@ -91,11 +106,8 @@ class DQN:
         """One update; returns delta, float32[B]. The gradient of L by Q(s_t, a_t) is written down, the rest torch's."""
         values, errors = self._values_and_errors(batch, target_values)
         slopes = errors.clamp(-self._config.huber_delta, self._config.huber_delta)
-        self._online_parameters.zero_gradient()
-        torch.autograd.backward(values, batch.weights * slopes / -len(slopes))
-        self._online_parameters.clip_gradient(self._config.max_gradient_norm)
         self._set_learning_rate()
-        self._adam.step()
+        self._minimizer.step(values, batch.weights * slopes / -len(slopes))
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._target_parameters.copy_from(self._online_parameters)
@@ -118,23 +130,21 @@ class DQN:
         if end is None:
             return
         progress = min(1.0, self._updates / self._config.learning_rate_updates)
-        self._adam.learning_rate = start + (end - start) * progress
+        self._minimizer.set_learning_rate(start + (end - start) * progress)
 
     def state(self) -> dict[str, Tensor]:
         """Networks, Adam's moments and the number of updates."""
         return {
-            "online": self._online_parameters.vector.clone(),
+            **prefixed("online.", self._minimizer.state()),
             "target": self._target_parameters.vector.clone(),
             "updates": torch.tensor(self._updates),
             **({} if self._normalizer is None else prefixed("normalizer.", self._normalizer.state_dict())),
-            **prefixed("adam.", self._adam.state()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        load_vector(self._online_parameters, state["online"])
+        self._minimizer.load_state(without_prefix("online.", state, self._device))
         load_vector(self._target_parameters, state["target"])
         self._updates = int(state["updates"])
         if self._normalizer is not None:
             self._normalizer.load_state_dict(without_prefix("normalizer.", state))
-        self._adam.load_state(without_prefix("adam.", state))

@@ -11,6 +11,7 @@ from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import Algorithm
 from learner_service.dotted import load
+from learner_service.sparsity import check_supported
 
 # As paths, so that a run imports only the algorithm that it trains with.
 _OURS = {
@@ -33,6 +34,7 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = algorithm_class(config.algorithm)
     _check_actions(config.algorithm, algorithm, spec)
+    check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)

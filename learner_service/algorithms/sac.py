@@ -2,9 +2,9 @@
 
 One update, for transitions i of a batch with importance weights w_i (algorithm 1 of the paper):
 
-    a'     ~ pi(. | s_{t+m}; phi)
-    y_i    = sum_{k<m} gamma^k r_{t+k}
-             + gamma^m (min_{j=1,2} Q_j(s_{t+m}, a'; theta^-) - alpha log pi(a' | s_{t+m}; phi))     eq. 3 and 5
+    a'_k   ~ pi(. | s_{t+k}; phi)
+    y_i    = sum_{k<m} gamma^k r_{t+k} - alpha sum_{0<k<m} gamma^k log pi(a'_k | s_{t+k}; phi)
+             + gamma^m (min_{j=1,2} Q_j(s_{t+m}, a'_m; theta^-) - alpha log pi(a'_m | s_{t+m}; phi))   eq. 3 and 5
     delta_ij = y_i - Q_j(s_t, a_t; theta)
     L_Q    = mean_i w_i 1/2 sum_j delta_ij^2
     L_pi   = mean_i alpha log pi(a_i | s_t; phi) - min_j Q_j(s_t, a_i; theta),  a_i ~ pi(. | s_t; phi)     eq. 9
@@ -16,12 +16,16 @@ alpha in place of alpha, as its authors' code has it, so that alpha stays positi
 the update throughout.
 
 m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state, and with it
-its entropy. With n > 1 the entropies of the steps in between are left out: the only entropy term is that at the
-bootstrap. Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new
-priority is the mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
+its entropy. y_i is eq. 3 put into itself m - 1 times: with n > 1 each step in between adds the entropy of the policy in
+its state, estimated by an action a'_k that is drawn afresh from the present policy (as RLx2 does, arXiv 2205.15043),
+whatever the action was that was taken there. a_t itself is given, so that there is none for k = 0.
+
+Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new priority is the
+mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +48,7 @@ from learner_service.networks import ActionScale, GaussianPolicy, TwinCritic
 from learner_service.networks.observations import feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 
 class Temperature(nn.Module):
@@ -72,6 +77,8 @@ class SAC:
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = True
+    needs_windows = True
+    sparsity_methods = METHODS
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = config.sac
@@ -80,24 +87,34 @@ class SAC:
         self._normalizer = normalizer_for(config, spec, device)
         self._scale = ActionScale(spec).to(device)
         self._temperature = Temperature(config.sac, self._scale.components).to(device)
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
+            sizes = config.sac.hidden_sizes
+            policy_sizes = sparsity.sizes("actor", sizes, lambda sizes: self._policy(config, spec, sizes))
+            critic_sizes = sparsity.sizes("critic", sizes, lambda sizes: self._twins(config, spec, sizes))
             torch.manual_seed(config.seed)
-            layers = feature_layers(config, spec)
-            self.policy = GaussianPolicy(spec, config.sac.hidden_sizes, self._normalizer, layers).to(device)
-            self._critic, self._target_critic = (self._twins(config, spec).to(device) for _ in range(2))
+            self.policy = self._policy(config, spec, policy_sizes).to(device)
+            self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
         copy_network(self._critic, self._target_critic)
         # One vector for both, since they take their steps together.
         policy_parameters = FlatParameters(self.policy, self._temperature)
         self._critic_parameters, self._target_parameters = (
             FlatParameters(critic) for critic in (self._critic, self._target_critic)
         )
-        self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate)
-        self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate)
+        actor = sparsity.topology("actor", policy_parameters)
+        critic = sparsity.topology("critic", self._critic_parameters, self._target_parameters)
+        self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate, actor)
+        self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate, critic)
+        self._actor_cost = sparsity.cost("actor", policy_parameters, actor)
+        self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
 
-    def _twins(self, config: RunConfig, spec: EnvironmentSpec) -> TwinCritic:
-        return TwinCritic(spec, config.sac.hidden_sizes, self._normalizer, feature_layers(config, spec))
+    def _policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> GaussianPolicy:
+        return GaussianPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
+
+    def _twins(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> TwinCritic:
+        return TwinCritic(spec, sizes, self._normalizer, feature_layers(config, spec))
 
     @property
     def temperature(self) -> float:
@@ -118,12 +135,20 @@ class SAC:
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
 
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets, both critics, and the policy, judged by both."""
+        actor, critics = self._actor_cost(), self._critic_cost()
+        return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + 3 * actor + critics))
+
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         alpha = self._temperature.log_alpha.detach().exp()
 
         # The policy draws outside of what is compiled, because its layers may be replaced by quantized ones.
         with torch.no_grad():
             following = self._draw(batch.bootstrap_observations)
+            soft = self._soft_returns(batch, alpha)
+            batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
         loss, errors = self._critic_loss_of(batch, *following, alpha)
         self._critic_minimizer.step(loss)
 
@@ -146,6 +171,14 @@ class SAC:
 
         errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
+
+    def _soft_returns(self, batch: Minibatch, alpha: Tensor) -> Tensor:
+        """The returns float32[B] with the entropies of the steps in between, where a window has any."""
+        if batch.between_observations is None or batch.between_discounts is None:
+            return batch.returns
+        _, log_probabilities = self._draw(batch.between_observations.flatten(0, 1))
+        entropies = -log_probabilities.view_as(batch.between_discounts)
+        return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         shape = (len(observations), self._scale.components)

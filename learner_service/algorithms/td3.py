@@ -17,6 +17,7 @@ those of the environment scaled to [-1, 1]. A transition's new priority is the m
 weights correct the critics' loss, which is the one that regresses, and not J.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -39,6 +40,7 @@ from learner_service.networks import ActionScale, DeterministicPolicy, TwinCriti
 from learner_service.networks.observations import feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.replay import NStepBatch
+from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
 
 class TD3:
@@ -47,6 +49,7 @@ class TD3:
     name = "td3"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = False
+    sparsity_methods = METHODS
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         self._config = config.td3
@@ -54,10 +57,14 @@ class TD3:
         self.batch_size, self.n_step, self.discount = config.td3.batch_size, config.td3.n_step, config.td3.discount
         self._normalizer = normalizer_for(config, spec, device)
         self._scale = ActionScale(spec).to(device)
+        sparsity = SparsityPlan(config, spec, self.batch_size)
         with torch.random.fork_rng(devices=()):
+            sizes = config.td3.hidden_sizes
+            policy_sizes = sparsity.sizes("actor", sizes, lambda sizes: self._policy(config, spec, sizes))
+            critic_sizes = sparsity.sizes("critic", sizes, lambda sizes: self._twins(config, spec, sizes))
             torch.manual_seed(config.seed)
-            self.policy, self._target_policy = (self._policy(config, spec).to(device) for _ in range(2))
-            self._critic, self._target_critic = (self._twins(config, spec).to(device) for _ in range(2))
+            self.policy, self._target_policy = (self._policy(config, spec, policy_sizes).to(device) for _ in range(2))
+            self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
         copy_network(self.policy, self._target_policy)
         copy_network(self._critic, self._target_critic)
         self._policy_parameters, self._target_policy_parameters = (
@@ -66,18 +73,26 @@ class TD3:
         self._critic_parameters, self._target_critic_parameters = (
             FlatParameters(critic) for critic in (self._critic, self._target_critic)
         )
-        self._policy_minimizer = Minimizer(self._policy_parameters, config.td3.learning_rate)
-        self._critic_minimizer = Minimizer(self._critic_parameters, config.td3.learning_rate)
+        actor = sparsity.topology(
+            "actor",
+            self._policy_parameters,
+            self._target_policy_parameters,
+            updates_per_step=config.td3.policy_delay,
+        )
+        critic = sparsity.topology("critic", self._critic_parameters, self._target_critic_parameters)
+        self._policy_minimizer = Minimizer(self._policy_parameters, config.td3.learning_rate, actor)
+        self._critic_minimizer = Minimizer(self._critic_parameters, config.td3.learning_rate, critic)
+        self._actor_cost = sparsity.cost("actor", self._policy_parameters, actor)
+        self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
         self._updates = 0
 
-    def _policy(self, config: RunConfig, spec: EnvironmentSpec) -> DeterministicPolicy:
-        layers = feature_layers(config, spec)
-        return DeterministicPolicy(spec, config.td3.hidden_sizes, self._normalizer, layers)
+    def _policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> DeterministicPolicy:
+        return DeterministicPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
 
-    def _twins(self, config: RunConfig, spec: EnvironmentSpec) -> TwinCritic:
-        return TwinCritic(spec, config.td3.hidden_sizes, self._normalizer, feature_layers(config, spec))
+    def _twins(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> TwinCritic:
+        return TwinCritic(spec, sizes, self._normalizer, feature_layers(config, spec))
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
@@ -92,6 +107,13 @@ class TD3:
         """Normalize observations with these from now on, if the run asks for it and they are not frames."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
+
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets, both critics, and every so often the policy, judged by one of them."""
+        actor, critics = self._actor_cost(), self._critic_cost()
+        policy = (1 / self._config.policy_delay) * (3 * actor + 0.5 * critics)
+        return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + policy))
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         noise = torch.randn(

@@ -45,6 +45,12 @@ class GaussianPolicy(nn.Module):
         actions: Tensor = self.scale(torch.tanh(drawn))
         return actions
 
+    def with_greedy(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` returns with the noise, and what it returns without, from one pass through the layers."""
+        mean, log_deviation = self._gaussian(observations)
+        drawn = mean + log_deviation.exp() * noise
+        return self.scale(torch.tanh(drawn)), self.scale(torch.tanh(mean))
+
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions as critics see them, float32[B, A] in [-1, 1], and the logarithms float32[B] of their densities.
 

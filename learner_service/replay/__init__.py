@@ -4,15 +4,19 @@ store         a columnar ring in memory-mapped files; what is committed survives
               (files, columns, directory and sequences are its parts)
 samplers      which rows: uniform or prioritised, over a sum tree
 n_step        rows into n-step transitions, and into stacks of frames
+delayed       returns that become longer in the course of a run
 moments       mean and variance of what was stored, for the normalizer
 rate_limiter  who may go on: samples per insert
 buffer        all of these behind one lock; the interface of the trainer and the intake
+dynamic_capacity  drops what is too far from the policy
 prefetch      draws the trainer's next batch ahead
 """
 
 from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.delayed import DelayedReturns
+from learner_service.replay.dynamic_capacity import DynamicCapacity
 from learner_service.replay.moments import ObservationMoments
-from learner_service.replay.n_step import NStepBatch, Returns, assemble
+from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
@@ -20,7 +24,9 @@ from learner_service.replay.sequences import SegmentSource
 from learner_service.replay.store import Inserted, ReplayStore
 
 __all__ = [
+    "DelayedReturns",
     "Drawn",
+    "DynamicCapacity",
     "Inserted",
     "NStepBatch",
     "ObservationMoments",
@@ -34,5 +40,7 @@ __all__ = [
     "Sampler",
     "SegmentSource",
     "UniformSampler",
+    "WindowBatch",
     "assemble",
+    "empty_batch",
 ]

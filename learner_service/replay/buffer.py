@@ -1,13 +1,15 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, as the trainer and the intake use them."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.trajectory import EnvironmentSpec, Segment
+from actorq.trajectory import Array, EnvironmentSpec, Segment
 from learner_service.replay.columns import VALID
+from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.directory import Record
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, assemble, gather_observations
@@ -29,7 +31,7 @@ class ReplayBuffer:
         store: ReplayStore,
         sampler: Sampler,
         limiter: RateLimiter,
-        returns: Returns,
+        returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
     ) -> None:
         """Join parts that belong together; the limiter takes over how much the store already holds, and so do moments.
@@ -52,6 +54,11 @@ class ReplayBuffer:
         return self._store.spec
 
     @property
+    def directory(self) -> Path:
+        """Where the store's files are."""
+        return self._store.path
+
+    @property
     def capacity(self) -> int:
         """Rows of the store."""
         return self._store.capacity
@@ -60,6 +67,16 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes of the store's files when full."""
         return self._store.nbytes
+
+    @property
+    def longest_returns(self) -> Returns:
+        """How rewards become returns, where batches need the most room."""
+        return self._returns if isinstance(self._returns, Returns) else self._returns.longest
+
+    @property
+    def multi_step_since(self) -> int | None:
+        """Transitions inserted before the first draw of delayed returns that are long; None before it, or without."""
+        return self._returns.since if isinstance(self._returns, DelayedReturns) else None
 
     @property
     def transitions(self) -> int:
@@ -103,8 +120,10 @@ class ReplayBuffer:
         `limiter.sample`. Raises ConflictError when there is nothing to sample.
         """
         with self._lock:
-            sampled = self._sampler.sample(size)
-            return assemble(self._store, sampled.rows, self._returns, out), sampled
+            returns, sampled = self._returns, self._sampler.sample(size)
+            if isinstance(returns, DelayedReturns):
+                returns = returns.at(self._store.total_transitions)
+            return assemble(self._store, sampled.rows, returns, out), sampled
 
     def newest_observations(self, size: int) -> NDArray[np.generic]:
         """Up to `size` observations that were acted on last, [B, *policy_observation]; none of an empty store."""
@@ -115,11 +134,33 @@ class ReplayBuffer:
                     break
                 newest.append(self._valid_rows(record)[-size:])
                 size -= len(newest[-1])
-            rows = np.concatenate(newest)
-            policy = store.spec.policy_observations
-            observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
-            gather_observations(store, rows, observations)
-            return observations
+            return self._observations(np.concatenate(newest))
+
+    def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
+        """Of the `size` oldest transitions, or all, what the policy saw and what it would have done without noise.
+
+        [B, *policy_observation] and [B, *action]. The store keeps greedy actions.
+        """
+        with self._lock:
+            store, oldest, missing = self._store, [np.empty(0, np.int64)], size
+            assert store.greedy_actions is not None
+            for record in store.oldest_segments():
+                if missing <= 0:
+                    break
+                oldest.append(self._valid_rows(record)[:missing])
+                missing -= len(oldest[-1])
+            rows = np.concatenate(oldest)
+            return self._observations(rows), store.greedy_actions[rows]
+
+    def drop_oldest(self, transitions: int, keep: int) -> int:
+        """Drop whole segments, oldest first, until at least so many transitions are gone, but none of the last `keep`.
+
+        Returns how many went; they do not come back, also after a kill of this process.
+        """
+        with self._lock:
+            before = self._store.transitions
+            self._sampler.on_drop(self._store.drop_oldest(transitions, keep))
+            return before - self._store.transitions
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Mean and standard deviation, float64[*observation], of what was stored; None where nothing was counted."""
@@ -136,20 +177,24 @@ class ReplayBuffer:
         """What a learner checkpoint must keep, as JSON values; the transitions keep themselves."""
         with self._lock:
             moments = self._moments.state() if self._moments else None
+            delayed = {"multi_step_since": self.multi_step_since} if isinstance(self._returns, DelayedReturns) else {}
             sampler = self._sampler.state()
-        return {**self.limiter.state_dict(), "moments": moments, "sampler": sampler}
+        return {**self.limiter.state_dict(), "moments": moments, "sampler": sampler, **delayed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
 
         Observations of transitions that were stored since then are counted now, so that each is counted exactly once.
-        Those that were stored and evicted since then, in a ring that goes round between two checkpoints, are not.
+        Those that were stored and evicted or dropped since then, in a ring that goes round between two checkpoints, are
+        not. Checkpoints of runs without delayed returns do not tell since when they are long.
         Raises ValueError when the moments are of other observations.
         """
         with self._lock:
             if self._moments and state.get("moments"):
                 self._moments.load_state(state["moments"], self._store.total_transitions)
                 self._count_missed()
+            if isinstance(self._returns, DelayedReturns):
+                self._returns.since = state.get("multi_step_since")
             # Checkpoints of before there was such a thing do not have it.
             self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
@@ -166,6 +211,12 @@ class ReplayBuffer:
         for record in reversed(missed):
             observations = self._store.observations[self._valid_rows(record)]
             self._moments.add(observations, record.cumulative_transitions)
+
+    def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
+        policy = self.spec.policy_observations
+        observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
+        gather_observations(self._store, rows, observations)
+        return observations
 
     def _valid_rows(self, record: Record) -> NDArray[np.int64]:
         rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start

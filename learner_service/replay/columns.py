@@ -16,6 +16,8 @@ from learner_service.replay.files import map_file
 
 FORMAT_VERSION = 2
 """Raised whenever rows come to mean something else; 2 has ages and context rows."""
+# The same with a column of greedy actions: software that does not know it must not write rows without it.
+_GREEDY_FORMAT_VERSION = 3
 
 # What an age is counted up to, in a byte; a stack of more frames could not tell where its episode began.
 MAX_AGE = 255
@@ -37,6 +39,7 @@ class Columns:
     policy_versions: int64[rows]
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
+    greedy_actions:  [rows, *action], what the policy would have done without noise; None in a store without them
     """
 
     observations: Array
@@ -46,6 +49,7 @@ class Columns:
     policy_versions: NDArray[np.int64]
     ages: NDArray[np.uint8]
     priorities: NDArray[np.float32]
+    greedy_actions: Array | None
     maps: tuple[mmap.mmap, ...]
 
     @property
@@ -69,12 +73,15 @@ class Columns:
         ages = self.ages[span].reshape(block)
         ages[:, :context] = 0
         ages[:, context:] = _ages(segment).T
-        per_step = (
+        per_step = [
             (self.actions, segment.actions),
             (self.rewards, segment.rewards),
             (self.policy_versions, segment.policy_versions()[:, None]),
             (self.flags, flags),
-        )
+        ]
+        if self.greedy_actions is not None:
+            assert segment.greedy_actions is not None
+            per_step.append((self.greedy_actions, segment.greedy_actions))
         for column, values in per_step:
             rows = column[span].reshape(*block, *column.shape[1:])
             rows[:, :context] = 0
@@ -93,28 +100,30 @@ def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
     return environments * (frame_stack + steps)
 
 
-def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple[Columns, bool]:
+def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> tuple[Columns, bool]:
     """Map the columns for `capacity` rows of `spec` below `directory`; True with them when they are new.
 
+    greedy: whether there is one of greedy actions.
+
     `meta.json` is written last, so a creation that was interrupted is started over. Raises ConflictError when the
-    directory holds another environment, capacity or format, and UserError when new columns cannot fit the disk.
+    directory holds another environment, capacity, format or set of columns, and UserError when new columns cannot fit
+    the disk.
     """
     path = directory / "meta.json"
-    expected = _describe(spec, capacity)
     create = not path.exists()
     if create:
-        _require_space(directory, spec, capacity)
+        _require_space(directory, spec, capacity, greedy)
     else:
-        _require_same(path, expected)
+        _require_same(path, _describe(spec, capacity, greedy), greedy)
     maps: list[mmap.mmap] = []
     arrays: list[Array] = []
-    for name, shape, dtype in _layout(spec):
+    for name, shape, dtype in _layout(spec, greedy):
         full_shape = (capacity, *shape)
         nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
         maps.append(map_file(directory / f"{name}.bin", nbytes, create))
         arrays.append(np.frombuffer(maps[-1], dtype).reshape(full_shape))
     observations, actions, *rest = arrays
-    rewards, flags, versions, ages, priorities = rest
+    rewards, flags, versions, ages, priorities, *last = rest
     columns = Columns(
         observations,
         actions,
@@ -123,23 +132,25 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> tuple
         versions.view(np.int64),
         ages.view(np.uint8),
         priorities.view(np.float32),
+        last[0] if last else None,
         tuple(maps),
     )
     return columns, create
 
 
-def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int) -> None:
+def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
     """Declare a new directory complete: from now on it is reopened and no longer started over."""
-    replace_file(directory / "meta.json", json.dumps(_describe(spec, capacity), indent=2) + "\n", sync=True)
+    described = json.dumps(_describe(spec, capacity, greedy), indent=2)
+    replace_file(directory / "meta.json", described + "\n", sync=True)
 
 
-def row_nbytes(spec: EnvironmentSpec) -> int:
-    """Bytes that one row takes over all columns."""
-    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec))
+def row_nbytes(spec: EnvironmentSpec, greedy: bool = False) -> int:
+    """Bytes that one row takes over all columns; `greedy`: with one of greedy actions."""
+    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, greedy))
 
 
-def _layout(spec: EnvironmentSpec) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
-    return [
+def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
+    columns: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
         ("observations", spec.observations.shape, np.dtype(spec.observations.dtype)),
         ("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
         ("rewards", (), np.dtype(np.float32)),
@@ -148,12 +159,15 @@ def _layout(spec: EnvironmentSpec) -> list[tuple[str, tuple[int, ...], np.dtype[
         ("ages", (), np.dtype(np.uint8)),
         ("priorities", (), np.dtype(np.float32)),
     ]
+    if greedy:
+        columns.append(("greedy_actions", spec.actions.shape, np.dtype(spec.actions.dtype)))
+    return columns
 
 
-def _describe(spec: EnvironmentSpec, capacity: int) -> dict[str, object]:
+def _describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, object]:
     # Bounds and time limits are left out: they do not change what the stored rows mean.
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": _GREEDY_FORMAT_VERSION if greedy else FORMAT_VERSION,
         "capacity": capacity,
         "environment_id": spec.environment_id,
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
@@ -173,13 +187,24 @@ def _ages(segment: Segment) -> NDArray[np.int64]:
     return np.minimum(steps - np.maximum.accumulate(began, axis=0), MAX_AGE)
 
 
-def _require_same(path: Path, expected: dict[str, object]) -> None:
+def _require_same(path: Path, expected: dict[str, object], greedy: bool) -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConflictError(f"replay: {path} is not JSON ({error}); remove {path.parent} to start empty") from None
     if not isinstance(found, dict):
         raise ConflictError(f"replay: {path} is not a JSON object; remove {path.parent} to start empty")
+    stored = found.get("format_version")
+    if greedy and stored == FORMAT_VERSION:
+        raise ConflictError(
+            f"replay: {path.parent} was filled without the actions that dynamic_buffer compares; resume with "
+            "--no-dynamic-buffer, start this run in another directory, or remove this one to start empty"
+        )
+    if not greedy and stored == _GREEDY_FORMAT_VERSION:
+        raise ConflictError(
+            f"replay: {path.parent} was filled with the actions that dynamic_buffer compares; resume with "
+            "--dynamic-buffer, start this run in another directory, or remove this one to start empty"
+        )
     for key, value in expected.items():
         if found.get(key) != value:
             raise ConflictError(
@@ -188,10 +213,10 @@ def _require_same(path: Path, expected: dict[str, object]) -> None:
             )
 
 
-def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int) -> None:
+def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
     # Writing to a mapped sparse file on a full disk ends the process with SIGBUS, so a lack of space has to be
     # found out before the first row.
-    needed = row_nbytes(spec) * capacity
+    needed = row_nbytes(spec, greedy) * capacity
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise UserError(

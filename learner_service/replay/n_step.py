@@ -56,6 +56,39 @@ class NStepBatch:
 
 
 @dataclass(frozen=True)
+class WindowBatch(NStepBatch):
+    """N-step transitions with what was observed in between, for targets that have a term for each step.
+
+    between_observations: [B, n - 1, *policy_observation], before the second and later steps of the window; past its end
+        the first observation again, so that they are finite whatever is stored there
+    between_discounts:    float32[B, n - 1], discount^k at the k-th step after the first, 0 past the end of the window
+    """
+
+    between_observations: Array
+    between_discounts: NDArray[np.float32]
+
+    @classmethod
+    def empty_windows(
+        cls,
+        spec: EnvironmentSpec,
+        size: int,
+        between: int,
+        allocate: Callable[[tuple[int, ...], str], Array] = np.empty,
+    ) -> "WindowBatch":
+        """Uninitialised arrays for `size` transitions of `between` + 1 steps, as `empty` makes them."""
+        shape = (size, between, *spec.policy_observations.shape)
+        return cls(
+            **vars(NStepBatch.empty(spec, size, allocate)),
+            between_observations=allocate(shape, spec.observations.dtype),
+            between_discounts=allocate((size, between), "float32").view(np.float32),
+        )
+
+    def without_windows(self) -> NStepBatch:
+        """The same arrays without what is in between."""
+        return NStepBatch(**{field.name: getattr(self, field.name) for field in fields(NStepBatch)})
+
+
+@dataclass(frozen=True)
 class Returns:
     """How rewards become returns.
 
@@ -63,11 +96,14 @@ class Returns:
     discount: gamma per step, in [0, 1].
     clip_rewards: rewards are clipped to [-clip_rewards, clip_rewards] before they are summed, as Mnih et al. 2015 do
         with 1 for Atari; None leaves them as they are.
+    windows: whether what was observed between the ends of longer windows is needed, too: batches are WindowBatches
+        where n_step is above 1.
     """
 
     n_step: int
     discount: float
     clip_rewards: float | None = None
+    windows: bool = False
 
     def __post_init__(self) -> None:
         """Raise UserError when a number is out of range."""
@@ -77,10 +113,21 @@ class Returns:
             raise UserError(f"replay: clip_rewards must be positive, got {self.clip_rewards}")
 
 
+def empty_batch(
+    spec: EnvironmentSpec, size: int, returns: Returns, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
+) -> NStepBatch:
+    """Uninitialised arrays of the kind that such returns need; see `NStepBatch.empty`."""
+    if returns.windows and returns.n_step > 1:
+        return WindowBatch.empty_windows(spec, size, returns.n_step - 1, allocate)
+    return NStepBatch.empty(spec, size, allocate)
+
+
 def assemble(
     store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out: NStepBatch | None = None
 ) -> NStepBatch:
     """The n-step transitions that start in the valid rows int64[B]; written to `out` if given, of the same size.
+
+    An `out` with windows serves returns without any, too: then what is returned has its other arrays.
 
     The window of row i goes on to row i + 1 while the episode has not ended in row i and row i + 1 is valid, for at
     most n steps. A terminal state ends the sum and is not bootstrapped from; a time limit and the end of a segment end
@@ -89,10 +136,15 @@ def assemble(
 
     Raises InvalidInputError when a row is not valid or `out` has another size.
     """
-    batch = NStepBatch.empty(store.spec, len(rows)) if out is None else out
+    batch = empty_batch(store.spec, len(rows), returns) if out is None else out
+    if isinstance(batch, WindowBatch) and not (returns.windows and returns.n_step > 1):
+        batch = batch.without_windows()
     if len(batch.returns) != len(rows):
         raise InvalidInputError(f"replay: output buffers must have {len(rows)} rows, got {len(batch.returns)}")
     n = returns.n_step
+    between = batch.between_discounts.shape[1] if isinstance(batch, WindowBatch) else 0
+    if between != (n - 1 if returns.windows else 0):
+        raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
     # A valid row always has a follower in its segment, so the last row of the ring is never valid: indices clipped to
     # it end the window like any other invalid row.
     window = np.minimum(rows[:, None] + np.arange(n), store.capacity - 1)
@@ -114,6 +166,12 @@ def assemble(
     gather_observations(store, rows + steps, batch.bootstrap_observations)
     _gather(store.actions, rows, batch.actions)
     _gather(store.policy_versions, rows, batch.policy_versions)
+    if isinstance(batch, WindowBatch):
+        inside = taken[:, 1:]
+        batch.between_discounts[:] = np.where(inside, powers[1:n], 0.0)
+        passed = np.where(inside, window[:, 1:], rows[:, None]).ravel()
+        flat = batch.between_observations.reshape(len(passed), *batch.observations.shape[1:])
+        gather_observations(store, passed, flat)
     return batch
 
 

@@ -69,9 +69,13 @@ class Prefetcher:
 
         So it is not left to the threads which draw sees them first: it is the one after the next.
         """
+        self.settle()
+        self._replay.update_priorities(drawn.sampled, priorities)
+
+    def settle(self) -> None:
+        """Wait for a drawing that goes on, so that what follows is after it, however fast the threads are."""
         if self._ahead is not None:
             self._ahead.exception()
-        self._replay.update_priorities(drawn.sampled, priorities)
 
     def discard(self) -> None:
         """Drop what was drawn ahead, and wait for a drawing that goes on.
@@ -79,9 +83,8 @@ class Prefetcher:
         Sampler and limiter then owe nothing to anyone: what is saved of them now, this process goes on from just as one
         does that restores it.
         """
-        if self._ahead is not None:
-            self._ahead.exception()
-            self._ahead = None
+        self.settle()
+        self._ahead = None
 
     def close(self) -> None:
         """End the thread."""

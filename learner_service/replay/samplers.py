@@ -39,6 +39,10 @@ class Sampler(Protocol):
         """Take note of what an insert wrote and evicted; call it after every insert, before anything else."""
         ...
 
+    def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
+        """Take note of row ranges that were dropped; call it after every drop, before anything else."""
+        ...
+
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows. Raises ConflictError when the store has no valid row."""
         ...
@@ -68,6 +72,9 @@ class UniformSampler:
         self._rng = rng
 
     def on_insert(self, inserted: Inserted) -> None:
+        """Nothing to note: the store knows its live rows."""
+
+    def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
         """Nothing to note: the store knows its live rows."""
 
     def sample(self, batch: int) -> Sampled:
@@ -128,12 +135,16 @@ class PrioritizedSampler:
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority seen so far and the evicted rows none."""
-        for start, stop in inserted.evicted:
-            self._tree.set_range(start, stop, 0.0)
+        self.on_drop(inserted.evicted)
         rows = slice(inserted.start, inserted.stop)
         valid = self._store.flags[rows] & VALID != 0
         self._store.priorities[rows] = valid * self._max_priority
         self._tree.set_range(inserted.start, inserted.stop, valid * self._masses(self._max_priority))
+
+    def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
+        """Give the dropped rows no mass."""
+        for start, stop in dropped:
+            self._tree.set_range(start, stop, 0.0)
 
     def sample(self, batch: int) -> Sampled:
         """Draw one row from each of `batch` strata, shuffled. Raises ConflictError when there is no valid row."""

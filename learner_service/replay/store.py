@@ -13,6 +13,9 @@ Commits. An insert (1) evicts: it advances the tail of the segment directory pas
 be overwritten and clears their flags; (2) writes the rows; (3) appends the segment's record with its CRC to the
 directory. Step 3 is the commit.
 
+`drop_oldest` is step 1 by itself: what it drops is behind the tail on disk before its rows are touched, and no kill
+brings it back. A kill between two of its segments leaves the rest of them stored, each of them whole.
+
 Why a SIGKILL at any instruction is harmless: the mappings are shared, so every store instruction changes the page
 cache, which belongs to the kernel and outlives the process, and a later open sees all instructions before the kill and
 none after. Killed in step 1, a segment is either still live with its rows untouched, or evicted, and rows that no live
@@ -35,7 +38,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import ExhaustedError, UserError
+from actorq.errors import ExhaustedError, InvalidInputError, UserError
 from actorq.trajectory import Array, EnvironmentSpec, Segment
 from learner_service.replay.columns import MAX_AGE, Columns, open_columns, seal_columns, segment_rows
 from learner_service.replay.directory import Record, SegmentDirectory
@@ -69,7 +72,8 @@ class ReplayStore:
     ) -> None:
         """Wrap new or recovered files; use `open`."""
         self.spec = spec
-        self._path = path
+        self.path = path
+        """Where the files are."""
         self._columns = columns
         self._directory = directory
         self._lock = lock
@@ -81,12 +85,15 @@ class ReplayStore:
         self._cursor = last.stop if last else 0
 
     @classmethod
-    def open(cls, directory: Path, spec: EnvironmentSpec, capacity: int) -> "ReplayStore":
+    def open(cls, directory: Path, spec: EnvironmentSpec, capacity: int, greedy_actions: bool = False) -> "ReplayStore":
         """Create the store below `directory`, or reopen what is there; `capacity` is in rows.
 
-        Raises ConflictError when the directory belongs to another environment, capacity or format or is open
-        elsewhere, UserError when the capacity is too small or larger than the free disk space, or the frame stack is
-        none that ages can cut.
+        greedy_actions: whether it keeps what the policy would have done without noise, which all segments must tell
+        then, and none otherwise.
+
+        Raises ConflictError when the directory belongs to another environment, capacity or format, keeps greedy actions
+        where it is not to or the reverse, or is open elsewhere, UserError when the capacity is too small or larger than
+        the free disk space, or the frame stack is none that ages can cut.
         """
         if not 1 <= spec.frame_stack <= MAX_AGE + 1:
             raise UserError(f"replay: the frame stack must be 1 to {MAX_AGE + 1}, got {spec.frame_stack}")
@@ -94,12 +101,12 @@ class ReplayStore:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         lock = claim_directory(directory)
         try:
-            columns, created = open_columns(directory, spec, capacity)
+            columns, created = open_columns(directory, spec, capacity, greedy_actions)
             slots = max(_MIN_SLOTS, capacity // _ROWS_PER_SLOT)
             log = SegmentDirectory(directory / "directory.bin", slots, created)
             if created:
                 (directory / "sequences.json").unlink(missing_ok=True)
-                seal_columns(directory, spec, capacity)
+                seal_columns(directory, spec, capacity, greedy_actions)
             store = cls(directory, spec, columns, log, lock)
             if not created:
                 store._recover()
@@ -165,6 +172,11 @@ class ReplayStore:
         return self._columns.priorities
 
     @property
+    def greedy_actions(self) -> Array | None:
+        """[capacity, *action], what the policy would have done without noise; None in a store without them."""
+        return self._columns.greedy_actions
+
+    @property
     def generations(self) -> NDArray[np.int64]:
         """int64[capacity], global index of the segment last committed to the row; tells a row from its successor."""
         return self._generations
@@ -180,6 +192,10 @@ class ReplayStore:
     def live_segments(self) -> tuple[Record, ...]:
         """The segments that are stored now, oldest first."""
         return tuple(self._directory.live)
+
+    def oldest_segments(self) -> Iterator[Record]:
+        """The segments that are stored now, oldest first; not to be read on after an insert."""
+        return iter(self._directory.live)
 
     def newest_segments(self) -> Iterator[Record]:
         """The segments that are stored now, newest first; not to be read on after an insert."""
@@ -202,6 +218,9 @@ class ReplayStore:
         if self.contains(source):
             return None
         segment.check(self.spec)
+        if (segment.greedy_actions is None) is not (self.greedy_actions is None):
+            wanted, came = ("none", "some") if self.greedy_actions is None else ("some", "none")
+            raise InvalidInputError(f"segment: greedy_actions: the run's replay keeps {wanted}, got {came}")
         rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
         if 2 * rows > self.capacity:
             raise ExhaustedError(
@@ -230,6 +249,18 @@ class ReplayStore:
         self._sequences.advance(source)
         return Inserted(start, record.stop, evicted, transitions)
 
+    def drop_oldest(self, transitions: int, keep: int) -> tuple[tuple[int, int], ...]:
+        """Drop segments, oldest first, until at least so many transitions are gone, but none of the last `keep`.
+
+        Returns the row ranges that were dropped, as `Inserted.evicted` has them.
+        """
+        dropped: list[tuple[int, int]] = []
+        least = max(keep, self._transitions - transitions)
+        live = self._directory.live
+        while live and self._transitions > least and self._transitions - live[0].transitions >= keep:
+            dropped.append(self._evict_oldest())
+        return tuple(dropped)
+
     def flush(self) -> None:
         """Block until everything committed before the call is on the disk; other calls may go on meanwhile."""
         self._columns.flush()
@@ -253,12 +284,15 @@ class ReplayStore:
             or (live[0].start < stop and start < live[0].stop)
             or (wraps and live[0].start >= self._cursor)
         ):
-            record = self._directory.evict_oldest()
-            self._columns.flags[record.start : record.stop] = 0
-            self._columns.priorities[record.start : record.stop] = 0
-            self._transitions -= record.transitions
-            evicted.append((record.start, record.stop))
+            evicted.append(self._evict_oldest())
         return tuple(evicted)
+
+    def _evict_oldest(self) -> tuple[int, int]:
+        record = self._directory.evict_oldest()
+        self._columns.flags[record.start : record.stop] = 0
+        self._columns.priorities[record.start : record.stop] = 0
+        self._transitions -= record.transitions
+        return record.start, record.stop
 
     def _adopt(self, record: Record) -> None:
         self._generations[record.start : record.stop] = record.index
@@ -272,7 +306,7 @@ class ReplayStore:
         # Assigning only where something is left keeps the untouched part of a sparse file unallocated.
         leftover = np.flatnonzero(~covered & (self._columns.flags != 0))
         self._columns.flags[leftover] = 0
-        saved = self._sequences.load(self._path / "sequences.json")
+        saved = self._sequences.load(self.path / "sequences.json")
         # After a power failure the table may be ahead of the log; what follows the log's end is not in it.
         self._sequences_saved = min(saved, self._directory.head)
         for past in self._directory.history():
@@ -281,5 +315,5 @@ class ReplayStore:
     def _save_sequences(self) -> None:
         head = self._directory.head
         if head - self._sequences_saved >= self._directory.slots // 2:
-            self._sequences.save(self._path / "sequences.json", head)
+            self._sequences.save(self.path / "sequences.json", head)
             self._sequences_saved = head

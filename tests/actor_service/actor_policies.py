@@ -62,8 +62,11 @@ def random_policy(observation_size: int, actions: int, seed: int = 0, version: i
     )
 
 
-def noisy_policy(observation_size: int, actions: int, version: int = 1) -> Policy:
-    """A stochastic policy: every component is the sum of the observation's plus its noise."""
+def noisy_policy(observation_size: int, actions: int, version: int = 1, greedy: bool = False) -> Policy:
+    """A stochastic policy: every component is the sum of the observation's plus its noise.
+
+    greedy: whether it has a second output, the same without noise.
+    """
     values = [
         helper.make_tensor_value_info("observations", TensorProto.FLOAT, ["batch", observation_size]),
         helper.make_tensor_value_info("noise", TensorProto.FLOAT, ["batch", actions]),
@@ -73,6 +76,9 @@ def noisy_policy(observation_size: int, actions: int, version: int = 1) -> Polic
         helper.make_node("ReduceSum", ["observations", "axes"], ["sums"], keepdims=1),
         helper.make_node("Add", ["noise", "sums"], ["actions"]),
     ]
+    if greedy:
+        values.append(helper.make_tensor_value_info("greedy_actions", TensorProto.FLOAT, ["batch", actions]))
+        nodes.append(helper.make_node("Sub", ["actions", "noise"], ["greedy_actions"]))
     axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
     graph = helper.make_graph(nodes, "policy", values[:2], values[2:], [axes])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)

@@ -108,3 +108,49 @@ def test_the_kind_of_actions_says_how() -> None:
     exploration = Exploration((0.1,), (0.1,))
     assert isinstance(explorer(DISCRETE, exploration, np.random.default_rng(0)), EpsilonGreedy)
     assert isinstance(explorer(CONTINUOUS, exploration, np.random.default_rng(0)), ContinuousNoise)
+
+
+def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
+    loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), greedy=True)
+    explore = explorer(CONTINUOUS, exploration, np.random.default_rng(1))
+    assert explore.greedy_actions is not None
+    columns = []
+    for _ in range(steps):
+        actions = explore(loaded, np.zeros((len(exploration.noise), 4), np.float32)).copy()
+        columns.append((actions, explore.greedy_actions.copy()))
+    taken, greedy = zip(*columns, strict=True)
+    return np.array(taken), np.array(greedy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "without_noise"),
+    [
+        (constant_policy([0.25, 0.75]), [0.25, 0.75]),
+        (constant_policy([-2.1, 1.05]), [-2.0, 1.0]),
+        (noisy_policy(4, 2, greedy=True), [0.0, 0.0]),
+    ],
+    ids=["deterministic", "out of bounds", "stochastic"],
+)
+def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
+    policy: Policy, without_noise: list[float]
+) -> None:
+    actions, greedy = told(policy, Exploration((0.0,) * 2, (0.2,) * 2, report_greedy=True), 100)
+    np.testing.assert_array_equal(greedy, np.broadcast_to(np.array(without_noise, np.float32), (100, 2, 2)))
+    assert not np.array_equal(actions, greedy)
+    # And nothing is told, nor taken otherwise, where nobody asks.
+    unasked = Exploration((0.0,) * 2, (0.2,) * 2)
+    np.testing.assert_array_equal(taken(CONTINUOUS, policy, unasked, steps=100), actions)
+    assert explorer(CONTINUOUS, unasked, np.random.default_rng(0)).greedy_actions is None
+
+
+def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
+    exploration = Exploration((0.0,), (0.2,), random_steps=50, report_greedy=True)
+    actions, greedy = told(constant_policy([0.25, 0.75]), exploration, 51)
+    np.testing.assert_array_equal(greedy[:50], actions[:50])
+    np.testing.assert_array_equal(greedy[50], [[0.25, 0.75]])
+
+
+def test_of_discrete_actions_nothing_is_told() -> None:
+    exploration = Exploration((0.1,), (0.1,), report_greedy=True)
+    assert explorer(DISCRETE, exploration, np.random.default_rng(0)).greedy_actions is None

@@ -115,6 +115,26 @@ def test_a_stochastic_policy_takes_noise_and_none_is_zero_noise() -> None:
     assert not OnnxPolicy(random_policy(4, 2), VECTOR, 2).stochastic
 
 
+def test_a_stochastic_policy_tells_what_it_does_without_noise_if_it_is_asked() -> None:
+    policy, noise = noisy_policy(4, 3, greedy=True), np.array([[0.5, -1, 2], [0, 1, 3]], np.float32)
+    observations = np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)
+    loaded = OnnxPolicy(policy, VECTOR, 2, greedy=True)
+    np.testing.assert_allclose(loaded(observations, noise), noise + [[10], [1]])
+    np.testing.assert_allclose(loaded.greedy, [[10] * 3, [1] * 3])
+    # Who does not ask, as evaluators do not, has a policy like any other.
+    np.testing.assert_allclose(OnnxPolicy(policy, VECTOR, 2)(observations), [[10] * 3, [1] * 3])
+
+
+def test_what_a_deterministic_policy_does_without_noise_is_what_it_does() -> None:
+    loaded = OnnxPolicy(constant_policy([0.5, 1.0]), VECTOR, 2, greedy=True)
+    assert loaded(np.zeros((2, 4), np.float32)) is loaded.greedy
+
+
+def test_a_stochastic_policy_that_cannot_tell_what_it_does_without_noise_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected an output greedy_actions, .* got actions"):
+        OnnxPolicy(noisy_policy(4, 3), VECTOR, 2, greedy=True)
+
+
 def test_of_several_outputs_the_first_acts() -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "twice", "zero")]
     nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Sub", ["x", "x"], ["zero"])]

@@ -191,6 +191,52 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
         assert plain > max_bytes
 
 
+@pytest.mark.parametrize("max_bytes", [4_096, 65_536])
+def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
+    actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
+    spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions, discrete_actions=0)
+    steps = fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes, greedy=True)
+    column = np.ones((steps, 16, 6), np.float32)
+    fullest = replace(fullest_segment(spec, 16, steps), actions=column, greedy_actions=column)
+    assert 1 < steps < fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes)
+    assert wire.segment_to_proto(fullest).ByteSize() <= max_bytes
+
+
+class Noisy:
+    """Acts as its greedy actions say, and half the range beyond it in every other step."""
+
+    def __init__(self) -> None:
+        self.greedy_actions = np.zeros((COUNT, 1), np.float32)
+        self.steps = 0
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        self.greedy_actions[:] = 0.1 * self.steps
+        self.steps += 1
+        actions: NDArray[Any] = self.greedy_actions + self.steps % 2
+        return actions
+
+
+def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot: PolicySlot) -> None:
+    environments = make_environments("Pendulum-v1", COUNT)
+    spec, explore = environments.spec, Noisy()
+    slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
+    collecting = Rollout(environments, slot, explore, LENGTH, SEED, greedy=explore.greedy_actions)
+    for first in (0, LENGTH):
+        segment = collecting.collect(threading.Event())
+        assert segment is not None
+        segment.check(spec)
+        expected = np.broadcast_to(0.1 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
+        assert segment.greedy_actions is not None
+        np.testing.assert_allclose(segment.greedy_actions.astype(float), expected, rtol=1e-6)
+        np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)
+    assert collect(rollout_of_cartpoles(slot)).greedy_actions is None
+
+
+def rollout_of_cartpoles(slot: PolicySlot) -> Rollout:
+    slot.put(load(random_policy(4, 2)))
+    return rollout(slot)
+
+
 def test_segments_are_not_longer_than_wanted_and_have_a_step() -> None:
     assert fitting_segment_length(SPEC, 8, longest=8, max_bytes=2**20) == 8
     assert fitting_segment_length(SPEC, 1000, longest=8, max_bytes=1024) == 1

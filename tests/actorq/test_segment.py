@@ -91,6 +91,26 @@ def test_an_action_that_the_environment_does_not_have_is_refused(action: int) ->
     assert str(caught.value) == "segment: actions must be in [0, 2)"
 
 
+@pytest.mark.parametrize(
+    ("column", "fault"),
+    [
+        (np.zeros((3, 2), np.float32), "segment: greedy_actions must be float32[3, 2, 1], got float32[3, 2]"),
+        (np.zeros((3, 2, 1)), "segment: greedy_actions must be float32[3, 2, 1], got float64[3, 2, 1]"),
+        (np.full((3, 2, 1), np.nan, np.float32), "segment: greedy_actions must be finite, got NaN or infinity"),
+    ],
+)
+def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fault: str) -> None:
+    segment(CONTINUOUS, greedy_actions=np.zeros((3, 2, 1), np.float32)).check(CONTINUOUS)
+    with pytest.raises(InvalidInputError) as caught:
+        segment(CONTINUOUS, greedy_actions=column).check(CONTINUOUS)
+    assert str(caught.value) == fault
+
+
+def test_greedy_actions_are_not_told_of_discrete_ones() -> None:
+    with pytest.raises(InvalidInputError, match="greedy_actions are for continuous actions, got them with discrete"):
+        segment(DISCRETE, greedy_actions=np.zeros((3, 2), np.int64)).check(DISCRETE)
+
+
 @pytest.mark.parametrize("starts", [(), (1,), (0, 0), (0, 2, 1), (0, 3), (2, 0)])
 def test_policy_spans_must_cover_the_steps_in_order(starts: tuple[int, ...]) -> None:
     spans = tuple(PolicySpan(start, 1, "int8") for start in starts)

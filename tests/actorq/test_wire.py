@@ -17,6 +17,7 @@ from actorq.status import (
     ActorReport,
     ActorSelfStatus,
     ActorStatus,
+    DynamicCapacityStatus,
     Energy,
     Exploration,
     Membership,
@@ -63,7 +64,7 @@ REFUSED = replace(
         refused=(RefusedRung((), 0.1, 0.2, None), RefusedRung(("first",), 0.01, 0.02, 0.0)),
     ),
 )
-EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000)
+EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000, report_greedy=True)
 EVALUATION = Evaluation(7, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
 REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
 ENVIRONMENT = EnvironmentSpec(
@@ -108,6 +109,8 @@ STATUS = RunStatus(
     quantization_aware_since=400,
     replay_bytes=7 * 2**30,
     batch_bytes=28_901_376,
+    multi_step_since=31_000,
+    dynamic_capacity=DynamicCapacityStatus(48_000, 0.25, 3, 9_600),
 )
 MINIMAL_STATUS = replace(
     STATUS,
@@ -117,6 +120,8 @@ MINIMAL_STATUS = replace(
     emitted=None,
     activation_s=None,
     quantization_aware_since=None,
+    multi_step_since=None,
+    dynamic_capacity=DynamicCapacityStatus(100, None, 0, 0),
     actors=(),
 )
 
@@ -418,6 +423,15 @@ def test_a_segment_survives_the_wire() -> None:
     assert (received.sequence, received.spans, received.episodes) == (sent.sequence, sent.spans, sent.episodes)
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "valid"):
         np.testing.assert_array_equal(getattr(received, name), getattr(sent, name), strict=True)
+
+
+def test_greedy_actions_travel_where_there_are_any() -> None:
+    sent = replace(segment(4, 3, 5), greedy_actions=np.random.default_rng(2).normal(size=(4, 3, 2)).astype(np.float32))
+    received = wire.segment_from_proto(transported(wire.segment_to_proto(sent)))
+    np.testing.assert_array_equal(received.greedy_actions, sent.greedy_actions, strict=True)
+    without = wire.segment_to_proto(segment(4, 3, 5))
+    assert not without.HasField("greedy_actions")
+    assert wire.segment_from_proto(transported(without)).greedy_actions is None
 
 
 def test_a_segment_with_a_broken_column_is_refused() -> None:

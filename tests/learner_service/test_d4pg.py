@@ -76,7 +76,7 @@ class Reference:
         state = d4pg.state()
         self.shapes = {"policy": shapes_of(3, (16, 16), 2), "critic": shapes_of(5, (16, 8), 7)}
         self.online = {
-            name: [part.clone().requires_grad_() for part in parts(state[f"{name}.online"], shapes)]
+            name: [part.clone().requires_grad_() for part in parts(state[f"{name}.parameters"], shapes)]
             for name, shapes in self.shapes.items()
         }
         self._copy()
@@ -144,9 +144,9 @@ def test_updates_agree_with_a_slow_reference() -> None:
         np.testing.assert_allclose(losses.priorities, expected, atol=1e-4)
     state = d4pg.state()
     for name, shapes in reference.shapes.items():
-        for got, wanted in zip(parts(state[f"{name}.online"], shapes), reference.online[name], strict=True):
+        for got, wanted in zip(parts(state[f"{name}.parameters"], shapes), reference.online[name], strict=True):
             np.testing.assert_allclose(got, wanted.detach(), atol=1e-4)
-        for got, wanted in zip(parts(state[f"{name}.target"], shapes), reference.target[name], strict=True):
+        for got, wanted in zip(parts(state[f"target_{name}"], shapes), reference.target[name], strict=True):
             np.testing.assert_allclose(got, wanted, atol=1e-4)
 
 
@@ -171,8 +171,8 @@ def test_the_policy_is_updated_by_the_critic_but_not_the_other_way_round() -> No
     before = d4pg.state()
     d4pg.update(random_batch(np.random.default_rng(0), BATCH), ones(BATCH))
     after = d4pg.state()
-    np.testing.assert_allclose(after["critic.online"], before["critic.online"], atol=1e-20)
-    assert not torch.equal(after["policy.online"], before["policy.online"])
+    np.testing.assert_allclose(after["critic.parameters"], before["critic.parameters"], atol=1e-20)
+    assert not torch.equal(after["policy.parameters"], before["policy.parameters"])
 
 
 def test_returns_beyond_the_support_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

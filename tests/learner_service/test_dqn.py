@@ -115,7 +115,7 @@ def test_fifty_updates_agree_with_a_slow_reference(dueling: bool, double: bool) 
             minibatch = NStepBatch(**{name: column[rows] for name, column in vars(batch).items()})
             expected += reference.update(minibatch, weights[rows])
         np.testing.assert_allclose(losses.priorities, expected, atol=1e-5)
-    online, target = (named(dqn, dqn.state()[which]) for which in ("online", "target"))
+    online, target = (named(dqn, dqn.state()[which]) for which in ("online.parameters", "target"))
     for name in reference.online:
         np.testing.assert_allclose(online[name], reference.online[name].detach(), atol=1e-5, err_msg=name)
         np.testing.assert_allclose(target[name], reference.target[name], atol=1e-5, err_msg=name)
@@ -128,7 +128,7 @@ def test_double_and_single_targets_differ_as_in_the_equation() -> None:
         dqn = make_dqn(double=double, target_update_period=10_000, learning_rate=0.01, learning_rate_end=0.01)
         dqn.load_state(drifted_apart())
         state = dqn.state()
-        online, target = named(dqn, state["online"]), named(dqn, state["target"])
+        online, target = named(dqn, state["online.parameters"]), named(dqn, state["target"])
         batch = random_batch(np.random.default_rng(9), BATCH)
         following = torch.from_numpy(batch.bootstrap_observations)
         with torch.no_grad():
@@ -240,23 +240,23 @@ def test_importance_weights_scale_the_gradient() -> None:
 
 def test_a_transition_of_weight_zero_teaches_nothing() -> None:
     dqn = make_dqn()
-    before = dqn.state()["online"]
+    before = dqn.state()["online.parameters"]
     dqn.update(random_batch(np.random.default_rng(2), BATCH), 0 * ones(BATCH))
-    assert torch.equal(dqn.state()["online"], before)
+    assert torch.equal(dqn.state()["online.parameters"], before)
 
 
 def test_the_target_network_is_copied_exactly_every_period() -> None:
     dqn = make_dqn(target_update_period=3)
     rng = np.random.default_rng(0)
-    copied = dqn.state()["online"]
+    copied = dqn.state()["online.parameters"]
     assert torch.equal(dqn.state()["target"], copied)
     for update in range(1, 10):
         dqn.update(random_batch(rng, BATCH), ones(BATCH))
         state = dqn.state()
         if update % 3 == 0:
-            copied = state["online"]
+            copied = state["online.parameters"]
         else:
-            assert not torch.equal(state["online"], copied)
+            assert not torch.equal(state["online.parameters"], copied)
         assert torch.equal(state["target"], copied)
 
 
@@ -282,14 +282,14 @@ def test_a_state_of_other_networks_is_refused() -> None:
     with pytest.raises(RuntimeError):
         make_dqn(hidden_sizes=(8, 8)).load_state(state)
     with pytest.raises(KeyError, match="target"):
-        make_dqn().load_state({"online": state["online"]})
+        make_dqn().load_state({"online.parameters": state["online.parameters"]})
 
 
 def test_the_same_seed_gives_the_same_network_whatever_torch_drew_before() -> None:
-    first = make_dqn(seed=5).state()["online"]
+    first = make_dqn(seed=5).state()["online.parameters"]
     torch.rand(3)
-    assert torch.equal(make_dqn(seed=5).state()["online"], first)
-    assert not torch.equal(make_dqn(seed=6).state()["online"], first)
+    assert torch.equal(make_dqn(seed=5).state()["online.parameters"], first)
+    assert not torch.equal(make_dqn(seed=6).state()["online.parameters"], first)
 
 
 def test_continuous_actions_are_refused_with_what_to_do() -> None:

@@ -7,6 +7,9 @@ from learner_parts import SPEC
 
 from actorq.errors import UserError
 from learner_service.device import batches_for, choose_device
+from learner_service.replay import Returns, WindowBatch
+
+ONE_STEP = Returns(1, 0.9)
 
 
 def test_auto_is_a_gpu_where_there_is_one() -> None:
@@ -20,7 +23,7 @@ def test_a_gpu_that_there_is_not_is_refused() -> None:
 
 
 def test_on_the_cpu_batches_are_computed_on_as_they_are() -> None:
-    batch = batches_for(torch.device("cpu"), SPEC)(6)
+    batch = batches_for(torch.device("cpu"), SPEC, ONE_STEP)(6)
     tensor = torch.from_numpy(batch.observations)
     batch.observations[2] = 7.0
     assert tensor.shape == (6, 4)
@@ -29,9 +32,9 @@ def test_on_the_cpu_batches_are_computed_on_as_they_are() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_for_a_gpu_batches_are_in_pinned_memory() -> None:
-    batch = batches_for(torch.device("cuda"), SPEC)(6)
-    for name in ("observations", "actions", "returns", "bootstrap_discounts", "bootstrap_observations"):
-        column = getattr(batch, name)
+    batch = batches_for(torch.device("cuda"), SPEC, Returns(3, 0.9, windows=True))(6)
+    assert isinstance(batch, WindowBatch)
+    for column in vars(batch).values():
         assert torch.from_numpy(column).is_pinned()
         assert column.flags.c_contiguous
     assert batch.actions.dtype == np.int64

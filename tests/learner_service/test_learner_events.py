@@ -7,9 +7,10 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
-from actorq.status import Energy, RunState, RunStatus
+from actorq.status import DynamicCapacityStatus, Energy, RunState, RunStatus
 from actorq.trajectory import Evaluation
 from learner_service.events import EventLog
+from learner_service.sparsity import Cost, Flops
 
 LAYERS = (LayerReport("a", "float32", "fidelity gate"), LayerReport("b", "int8 per channel"))
 FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, LAYERS, refused=(RefusedRung((), 0.3, 0.4, 0.5),))
@@ -90,3 +91,41 @@ def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
     tags = {tag for tag, _ in read(tmp_path)}
     assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
     assert "policy/bytes" in tags
+
+
+def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, environment_steps=7, wall_time=5.0)
+    log.close()
+    written = read(tmp_path)
+    assert {tag: value for (tag, step), (value, _) in written.items() if step == 7} == pytest.approx(
+        {
+            "flops/action": 10.0,
+            "flops/action_to_dense": 0.1,
+            "flops/update": 50.0,
+            "flops/update_to_dense": 0.25,
+            "flops/training": 150.0,
+        }
+    )
+
+
+def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_any(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    looked = replace(STATUS, environment_steps=600, dynamic_capacity=DynamicCapacityStatus(90, None, 0, 0))
+    log.status(looked, wall_time=11.0)
+    dropped = DynamicCapacityStatus(80, 0.5, 2, 16)
+    log.status(replace(looked, environment_steps=700, multi_step_since=650, dynamic_capacity=dropped), wall_time=12.0)
+    log.close()
+    events = {key: value for key, (value, _) in read(tmp_path).items() if key[0].startswith("replay/")}
+    assert events == {
+        ("replay/transitions", 600): 90.0,
+        ("replay/drops", 600): 0.0,
+        ("replay/dropped_transitions", 600): 0.0,
+        ("replay/transitions", 700): 80.0,
+        ("replay/drops", 700): 2.0,
+        ("replay/dropped_transitions", 700): 16.0,
+        ("replay/policy_distance", 700): 0.5,
+    }
+    since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
+    assert since == [("training/multi_step_since_environment_step", 700)]

@@ -334,6 +334,11 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     for name in ("wall_clock_s", "environment_steps_per_s", "updates", "updates_per_s", "policy_versions"):
         assert summary[name] > 0, name
     assert summary["staleness"].keys() == {"p50", "p99"}
+    # 4 observations, 8 units, and for each of 2 actions and the state a value; both networks choose, one is trained.
+    action = 7 * 8 + 15 * 3
+    assert summary["flops"]["action"] == {"flops": action, "dense": action, "ratio": 1.0}
+    assert summary["flops"]["update"]["flops"] == 8 * 5 * action
+    assert summary["flops"]["training"] == summary["updates"] * 8 * 5 * action
     assert summary["policy_bytes"]["emitted"] > 0
     assert summary["policy_bytes"]["fp32"] > 4 * 40
     assert summary["peak_memory_mb"]["learner"] > 10
@@ -366,6 +371,12 @@ def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunS
     message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
     assert "run's checkpoint is of environment 'CartPole-v1', the configuration says 'Acrobot-v1'" in message
     assert "--environment CartPole-v1" in message
+
+
+def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(sparsity={"method": "rlx2"}), resume=True)
+    assert "run's checkpoint is of sparsity.method dense, the configuration says rlx2" in message
+    assert "--sparsity.method dense" in message
 
 
 def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from learner_parts import SPEC, await_samples, config, segment
+from learner_parts import SPEC, await_samples, config, random_batch, segment
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
@@ -18,7 +19,7 @@ from actorq.errors import UserError
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
-from learner_service.checkpoint import LearnerState
+from learner_service.checkpoint import Checkpoints, LearnerState
 from learner_service.members import Member
 from learner_service.publisher import Snapshot
 from learner_service.replay import ReplayStore
@@ -211,6 +212,33 @@ def test_quantization_aware_training_goes_on_after_a_checkpoint(client: Quantize
     older = build(client, tmp_path, state, settings=settings)
     assert older.quantization_aware.since is None
     older.replay.close()
+
+
+def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(sparsity={"method": "rlx2", "actor": 0.5, "period_updates": 2})
+    before = build(client, tmp_path, settings=settings)
+    rng = np.random.default_rng(0)
+    before.algorithm.update(random_batch(rng, 24), np.ones(24, np.float32))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints.save(before.state(3, {}))
+    before.replay.close()
+    state = checkpoints.load_newest()
+    assert state is not None
+    assert state.values["sparsity"] == {"method": "rlx2", "actor": 0.5, "critic": 0.85, "structured": False}
+    after = build(client, tmp_path, state, settings=settings)
+    batch = random_batch(rng, 24)
+    for training in (before, after):
+        training.algorithm.update(batch, np.ones(24, np.float32))
+    expected = before.algorithm.state()
+    assert all(torch.equal(value, expected[name]) for name, value in after.algorithm.state().items())
+    after.replay.close()
+
+
+def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    sparse = make_algorithm(config(sparsity={"method": "rigl", "actor": 0.5}), SPEC).state()
+    with pytest.raises(UserError, match="does not fit the configured networks: the saved networks are sparse"):
+        build(client, tmp_path, LearnerState(8, sparse, {}))
+    build(client, tmp_path).replay.close()
 
 
 def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from learner_parts import SPEC
 from numpy.typing import NDArray
 from torch import nn
 
+from actorq.errors import UserError
 from actorq.policy import PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec
-from learner_service.networks import QNetwork
+from learner_service.networks import DeterministicPolicy, GaussianPolicy, QNetwork
 from learner_service.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((6, 5, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
@@ -151,6 +152,46 @@ def test_a_stochastic_policy_takes_noise_and_buffers_are_published_as_parameters
         np.testing.assert_allclose(actual, expected, atol=1e-6)
     with torch.no_grad():
         np.testing.assert_allclose(actual, policy(torch.from_numpy(observations)).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("low", [-1.0, -3.0], ids=["unit", "scaled"])
+def test_a_stochastic_policy_tells_what_it_does_without_noise_where_that_is_wanted(low: float) -> None:
+    spec = replace(ARMS, actions=ArraySpec((2,), "float32", (low,), (1.0,)))
+    torch.manual_seed(0)
+    policy = GaussianPolicy(spec, (16, 16))
+    plain, graph = (export_policy_graph(policy, spec, stochastic=True, greedy=greedy) for greedy in (False, True))
+    models = [onnx.load_from_string(each.model).graph for each in (plain, graph)]
+    assert [[output.name for output in model.output] for model in models] == [
+        ["actions"],
+        ["actions", "greedy_actions"],
+    ]
+    # The layers are passed through once, and parameters have the names that they had.
+    gemms = [sum(node.op_type in ("Gemm", "MatMul") for node in model.node) for model in models]
+    assert gemms == [3, 3]
+    assert [value.name for value in models[0].input] == [value.name for value in models[1].input]
+    rng = np.random.default_rng(0)
+    observations, noise = (rng.standard_normal((5, size), np.float32) for size in (3, 2))
+    inputs = {"observations": observations, "noise": noise, **snapshot_parameters(policy)}
+    session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
+    actions, greedy = session.run(None, inputs)
+    with torch.no_grad():
+        expected = policy(torch.from_numpy(observations), torch.from_numpy(noise)).numpy()
+        np.testing.assert_allclose(greedy, policy(torch.from_numpy(observations)).numpy(), atol=1e-6)
+    np.testing.assert_allclose(actions, expected, atol=1e-6)
+    assert np.abs(actions - greedy).max() > 0.1
+
+
+def test_the_actions_of_a_deterministic_policy_are_without_noise_already() -> None:
+    torch.manual_seed(0)
+    graph = export_policy_graph(DeterministicPolicy(ARMS, (8,)), ARMS, greedy=True)
+    assert [output.name for output in onnx.load_from_string(graph.model).graph.output] == ["actions"]
+
+
+def test_a_stochastic_policy_that_cannot_tell_it_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"dynamic_buffer needs .* with_greedy\(observations, noise\).*; Noisy has none"
+    ):
+        export_policy_graph(Noisy(), ARMS, stochastic=True, greedy=True)
 
 
 def test_a_policy_on_stacked_frames_takes_stacks() -> None:

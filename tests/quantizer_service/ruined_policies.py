@@ -12,13 +12,14 @@ def deep_parameters(version: int = 1, ruined: tuple[str, ...] = ()) -> Tensors:
     """Parameters of DEEP, in which the weights of the layers named are ruined by any 8 or 4 bit format.
 
     One of their inputs is a dead unit, always 0 behind its ReLU, so its outgoing weights may be anything: they are so
-    large that on any scale which holds them the others are 0.
+    large that on any scale which holds them the others are 0. It has inputs, so nothing but observations tells that it
+    is dead.
     """
     parameters = random_parameters(DEEP, version)
     for layer in ruined:
         before = f"layers.{int(layer.removeprefix('layers.')) - 1}"
         if f"{before}.weight" in parameters:
-            parameters[f"{before}.weight"][0] = 0
+            parameters[f"{before}.weight"][0] = 1e-3
             parameters[f"{before}.bias"][0] = -1
         parameters[f"{layer}.weight"][:, 0] = 1e5
     # So that each action is the best one somewhere, and errors can be seen in which one it is.

@@ -51,7 +51,8 @@ def spec_of(name: str) -> EnvironmentSpec:
 
 def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **changes: Any) -> Algorithm:
     """A small algorithm of one-step returns; `changes` are to its section, or to one of the run's own settings."""
-    run = {key: changes.pop(key) for key in ("normalize_observations", "network", "learner") if key in changes}
+    own = ("normalize_observations", "network", "learner", "sparsity")
+    run = {key: changes.pop(key) for key in own if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
     config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
     return make_algorithm(config, spec or spec_of(name), torch.device("cpu"))

@@ -10,8 +10,9 @@ from algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
+from learner_service.algorithms.base import minibatches
 from learner_service.algorithms.sac import SAC
-from learner_service.replay import NStepBatch
+from learner_service.replay import NStepBatch, WindowBatch
 
 RATE, LEARNING_RATE = 0.1, 1e-2
 
@@ -52,6 +53,8 @@ class Reference:
             drawn, log_probabilities = self._sample(following)
             soft = torch.minimum(*_q(following, drawn, self.target)) - alpha * log_probabilities
             targets = returns + discounts * soft
+            if isinstance(batch, WindowBatch):
+                targets += alpha * self._entropies_between(batch)
         first, second = _q(observations, actions, self.critic)
         squares = 0.5 * ((targets - first).square() + (targets - second).square())
         drawn, log_probabilities = self._sample(observations)
@@ -64,9 +67,22 @@ class Reference:
             target.copy_(RATE * value.detach() + (1 - RATE) * target)
         return 0.5 * ((targets - first).abs() + (targets - second).abs()).detach()
 
-    def _sample(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def _entropies_between(self, batch: WindowBatch) -> Tensor:
+        """sum_{0<k<m} -gamma^k log pi(a'_k | s_{t+k}), float64[B], one step of one row after the other."""
+        size, between = batch.between_discounts.shape
+        noise = torch.randn(size * between, 2, generator=self._generator).double()
+        sums = torch.zeros(size, dtype=torch.float64)
+        for row in range(size):
+            for step in range(between):
+                state = torch.from_numpy(batch.between_observations[row, step][None]).double()
+                _, log_probability = self._sample(state, noise[row * between + step][None])
+                sums[row] -= float(batch.between_discounts[row, step]) * log_probability[0]
+        return sums
+
+    def _sample(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mean, log_deviation = _mlp(observations, self.policy).chunk(2, dim=1)
-        noise = torch.randn(BATCH, 2, generator=self._generator).double()
+        if noise is None:
+            noise = torch.randn(BATCH, 2, generator=self._generator).double()
         deviation = log_deviation.clamp(-20, 2).exp()
         drawn = mean + deviation * noise
         action = torch.tanh(drawn)
@@ -103,12 +119,27 @@ def _descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:
     adam.step()
 
 
+def with_windows(rng: np.random.Generator, batch: NStepBatch, n_step: int) -> WindowBatch:
+    """The same transitions with random observations in between, and windows of all lengths up to n."""
+    size = len(batch.returns)
+    steps = rng.integers(1, n_step + 1, size)
+    later = np.arange(1, n_step)
+    return WindowBatch(
+        **vars(batch),
+        between_observations=rng.standard_normal((size, n_step - 1, *batch.observations.shape[1:]), np.float32),
+        between_discounts=np.where(later < steps[:, None], 0.9**later, 0.0).astype(np.float32),
+    )
+
+
 @pytest.mark.parametrize("target_entropy", [None, 0.7])
-def test_updates_are_those_of_the_paper(target_entropy: float | None) -> None:
+@pytest.mark.parametrize("n_step", [1, 2, 4])
+def test_updates_are_those_of_the_paper(target_entropy: float | None, n_step: int) -> None:
     sac, rng = make_sac(target_entropy=target_entropy), np.random.default_rng(0)
     reference = Reference(sac, -2.0 if target_entropy is None else target_entropy)
     for _ in range(5):
         batch, weights = random_batch(rng, CONTINUOUS, BATCH), rng.random(BATCH, np.float32)
+        if n_step > 1:
+            batch = with_windows(rng, batch, n_step)
         losses = sac.update(batch, weights)
         np.testing.assert_allclose(losses.priorities, reference.update(batch, weights), rtol=1e-3, atol=1e-4)
         state = sac.state()
@@ -162,3 +193,26 @@ def test_a_terminal_state_has_no_entropy_to_bootstrap_from() -> None:
     np.testing.assert_array_equal(cold, hot)
     cold, hot = (make_sac(temperature=value).update(batch, ones()).priorities for value in (1e-3, 10.0))
     assert np.abs(cold - hot).max() > 1
+
+
+def test_a_window_that_ended_at_once_has_the_target_of_one_step() -> None:
+    rng = np.random.default_rng(0)
+    batch = random_batch(rng, CONTINUOUS, BATCH)
+    windows = with_windows(rng, batch, n_step=3)
+    ended = replace(windows, between_discounts=np.zeros_like(windows.between_discounts))
+    one, same, longer = (make_sac().update(each, ones()).priorities for each in (batch, ended, windows))
+    np.testing.assert_allclose(same, one, rtol=1e-6)
+    assert np.abs(longer - one).max() > 0.1
+
+
+def test_minibatches_of_windows_are_cut_like_all_others() -> None:
+    rng = np.random.default_rng(0)
+    batch = with_windows(rng, random_batch(rng, CONTINUOUS, 3 * BATCH), n_step=3)
+    parts = list(minibatches(batch, ones(3 * BATCH), BATCH, torch.device("cpu")))
+    assert len(parts) == 3
+    for number, part in enumerate(parts):
+        assert part.between_observations is not None
+        assert part.between_discounts is not None
+        rows = slice(number * BATCH, (number + 1) * BATCH)
+        np.testing.assert_array_equal(part.between_observations.numpy(), batch.between_observations[rows])
+        np.testing.assert_array_equal(part.between_discounts.numpy(), batch.between_discounts[rows])

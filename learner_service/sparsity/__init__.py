@@ -1,0 +1,17 @@
+"""Networks that are sparse from the first update on (RLx2, arXiv 2205.15043)."""
+
+from learner_service.sparsity.flops import Cost, Flops
+from learner_service.sparsity.plan import METHODS, SparsityPlan, check_supported
+from learner_service.sparsity.resume import check_same_topology, topology_settings
+from learner_service.sparsity.topology import Topology
+
+__all__ = [
+    "METHODS",
+    "Cost",
+    "Flops",
+    "SparsityPlan",
+    "Topology",
+    "check_same_topology",
+    "check_supported",
+    "topology_settings",
+]

@@ -1,0 +1,138 @@
+"""What a run's settings make of its networks: how wide they are, and which of their weights are active."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from actorq.config import RunConfig, SparsityMethod
+from actorq.errors import UserError
+from actorq.trajectory import EnvironmentSpec
+from learner_service.parameters import FlatParameters
+from learner_service.sparsity.densities import budgets
+from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
+from learner_service.sparsity.flops import Cost, Layer, forward_cost
+from learner_service.sparsity.schedule import CosineSchedule, planned_updates
+from learner_service.sparsity.structured import Structured
+from learner_service.sparsity.tiny import tiny_sizes, weights_of
+from learner_service.sparsity.topology import Topology
+from learner_service.sparsity.trace import Traced, trace
+from learner_service.sparsity.weights import Weight, maskable_weights
+
+Network = Literal["actor", "critic"]
+
+METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
+"""All of them; an algorithm that trains with a plan supports them all."""
+_MASKED = ("static", "set", "rigl", "rlx2")
+# Added to the seed, so that masks are independent of each other and of the initial weights.
+_STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
+
+
+class SparsityPlan:
+    """The sparsity of one run's networks; `batch_size` is the algorithm's, which tells how many updates there are."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, batch_size: int) -> None:
+        self._settings = settings = config.sparsity
+        self._seed = config.seed
+        self._spec = spec
+        end = settings.until * planned_updates(config, batch_size)
+        self._schedule = CosineSchedule(settings.period_updates, settings.replaced, end)
+        self._full: dict[Network, tuple[Weight, ...]] = {}
+
+    def sizes(
+        self, network: Network, sizes: Sequence[int], make: Callable[[Sequence[int]], nn.Module]
+    ) -> tuple[int, ...]:
+        """Units of each hidden layer: `sizes`, or with the method tiny as many as have the sparse network's weights.
+
+        make: makes the network with such sizes, for a look at its parameters' shapes. Raises UserError when no sizes
+        make the network as small.
+        """
+        if self._settings.method != "tiny":
+            return tuple(sizes)
+        self._full[network] = weights_of(make, sizes)
+        return tiny_sizes(sizes, 1.0 - self._sparsity(network), make, f"sparsity.{network}")
+
+    def topology(
+        self, network: Network, parameters: FlatParameters, *targets: FlatParameters, updates_per_step: int = 1
+    ) -> Topology | None:
+        """The topology of a network and its targets, which are masked at once; None for dense networks.
+
+        updates_per_step: of the run, between two steps of this network. Raises UserError when a layer would be left
+        without weights, or when masks would change with every step.
+        """
+        settings = self._settings
+        if settings.method not in _MASKED:
+            return None
+        if settings.period_updates <= updates_per_step:
+            raise UserError(
+                f"sparsity.period_updates: expected more than the {updates_per_step} updates from one step of the "
+                f"{network} to the next, got {settings.period_updates}; a step that changes masks trains no weights"
+            )
+        weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
+        counts = budgets(weights, sparsity, f"sparsity.{network}")
+        structured = settings.structured and network == "actor"
+        layers: Layers = Unstructured(weights, counts)
+        if structured:
+            layers = Structured(weights, counts, _sources(weights, self._traced(network, parameters)))
+        generator = torch.Generator().manual_seed(self._seed + _STREAMS[network])
+        growth: Growth | None = by_gradient
+        if settings.method == "static":
+            growth = None
+        elif settings.method == "set":
+            growth = AtRandom(generator)
+        return Topology(
+            weights=weights,
+            layers=layers,
+            vector=parameters.vector,
+            targets=[target.vector for target in targets],
+            growth=growth,
+            schedule=self._schedule,
+            generator=generator,
+            updates_per_step=updates_per_step,
+            signature=(METHODS.index(settings.method), structured, *counts),
+        )
+
+    def cost(self, network: Network, parameters: FlatParameters, topology: Topology | None) -> Callable[[], Cost]:
+        """What tells the FLOPs of one row's forward pass through a network, as its topology then is.
+
+        Beside them are those of the network that would be dense.
+        """
+        traced = self._traced(network, parameters)
+        weights = maskable_weights(*parameters.modules)
+        once = Traced(1, None)
+        layers = tuple(Layer(each.units, each.inputs, traced.get(each.name, once).positions) for each in weights)
+        full = tuple(Layer(each.units, each.inputs, 1) for each in self._full.get(network, ())) or layers
+
+        def now() -> Cost:
+            active = topology.active if topology is not None else tuple(each.size for each in weights)
+            return forward_cost(layers, active, full)
+
+        return now
+
+    def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
+        device = parameters.vector.device
+        seen, acted = self._spec.policy_observations, int(torch.Size(self._spec.actions.shape).numel())
+        # Two rows, with which a user's own layers have been tried before.
+        examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
+        if network == "critic":
+            examples.append(torch.zeros((2, acted), device=device))
+        return trace(parameters.modules[0], *examples)
+
+    def _sparsity(self, network: Network) -> float:
+        return self._settings.actor if network == "actor" else self._settings.critic
+
+
+def _sources(weights: Sequence[Weight], traced: Mapping[str, Traced]) -> tuple[int | None, ...]:
+    indices = {weight.name: index for index, weight in enumerate(weights)}
+    sources = (traced[weight.name].source if weight.name in traced else None for weight in weights)
+    return tuple(None if source is None else indices[source] for source in sources)
+
+
+def check_supported(config: RunConfig, algorithm: str, methods: Sequence[str]) -> None:
+    """Raise UserError unless an algorithm trains networks of the run's sparsity; `methods` are those that it can."""
+    method = config.sparsity.method
+    if method not in methods:
+        raise UserError(
+            f"sparsity.method: expected one that algorithm {algorithm} supports, {', '.join(methods)}, got {method}"
+        )

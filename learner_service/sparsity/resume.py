@@ -1,0 +1,42 @@
+"""Which settings of a run's sparsity its checkpoints hold on to."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorq.config import RunConfig, SparsityConfig
+from actorq.errors import UserError
+
+
+def topology_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that decide which weights there are, as JSON values; others may change when a run is resumed."""
+    return _of(config.sparsity)
+
+
+def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
+    """Raise UserError when a checkpoint is of networks of another sparsity than `config` says.
+
+    checkpoint: its values; those of before there was such a thing are of dense networks.
+    """
+    saved = checkpoint.get("sparsity", _of(SparsityConfig()))
+    configured = topology_settings(config)
+    differing = [name for name in ("method", *configured) if saved.get(name) != configured.get(name)]
+    if not differing:
+        return
+    name = differing[0]
+    if saved.get(name) is None or configured.get(name) is None:
+        name = "method"
+    raise UserError(
+        f"the run's checkpoint is of sparsity.{name} {saved[name]}, the configuration says {configured[name]}; resume "
+        f"with --sparsity.{name} {saved[name]}, or start a new run in another --run-directory"
+    )
+
+
+def _of(sparsity: SparsityConfig) -> dict[str, Any]:
+    if sparsity.method == "dense":
+        return {"method": "dense"}
+    return {
+        "method": sparsity.method,
+        "actor": sparsity.actor,
+        "critic": sparsity.critic,
+        "structured": sparsity.structured,
+    }

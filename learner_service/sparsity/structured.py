@@ -1,0 +1,168 @@
+"""Sparse layers that become narrow: constant fan-in and neuron ablation (SRigL, arXiv 2305.02299, sec. 3).
+
+All units of a layer have the same number of inputs. Units few of whose weights are salient are ablated for good: their
+inputs go to the other units, and nothing listens to them any more, so that they can be cut out of what is emitted.
+
+What differs from the paper, because policies have few and small layers: a unit goes when fewer of its weights than the
+average unit's are salient, not fewer than a fixed share of its inputs; at most half as large a share of the units as of
+the weights that are replaced, at a time; and down to a width at which half of the weights that are left are active, or
+to an eighth of the units.
+The network's number of weights stays: after each ablation it is spread anew over what lives, by Erdos-Renyi.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from learner_service.sparsity.densities import erdos_renyi
+from learner_service.sparsity.evolution import Growth
+from learner_service.sparsity.weights import Weight
+
+# Share of the weights between living units that is active when ablation ends.
+_FILLED = 0.5
+# Largest share of the units that is ablated at a time, in shares of weights that are replaced.
+_HASTE = 0.5
+# Share of its units that a layer keeps at least.
+_LEAST = 0.125
+# Of the bisection for the narrowest layers.
+_STEPS = 24
+
+
+class Structured:
+    """Masks of constant fan-in for all layers of a network.
+
+    budgets: active weights of each layer at first. Their sum is never exceeded; what divides badly among the units of a
+        layer is left out.
+    sources: for each layer the index of that whose units are its inputs, None where it is none of these.
+    """
+
+    def __init__(self, weights: tuple[Weight, ...], budgets: tuple[int, ...], sources: tuple[int | None, ...]) -> None:
+        self._weights = weights
+        self._budgets = budgets
+        self._sources = sources
+        self._hidden = frozenset(source for source in sources if source is not None)
+        self._order = sorted(range(len(weights)), key=self._depth)
+        self._narrowest = self._narrow()
+
+    def initial(self, mask: Tensor, generator: torch.Generator) -> None:
+        """Give every unit random inputs; where there are fewer weights than units, as many random units have one."""
+        living: dict[int, Tensor] = {}
+        for index in self._order:
+            weight, budget = self._weights[index], self._budgets[index]
+            living[index] = torch.zeros(weight.units, dtype=torch.bool)
+            living[index][torch.randperm(weight.units, generator=generator)[:budget]] = True
+            scores = torch.rand((weight.units, weight.inputs), generator=generator)
+            weight.of(mask).copy_(_best_inputs(scores, living[index], self._inputs(index, living, mask), budget))
+
+    def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
+        """Drop the smallest weights, ablate units, and let the others grow their best inputs."""
+        scores: dict[int, Tensor] = {}
+        salience: dict[int, Tensor] = {}
+        living: dict[int, Tensor] = {}
+        for index in self._order:
+            weight = self._weights[index]
+            magnitudes, promise = weight.of(vector).abs(), growth(weight.of(gradient))
+            inputs, active = self._inputs(index, living, mask), weight.of(mask) > 0
+            alive, connected = active.any(1), active & inputs
+            count = int(connected.count_nonzero())
+            kept = _largest(magnitudes, connected, count - round(share * count))
+            grown = _largest(promise, alive.unsqueeze(1) & inputs & ~kept, round(share * count))
+            scores[index] = torch.where(kept, 2.0 + _to_one(magnitudes), _to_one(promise))
+            # Magnitudes decide between units that have equally many.
+            salience[index] = (kept | grown).sum(1) + _to_one((magnitudes * kept).sum(1)) / 2
+            living[index] = self._without_weak(index, alive, salience[index], share)
+        for index, budget in self._spread(living, salience).items():
+            best = _best_inputs(scores[index], living[index], self._inputs(index, living, mask), budget)
+            self._weights[index].of(mask).copy_(best)
+
+    def _without_weak(self, index: int, alive: Tensor, salience: Tensor, share: float) -> Tensor:
+        """Which units live on, bool[units], of those that are alive."""
+        count = int(alive.count_nonzero())
+        most = min(int(_HASTE * share * count), count - self._narrowest[index])
+        if index not in self._hidden or most <= 0:
+            return alive
+        weak = alive & (salience < salience[alive].mean())
+        gone = _largest(-salience, weak, min(most, int(weak.count_nonzero())))
+        return alive & ~gone
+
+    def _spread(self, living: dict[int, Tensor], salience: dict[int, Tensor]) -> dict[int, int]:
+        """How many weights each layer gets; where units would get none, the least salient are taken out of `living`."""
+        while True:
+            layers = [
+                replace(
+                    self._weights[index],
+                    units=int(living[index].count_nonzero()),
+                    inputs=int(self._inputs(index, living, salience[index]).count_nonzero()),
+                )
+                for index in self._order
+            ]
+            density = min(1.0, sum(self._budgets) / sum(layer.size for layer in layers))
+            shares = erdos_renyi(layers, density)
+            budgets = {
+                index: int(each * layer.size + 1e-6)
+                for index, each, layer in zip(self._order, shares, layers, strict=True)
+            }
+            crowded = [
+                index
+                for index, layer in zip(self._order, layers, strict=True)
+                if index in self._hidden and 0 < budgets[index] < layer.units
+            ]
+            if not crowded:
+                return budgets
+            for index in crowded:
+                living[index] = _largest(salience[index], living[index], budgets[index])
+
+    def _inputs(self, index: int, living: dict[int, Tensor], like: Tensor) -> Tensor:
+        """Which inputs of a layer come from living units, bool[inputs] on the device of `like`."""
+        source = self._sources[index]
+        if source is not None:
+            return living[source]
+        return torch.ones(self._weights[index].inputs, dtype=torch.bool, device=like.device)
+
+    def _depth(self, index: int) -> int:
+        source = self._sources[index]
+        return 0 if source is None else 1 + self._depth(source)
+
+    def _narrow(self) -> dict[int, int]:
+        """Units of each layer when all that may be ablated are: hidden layers are shrunk alike."""
+
+        def units(share: float) -> dict[int, int]:
+            return {
+                index: max(1, round(share * weight.units)) if index in self._hidden else weight.units
+                for index, weight in enumerate(self._weights)
+            }
+
+        def size(share: float) -> int:
+            widths = units(share)
+            return sum(
+                widths[index] * (weight.inputs if source is None else widths[source])
+                for index, (weight, source) in enumerate(zip(self._weights, self._sources, strict=True))
+            )
+
+        low, high = _LEAST, 1.0
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _FILLED * size(middle) >= sum(self._budgets) else (middle, high)
+        return units(high)
+
+
+def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
+    """Where the largest `count` of the allowed values are, bool of their shape; all of them if there are fewer."""
+    order = values.masked_fill(~allowed, -torch.inf).flatten().topk(min(count, int(allowed.count_nonzero()))).indices
+    chosen = torch.zeros_like(allowed).flatten()
+    chosen[order] = True
+    return chosen.view(allowed.shape)
+
+
+def _to_one(values: Tensor) -> Tensor:
+    """Values of 0 or more, scaled to at most 1."""
+    return values / values.max().clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def _best_inputs(scores: Tensor, living: Tensor, inputs: Tensor, budget: int) -> Tensor:
+    """A mask float32[units, inputs] that gives all living units equally many of the inputs, those of highest score."""
+    fan_in = min(int(inputs.count_nonzero()), max(1, budget // max(1, int(living.count_nonzero()))))
+    best = scores.masked_fill(~inputs, -1.0).topk(fan_in, dim=1).indices
+    mask = torch.zeros_like(scores).scatter_(1, best, 1.0)
+    return mask * living.unsqueeze(1)

@@ -1,0 +1,46 @@
+"""The baseline of sparse training: a dense network that is small because it is narrow."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from actorq.errors import UserError
+from learner_service.sparsity.weights import Weight, maskable_weights
+
+# Of the bisection; hidden layers have far fewer units than 2 ** 24.
+_STEPS = 24
+
+
+def tiny_sizes(
+    sizes: Sequence[int], density: float, make: Callable[[Sequence[int]], nn.Module], setting: str
+) -> tuple[int, ...]:
+    """Units of hidden layers, all shrunk alike, with which a network has at most `density` of its weights.
+
+    make: makes the network with such hidden layers; called on torch's meta device. setting: what the user calls the
+    sparsity. Raises UserError when even one unit in each hidden layer is too much, or when they make no difference.
+    """
+
+    def weights(units: Sequence[int]) -> int:
+        return sum(weight.size for weight in weights_of(make, units))
+
+    def shrunk(share: float) -> tuple[int, ...]:
+        return tuple(max(1, round(share * units)) for units in sizes)
+
+    allowed = density * weights(sizes)
+    if weights(shrunk(0.0)) > allowed:
+        raise UserError(
+            f"{setting}: method tiny cannot make a network of {allowed:.0f} weights out of hidden layers of "
+            f"{', '.join(map(str, sizes))} units; use a lower sparsity or another sparsity.method"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if weights(shrunk(middle)) <= allowed else (low, middle)
+    return shrunk(low)
+
+
+def weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
+    """The weights of a network with such hidden layers, of which only the shapes are made."""
+    with torch.device("meta"):
+        return maskable_weights(make(sizes))

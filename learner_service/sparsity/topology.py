@@ -1,0 +1,96 @@
+"""Which weights of a network are active: they alone are trained, all others are exactly 0."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from learner_service.sparsity.evolution import Growth, Layers
+from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.weights import Weight
+
+
+class Topology:
+    """The mask of a network, one vector beside that of its parameters, and how it changes.
+
+    It belongs to the network's Minimizer. Inactive weights get no gradient, so that Adam's moments of them stay 0 and
+    so do they: a step costs one multiplication more. When a change is due, the dense gradient of that step is what
+    weights grow by, and takes no step itself (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network,
+    in its targets and in the moments; grown ones start there.
+
+    mask: float32[parameters], 1 where active and for all that is never masked, else 0.
+    active: numbers of active weights of each maskable layer.
+    """
+
+    def __init__(
+        self,
+        weights: tuple[Weight, ...],
+        layers: Layers,
+        vector: Tensor,
+        targets: Sequence[Tensor],
+        growth: Growth | None,
+        schedule: CosineSchedule,
+        generator: torch.Generator,
+        updates_per_step: int,
+        signature: tuple[int, ...],
+    ) -> None:
+        """Mask the network and its targets at random.
+
+        vector: the network's parameters, float32[parameters]; targets: those of its target networks.
+        growth: None for masks that stay. updates_per_step: of the run, for each step of this network.
+        signature: what a saved topology must have in common with this one.
+        """
+        self._weights = weights
+        self._layers = layers
+        self._vector = vector
+        self._targets = tuple(targets)
+        self._growth = growth
+        self._schedule = schedule
+        self._generator = generator
+        self._updates_per_step = updates_per_step
+        self._signature = torch.tensor(signature, dtype=torch.int64)
+        self._updates = 0
+        mask = torch.ones(vector.shape)
+        layers.initial(mask, generator)
+        self.mask = mask.to(vector.device)
+        self._apply(())
+
+    def prepare(self, gradient: Tensor, moments: Sequence[Tensor]) -> bool:
+        """Before each step, with its dense gradient float32[parameters]: mask it, and True; or change the topology.
+
+        moments: Adam's, float32[parameters] each. After a change there is no step, and what is returned is False.
+        """
+        before, self._updates = self._updates, self._updates + self._updates_per_step
+        share = 0.0 if self._growth is None else self._schedule.share(before, self._updates)
+        if self._growth is None or share == 0.0:
+            gradient.mul_(self.mask)
+            return True
+        self._layers.change(self.mask, self._vector, gradient, share, self._growth)
+        self._apply(moments)
+        return False
+
+    def _apply(self, moments: Sequence[Tensor]) -> None:
+        # Filled and not multiplied, which would leave -0.
+        self._inactive = self.mask == 0
+        for vector in (self._vector, *self._targets, *moments):
+            vector.masked_fill_(self._inactive, 0.0)
+        self.active = tuple(int(weight.of(self.mask).count_nonzero()) for weight in self._weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the mask (bool), the number of updates, the generator, and what it must fit."""
+        return {
+            "mask": self.mask.to(torch.bool),
+            "updates": torch.tensor(self._updates),
+            "generator": self._generator.get_state(),
+            "signature": self._signature.clone(),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when it is another topology's."""
+        mask, signature = state["mask"], state["signature"].cpu()
+        if mask.shape != self.mask.shape or not torch.equal(signature, self._signature):
+            raise RuntimeError("the saved networks have another sparsity.method, sparsity or structure")
+        self.mask.copy_(mask)
+        self._updates = int(state["updates"])
+        self._generator.set_state(state["generator"].cpu())
+        self._apply(())

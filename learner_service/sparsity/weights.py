@@ -1,0 +1,61 @@
+"""The weights of a network that may be sparse, and where they lie in the vector of its parameters."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from learner_service.networks.twin import TwinCritic
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The weight matrix of one layer: of linear ones [units, inputs], of convolutions [units, inputs * kernel].
+
+    start: where it begins in the vector that FlatParameters has moved it to.
+    kernel: sizes of a convolution's kernel, empty for linear layers; `inputs` includes them.
+    """
+
+    name: str
+    start: int
+    units: int
+    inputs: int
+    kernel: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.units * self.inputs
+
+    def of(self, vector: Tensor) -> Tensor:
+        """The view [units, inputs] of this layer in a vector of parameters, moments, gradients or a mask."""
+        return vector[self.start : self.start + self.size].view(self.units, self.inputs)
+
+
+def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
+    """Weights of all linear layers and convolutions, in the order of the modules; biases and all else stay dense.
+
+    The stacked parameters of a TwinCritic, [2, units, inputs], are two layers each.
+    """
+    weights: list[Weight] = []
+    for module in modules:
+        for name, part in module.named_modules():
+            if isinstance(part, TwinCritic):
+                weights += _stacked(name, part)
+            elif isinstance(part, _LAYERS):
+                units, *inputs = part.weight.shape
+                kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
+                start = int(part.weight.storage_offset())
+                weights.append(Weight(name or "linear", start, units, part.weight[0].numel(), kernel))
+    return tuple(weights)
+
+
+def _stacked(name: str, twins: TwinCritic) -> list[Weight]:
+    weights = []
+    for layer, stacked in enumerate(twins.stacked[::2]):
+        critics, units, inputs = stacked.shape
+        for critic in range(critics):
+            start = int(stacked.storage_offset()) + critic * units * inputs
+            weights.append(Weight(f"{name}.{layer}.{critic}".lstrip("."), start, units, inputs))
+    return weights

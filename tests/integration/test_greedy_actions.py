@@ -1,0 +1,80 @@
+"""What a policy would have done without noise: from the learner, through every scheme, to what the replay decides."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training_run import TrainingRun
+
+from actor_service.policy import OnnxPolicy
+from actorq.policy import SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.networks import GaussianPolicy
+from learner_service.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
+from learner_service.rounding_sites import rounding_sites
+from quantizer_service.graph import Graph
+from quantizer_service.plan import Plan
+from quantizer_service.reference import Reference
+from quantizer_service.schemes import Options, scheme_named
+
+SPEC = EnvironmentSpec(
+    "Arms-v0", ArraySpec((24,), "float32"), ArraySpec((6,), "float32", (-2.0,), (1.0,)), discrete_actions=0
+)
+NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, ())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> None:
+    torch.manual_seed(0)
+    policy, rng = GaussianPolicy(SPEC, (64, 64, 64)), np.random.default_rng(0)
+    source = export_policy_graph(policy, SPEC, stochastic=True, greedy=True)
+    observations = rng.standard_normal((32, 24), np.float32)
+    batch = calibration_batch(observations, SPEC, stochastic=True, seed=0)
+    graph, parameters = Graph.parse(source), snapshot_parameters(policy)
+    plan = Plan(graph, scheme_named(scheme), Options())
+    _, statistics = Reference(graph).observe(parameters, batch, plan.observed)
+    emission = plan.emit(parameters, statistics, "run", 1)
+    size = len(emission.model)
+    descriptor = PolicyDescriptor("run", 1, 0, scheme, b"", size, size, 0.0, NO_ERROR)
+    loaded = OnnxPolicy(Policy(descriptor, emission.model), SPEC.observations, 32, actions=6, greedy=True)
+    assert loaded.stochastic
+    with torch.no_grad():
+        expected = policy(torch.from_numpy(observations)).numpy()
+    actions = loaded(observations, batch["noise"]).copy()
+    # Of the range of 3; int4 weights are the coarsest.
+    np.testing.assert_allclose(loaded.greedy, expected, atol=0.3 if scheme == "int4" else 0.05)
+    assert np.abs(actions - loaded.greedy).max() > 0.5
+    # The noise has nothing to do with it, nor does it change what evaluators see, who give none.
+    greedy = loaded.greedy.copy()
+    np.testing.assert_array_equal(loaded(observations), greedy)
+    np.testing.assert_array_equal(loaded.greedy, greedy)
+
+
+def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> None:
+    policy = GaussianPolicy(SPEC, (64, 64, 64))
+    graphs = [export_policy_graph(policy, SPEC, stochastic=True, greedy=greedy) for greedy in (False, True)]
+    layers = {"torso.2", "torso.4"}
+    plain, greedy = (rounding_sites(graph, layers) for graph in graphs)
+    assert plain == greedy
+    assert set(plain) == layers
+
+
+def test_a_run_learns_from_longer_targets_and_forgets(tmp_path: Path) -> None:
+    run = TrainingRun.start(
+        tmp_path / "run",
+        *("--environment", "Pendulum-v1", "--algorithm", "td3", "--multi-step", "--dynamic-buffer"),
+        *("--max-environment-steps", "1200", "--multi-step-returns.after", "0.5", "--exploration.random-steps", "256"),
+        *("--replay.min-size", "256", "--rate-limiter.samples-per-insert", "16", "--rate-limiter.error-buffer", "4096"),
+        *("--dynamic-capacity.min-size", "400", "--dynamic-capacity.period-steps", "200"),
+        *("--td3.hidden-sizes", "32,32", "--no-energy.enabled"),
+    )
+    code, printed = run.finish()
+    assert code == 3, printed
+    summary = run.summary()
+    assert 600 <= summary["multi_step_since"] < summary["environment_steps"]
+    replay = summary["dynamic_capacity"]
+    # Random actions are far from those of any policy.
+    assert replay["distance"] > 0.2
+    assert replay["drops"] >= 1
+    assert replay["transitions"] == summary["environment_steps"] - replay["dropped_transitions"] >= 400

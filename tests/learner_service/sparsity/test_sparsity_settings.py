@@ -1,0 +1,153 @@
+"""Settings that cannot be are told in one line, before anything is trained."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.settings import build
+from actorq.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms import make_algorithm
+from learner_service.sparsity import METHODS, check_same_topology, topology_settings
+
+# As a learner's process has it by default; more threads only wait for each other on networks this small.
+torch.set_num_threads(1)
+
+ARMS = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+LEVERS = EnvironmentSpec("Levers-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+
+
+def config(algorithm: str = "td3", **sparsity: Any) -> RunConfig:
+    return RunConfig.model_validate({"algorithm": algorithm, "sparsity": sparsity})
+
+
+def refusal(algorithm: str, **sparsity: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(config(algorithm, **sparsity), LEVERS if algorithm == "dqn" else ARMS)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+class Own:
+    """An algorithm of a user's own, which knows of no sparsity."""
+
+    name = "own"
+    action_spaces = ("continuous",)
+
+    def __init__(self, *_: object) -> None:
+        raise AssertionError("it was made")
+
+    def update(self, batch: object, weights: NDArray[np.float32]) -> None:
+        """Of no interest here."""
+
+    def normalize(self, mean: object, std: object) -> None:
+        """Of no interest here."""
+
+    def state(self) -> None:
+        """Of no interest here."""
+
+    def load_state(self, state: object) -> None:
+        """Of no interest here."""
+
+
+class Static(Own):
+    """One that trains with static masks."""
+
+    sparsity_methods = ("dense", "static")
+
+
+def test_a_method_that_an_algorithm_does_not_support_is_refused() -> None:
+    assert refusal(f"{__name__}:Own", method="rlx2") == (
+        f"sparsity.method: expected one that algorithm {__name__}:Own supports, dense, got rlx2"
+    )
+    assert refusal(f"{__name__}:Static", method="tiny") == (
+        f"sparsity.method: expected one that algorithm {__name__}:Static supports, dense, static, got tiny"
+    )
+    for name, method in (("Own", "dense"), ("Static", "static")):
+        with pytest.raises(UserError, match="has failed: AssertionError: it was made"):
+            make_algorithm(config(f"{__name__}:{name}", method=method), ARMS)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac"])
+@pytest.mark.parametrize("method", METHODS)
+def test_ours_support_all_methods(algorithm: str, method: str) -> None:
+    spec = LEVERS if algorithm == "dqn" else ARMS
+    assert make_algorithm(config(algorithm, method=method, actor=0.5, critic=0.5), spec).name == algorithm
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac"])
+def test_a_layer_without_weights_is_refused(algorithm: str) -> None:
+    message = refusal(algorithm, method="rigl", actor=0.99999)
+    assert message.startswith("sparsity.actor: expected a sparsity that leaves every layer weights, got 0.99999, which")
+    if algorithm != "dqn":
+        message = refusal(algorithm, method="rigl", critic=0.99999)
+        assert message.startswith("sparsity.critic: expected a sparsity that leaves every layer weights")
+
+
+def test_a_tiny_network_that_cannot_be_is_refused() -> None:
+    assert refusal("td3", method="tiny", actor=0.9999) == (
+        "sparsity.actor: method tiny cannot make a network of 7 weights out of hidden layers of 256, 256 units; use a "
+        "lower sparsity or another sparsity.method"
+    )
+
+
+def test_masks_that_change_with_every_step_are_refused() -> None:
+    assert refusal("td3", method="rigl", period_updates=2) == (
+        "sparsity.period_updates: expected more than the 2 updates from one step of the actor to the next, got 2; a "
+        "step that changes masks trains no weights"
+    )
+
+
+@pytest.mark.parametrize("name", ["actor", "critic"])
+@pytest.mark.parametrize("value", [1.0, -0.1, 1.5, float("nan")])
+def test_sparsities_are_at_least_0_and_below_1(name: str, value: float) -> None:
+    with pytest.raises(UserError) as caught:
+        build(RunConfig, {"sparsity": {name: value}})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"sparsity.{name}" in message
+
+
+@pytest.mark.parametrize("method", ["dense", "tiny", "static"])
+def test_structure_needs_masks_that_change(method: str) -> None:
+    with pytest.raises(ValueError, match=f"needs sparsity.method set, rigl or rlx2, whose masks change, got {method}"):
+        config(method=method, structured=True)
+
+
+# Resuming
+
+
+def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
+    saved = {"sparsity": topology_settings(config(method="rigl", actor=0.9))}
+    check_same_topology(config(method="rigl", actor=0.9, period_updates=77, until=0.5, replaced=0.1), saved)
+    check_same_topology(config(), {})
+    check_same_topology(config(method="dense", actor=0.5), {"sparsity": topology_settings(config())})
+
+
+@pytest.mark.parametrize(
+    ("saved", "configured", "name"),
+    [
+        ({"method": "rlx2"}, {"method": "rigl"}, "method rlx2, the configuration says rigl"),
+        ({"method": "rlx2"}, {"method": "dense"}, "method rlx2, the configuration says dense"),
+        ({}, {"method": "rlx2"}, "method dense, the configuration says rlx2"),
+        ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, "actor 0.9, the configuration says 0.8"),
+        ({"method": "set", "critic": 0.9}, {"method": "set", "critic": 0.8}, "critic 0.9, the configuration says 0.8"),
+        (
+            {"method": "set", "structured": True},
+            {"method": "set"},
+            "structured True, the configuration says False",
+        ),
+    ],
+)
+def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured: dict[str, Any], name: str) -> None:
+    values = {"sparsity": topology_settings(config(**saved))} if saved else {}
+    with pytest.raises(UserError) as caught:
+        check_same_topology(config(**configured), values)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"the run's checkpoint is of sparsity.{name}; resume with --sparsity.")
