@@ -15,9 +15,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.rlx2_plot import plot
 from benchmarks.rlx2_sparsities import Sparsity
 from benchmarks.rlx2_tasks import METHODS, TASKS, Task, run_task
+from benchmarks.runs import chosen, in_order
 
 SCHEME = "int8"
 
@@ -54,10 +53,6 @@ def add_task_flags(parser: argparse.ArgumentParser) -> None:
 
 def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
     """The tasks that the flags ask for, with their settings; raises SystemExit when there are none."""
-    patterns = arguments.task or ["*"]
-    tasks = [task for task in TASKS if any(fnmatchcase(task.name, pattern) for pattern in patterns)]
-    if not tasks:
-        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in TASKS)}, got {patterns}")
     return [
         replace(
             task,
@@ -66,7 +61,7 @@ def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
             updates_per_step=arguments.updates_per_step or task.updates_per_step,
             sparsity=Sparsity(*arguments.sparsity) if arguments.sparsity else task.sparsity,
         )
-        for task in tasks
+        for task in chosen(TASKS, arguments.task)
     ]
 
 
@@ -86,8 +81,8 @@ def runs_of(
     wanted: Sequence[tuple[Task, str, str, int]], jobs: int, directory: Path | None
 ) -> Iterator[dict[str, Any]]:
     """Make the runs (task, method, scheme, seed), or find them; prints a line for each."""
-    with tempfile.TemporaryDirectory() as nowhere, ThreadPoolExecutor(jobs) as pool:
-        for run in pool.map(lambda one: run_task(directory or Path(nowhere), *one), wanted):
+    with tempfile.TemporaryDirectory() as nowhere:
+        for run in in_order(lambda one: run_task(directory or Path(nowhere), *one), wanted, jobs):
             print(_row(run), flush=True)
             yield run
 
