@@ -146,6 +146,12 @@ class SparsityConfig(Settings):
         "the emitted policy becomes narrower; with set, rigl or rlx2",
     )
 
+    compressed_products: bool = Field(
+        True,
+        description="leave zeros out of the learner's products where that is faster: on a CPU with MKL, in large "
+        "layers of which 8 % or less is active, and up to 15 % in gradients of weights",
+    )
+
     @model_validator(mode="after")
     def _structure_needs_changes(self) -> "SparsityConfig":
         if self.structured and self.method not in ("set", "rigl", "rlx2"):
