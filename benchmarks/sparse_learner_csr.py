@@ -1,8 +1,8 @@
 """TD3's and SAC's networks whose parameters are the active weights alone, in compressed sparse rows (CSR).
 
 They show what could be gained at most: Adam and the target copies do less too, but masks could not change as they do
-with whole matrices (learner_service/networks/active_weights.py). Activations are [units, B] all the way, as torch's sparse products want
-them. A network is one node of the gradient's graph, as the learner's own critics are.
+with whole matrices (learner_service/networks/active_weights.py). Activations are [units, B] all the way, as torch's
+sparse products want them. A network is one node of the gradient's graph, as the learner's own critics are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
