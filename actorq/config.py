@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from actorq.errors import UserError
+from actorq.mechanisms import check_mechanisms
 from actorq.presets import with_preset
 from actorq.settings import DefaultText, Settings
 from actorq.status import Exploration
@@ -426,6 +428,11 @@ class RunConfig(Settings):
                 f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
                 f"{self.actor.segment_length}: returns end with their segment"
             )
+        if section is not None:
+            try:
+                check_mechanisms(self, section.n_step)
+            except UserError as error:
+                raise ValueError(str(error)) from None
         return self
 
     def resolved_quantizer(self) -> QuantizerConfig:
