@@ -151,7 +151,7 @@ class SparsityConfig(Settings):
     compressed_products: bool = Field(
         True,
         description="leave zeros out of the learner's products where that is faster: on a CPU with MKL, in large "
-        "layers of which 8 % or less is active, and up to 15 % in gradients of weights",
+        "layers of which 10 % or less is active, and up to 15 % in gradients of weights",
     )
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 SMALLEST = 2**14
 """Layers of fewer weights are multiplied as they are."""
-DENSEST_PRODUCT, DENSEST_GRADIENT = 0.08, 0.15
+DENSEST_PRODUCT, DENSEST_GRADIENT = 0.10, 0.15
 """Shares of active weights up to which sparse products are faster, and sampled gradients; measured, see above."""
 
 
