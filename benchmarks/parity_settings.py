@@ -16,7 +16,7 @@
 What differs is what ActorQ is: our actor runs an int8 policy, and theirs the float network of the last update. Ours is
 as fresh as the three services make it: every update is offered, the newest is taken, which is some eight updates old,
 and the actor waits for the learner after each step but one. With policies that act for 32 steps each, HalfCheetah learns
-to slide on its back (docs/decisions/0033-fresh-policies-early.md).
+to slide on its back (docs/decisions/0010-fresh-policies-early.md).
 """
 
 from dataclasses import dataclass
