@@ -14,9 +14,9 @@
 | environments that are stepped at a time | 1 | 1 | Stable-Baselines3's defaults |
 
 What differs is what ActorQ is: our actor runs an int8 policy, and theirs the float network of the last update. Ours is
-as fresh as the three services make it: every update is offered, the newest is taken, which is some eight updates old,
-and the actor waits for the learner after each step but one. With policies that act for 32 steps each, HalfCheetah learns
-to slide on its back (docs/decisions/0010-fresh-policies-early.md).
+as fresh as the three services make it: every update is offered, the newest is taken, and the actor is one step ahead of
+the learner. Policies that act for 32 steps each learn HalfCheetah more slowly, and more of them to slide on their backs
+(docs/decisions/0010-fresh-policies.md).
 """
 
 from dataclasses import dataclass
