@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from actorq.errors import UserError
+from actorq.mechanisms import check_mechanisms
 from actorq.presets import with_preset
 from actorq.settings import DefaultText, Settings
 from actorq.status import Exploration
@@ -144,6 +146,12 @@ class SparsityConfig(Settings):
         False,
         description="give all units of a policy's layer as many inputs and let units that matter little go, so that "
         "the emitted policy becomes narrower; with set, rigl or rlx2",
+    )
+
+    compressed_products: bool = Field(
+        True,
+        description="leave zeros out of the learner's products where that is faster: on a CPU with MKL, in large "
+        "layers of which 10 % or less is active, and up to 15 % in gradients of weights",
     )
 
     @model_validator(mode="after")
@@ -420,6 +428,11 @@ class RunConfig(Settings):
                 f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
                 f"{self.actor.segment_length}: returns end with their segment"
             )
+        if section is not None:
+            try:
+                check_mechanisms(self, section.n_step)
+            except UserError as error:
+                raise ValueError(str(error)) from None
         return self
 
     def resolved_quantizer(self) -> QuantizerConfig:

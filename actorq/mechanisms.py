@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 _MULTI_STEP_ANYWAY = ("dqn", "d4pg")
 
 
+def check_mechanisms(config: "RunConfig", n_step: int) -> None:
+    """Raise UserError when an algorithm of ours cannot have what is asked for, whatever its environment.
+
+    n_step: steps of the algorithm's own returns.
+    """
+    multi_step_of(config, n_step)
+    if config.algorithm == "dqn" and config.dynamic_buffer:
+        raise UserError(_needs_continuous("dqn, whose are discrete"))
+
+
 def multi_step_of(config: "RunConfig", n_step: int) -> "MultiStepConfig | None":
     """How targets become longer in this run; None where they do not.
 
@@ -52,10 +62,7 @@ def dynamic_capacity_of(config: "RunConfig", spec: EnvironmentSpec) -> "DynamicC
     if spec.discrete_actions:
         if config.dynamic_buffer is None:
             return None
-        raise UserError(
-            f"dynamic_buffer: expected continuous actions, to measure distances between, got {spec.environment_id} "
-            f"with {spec.discrete_actions} discrete ones: leave --dynamic-buffer out"
-        )
+        raise UserError(_needs_continuous(f"{spec.environment_id} with {spec.discrete_actions} discrete ones"))
     settings, steps = config.dynamic_capacity, config.actor.segment_length
     # Every segment takes a few rows more of each environment than it has steps.
     room = config.replay.capacity * steps // (steps + spec.frame_stack)
@@ -71,6 +78,10 @@ def dynamic_capacity_of(config: "RunConfig", spec: EnvironmentSpec) -> "DynamicC
 def asks_for_greedy_actions(config: "RunConfig") -> bool:
     """Whether actors are to tell what the policy would have done without noise; with discrete actions they do not."""
     return _asked_for(config, config.dynamic_buffer)
+
+
+def _needs_continuous(got: str) -> str:
+    return f"dynamic_buffer: expected continuous actions, to measure distances between, got {got}: leave it out"
 
 
 def _asked_for(config: "RunConfig", switch: bool | None) -> bool:

@@ -13,15 +13,17 @@
 | Gaussian noise on actions, of half their range | - | 0.1 | its zoo, for both environments; by default there is none |
 | environments that are stepped at a time | 1 | 1 | Stable-Baselines3's defaults |
 
-What differs is what ActorQ is: our actor runs an int8 policy, published every 32 updates, and may be up to 32 steps
-ahead of the learner; theirs acts with the float network of the last update.
+What differs is what ActorQ is: our actor runs an int8 policy, and theirs the float network of the last update. Ours is
+as fresh as the three services make it: every update is offered, the newest is taken, and the actor is one step ahead of
+the learner. Policies that act for 32 steps each learn HalfCheetah more slowly, and more of them to slide on their backs
+(docs/decisions/0010-fresh-policies.md).
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-# How far our actor may be ahead of the learner, or behind it, in steps. A segment has 8 and two may be on their way.
-_STEPS_AHEAD = 32
+# How far our actor may be ahead of the learner, or behind it, in steps: the least that the rate limiter takes.
+_STEPS_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class Hyperparameters:
             "exploration.noise": self.action_noise or 0.0,
             "rate-limiter.samples-per-insert": self.batch_size,
             "rate-limiter.error-buffer": _STEPS_AHEAD * self.batch_size,
-            "publication.period-updates": 32,
+            "publication.period-updates": 1,
             "actors": 1,
             "environments-per-actor": 1,
-            "actor.segment-length": 8,
+            "actor.segment-length": 1,
             "scheme": "int8",
             "learner.device": "cpu",
             "learner.torch-threads": 1,

@@ -1,9 +1,8 @@
-"""TD3's and SAC's networks with weights in compressed sparse rows (CSR), to measure what that is worth to an update.
+"""TD3's and SAC's networks whose parameters are the active weights alone, in compressed sparse rows (CSR).
 
-Parameters are either the active weights alone, so that Adam and the target copies do less too, or whole matrices with
-zeros, of which the active weights are gathered for each product and into which their gradients are scattered: then
-masks can change as they do now. Activations are [units, B] all the way, as torch's sparse products want them. A network
-is one node of the gradient's graph, as the learner's own critics are.
+They show what could be gained at most: Adam and the target copies do less too, but masks could not change as they do
+with whole matrices (learner_service/networks/active_weights.py). Activations are [units, B] all the way, as torch's
+sparse products want them. A network is one node of the gradient's graph, as the learner's own critics are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,13 +49,8 @@ class Pattern:
         return torch.sparse_csr_tensor(*self._backward, values[self._order], size, check_invariants=False)
 
     def gathered(self, weight: Tensor) -> Tensor:
-        """The values, [count], of what may be the whole matrix."""
-        return weight if weight.ndim == 1 else weight.flatten()[self._positions]
-
-    def scattered(self, values: Tensor) -> Tensor:
-        """The matrix [N, K] with these values, [count], and zeros."""
-        rows, columns = self._size
-        return values.new_zeros(rows * columns).index_copy_(0, self._positions, values).view(rows, columns)
+        """The values, [count], of a whole matrix."""
+        return weight.flatten()[self._positions]
 
     def gradient(self, values: Tensor, to_y: Tensor, x: Tensor) -> Tensor:
         """dL/dW where W has values, [count]: of all products dL/dy x^T only these are computed."""
@@ -67,18 +61,17 @@ class Pattern:
 class SparseMLP(nn.Module):
     """A ReLU MLP whose weights are there only where the masks, bool[N, K] of each layer, say so.
 
-    compact: the active weights alone are parameters, not whole matrices.
     forward: float32[B, K] -> float32[B, outputs]; `fixed` is the same without gradients for the parameters.
     """
 
-    def __init__(self, masks: Sequence[Tensor], compact: bool) -> None:
+    def __init__(self, masks: Sequence[Tensor]) -> None:
         super().__init__()
         self.patterns = [_pattern(mask) for mask in masks]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for mask, pattern in zip(masks, self.patterns, strict=True):
             bound = mask.shape[1] ** -0.5
             weight = torch.empty(mask.shape).uniform_(-bound, bound).mul_(mask)
-            self.weights.append(weight if pattern is None or not compact else pattern.gathered(weight))
+            self.weights.append(weight if pattern is None else pattern.gathered(weight))
             self.biases.append(torch.empty(len(mask)).uniform_(-bound, bound))
             if pattern is None:
                 self.weights[-1].register_hook(partial(torch.mul, mask))
@@ -113,37 +106,35 @@ class _Network(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, patterns: Sequence[Pattern | None], *parameters: Tensor) -> Tensor:
         layers = len(patterns)
         weights, biases = parameters[:layers], parameters[layers:]
-        inputs, values = [], []
+        inputs = []
         for number, (pattern, weight, bias) in enumerate(zip(patterns, weights, biases, strict=True)):
             x = x.relu_() if number else x
             inputs.append(x)
-            values.append(weight if pattern is None else pattern.gathered(weight))
             if pattern is None:
                 x = torch.addmm(bias.unsqueeze(1), weight, x)
             else:
-                x = (pattern.matrix(values[-1]) @ x).add_(bias.unsqueeze(1))
-        ctx.save_for_backward(*values, *inputs)
-        ctx.patterns, ctx.compact = patterns, [weight.ndim == 1 for weight in weights]
+                x = torch.addmm(bias.unsqueeze(1), pattern.matrix(weight), x)
+        ctx.save_for_backward(*weights, *inputs)
+        ctx.patterns = patterns
         return x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         patterns, layers = ctx.patterns, len(ctx.patterns)
-        values, inputs = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]
+        weights, inputs = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]
         needs_x, _, *needed = ctx.needs_input_grad
         to_weights: list[Tensor | None] = [None] * layers
         to_biases: list[Tensor | None] = [None] * layers
         to_y = gradient.contiguous()
         for layer in reversed(range(layers)):
-            pattern, weight, x = patterns[layer], values[layer], inputs[layer]
+            pattern, weight, x = patterns[layer], weights[layer], inputs[layer]
             if any(needed):
                 to_biases[layer] = to_y.sum(1)
                 if pattern is None:
                     to_weights[layer] = to_y @ x.t()
                 else:
-                    to_values = pattern.gradient(weight, to_y, x)
-                    to_weights[layer] = to_values if ctx.compact[layer] else pattern.scattered(to_values)
+                    to_weights[layer] = pattern.gradient(weight, to_y, x)
             if layer or needs_x:
                 to_y = (weight.t() if pattern is None else pattern.transposed(weight)) @ to_y
             if layer:
@@ -154,10 +145,10 @@ class _Network(torch.autograd.Function):
 class SparseTwinCritic(nn.Module):
     """Two critics as TwinCritic has them, each with masks of its own."""
 
-    def __init__(self, masks: tuple[Sequence[Tensor], Sequence[Tensor]], spec: EnvironmentSpec, compact: bool) -> None:
+    def __init__(self, masks: tuple[Sequence[Tensor], Sequence[Tensor]], spec: EnvironmentSpec) -> None:
         super().__init__()
         self.observe = Observations(spec)
-        self.critics = nn.ModuleList(SparseMLP(own, compact) for own in masks)
+        self.critics = nn.ModuleList(SparseMLP(own) for own in masks)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values."""
@@ -189,13 +180,13 @@ def networks_with(policy: PolicyMaker, critic: CriticMaker) -> Iterator[None]:
 
 
 def sparse_networks(
-    actor: Sequence[Tensor], critics: tuple[Sequence[Tensor], Sequence[Tensor]], compact: bool
+    actor: Sequence[Tensor], critics: tuple[Sequence[Tensor], Sequence[Tensor]]
 ) -> tuple[PolicyMaker, CriticMaker]:
     """Policies and critics with these masks, bool[N, K] of each layer."""
 
     def make(kind: PolicyKind, spec: EnvironmentSpec) -> nn.Module:
         made = kind(spec, (1,))
-        made.torso, made.head = nn.Identity(), SparseMLP(actor, compact)  # type: ignore[assignment]
+        made.torso, made.head = nn.Identity(), SparseMLP(actor)  # type: ignore[assignment]
         return made
 
-    return make, lambda spec: SparseTwinCritic(critics, spec, compact)
+    return make, lambda spec: SparseTwinCritic(critics, spec)

@@ -103,6 +103,17 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "Size of the replay's files when full.",
         training.replay.nbytes if training else None,
     )
+    dynamic = status.dynamic_capacity
+    yield gauge(
+        "actorq_learner_replay_policy_distance",
+        "Distance of the policy from the oldest actions when a replay of dynamic capacity last looked.",
+        dynamic.distance if dynamic else None,
+    )
+    yield counter(
+        "actorq_learner_replay_dropped_transitions",
+        "Transitions that a replay of dynamic capacity has forgotten as too far from the policy.",
+        dynamic.dropped_transitions if dynamic else None,
+    )
     yield labelled_gauge(
         "actorq_learner_actors",
         "Actors and evaluators whose stream is open.",

@@ -59,6 +59,10 @@ class FlatParameters:
 class Sparsity(Protocol):
     """What a Minimizer asks of the topology of a sparse network; learner_service.sparsity.Topology is one."""
 
+    def begin(self) -> None:
+        """A step begins, and its gradients have not been computed yet."""
+        ...
+
     def prepare(self, gradient: Tensor, moments: Sequence[Tensor]) -> bool:
         """Mask the gradient of a step, or change the topology by it; whether the step is to be taken."""
         ...
@@ -161,6 +165,8 @@ class Minimizer:
         slopes: the gradient of the loss by what was given in its place, of the same shape; None for a loss itself.
         """
         self._parameters.zero_gradient()
+        if self._topology:
+            self._topology.begin()
         torch.autograd.backward(loss, slopes)
         if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
             return

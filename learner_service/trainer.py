@@ -29,8 +29,9 @@ from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuf
 
 _log = logging.getLogger(__name__)
 
-# Updates per call of the algorithm: sampling many minibatches at once spreads the cost of the sum tree.
-_UPDATES_PER_SAMPLE = 8
+# Updates per call of the algorithm: sampling many minibatches at once spreads the cost of the sum tree. No more than
+# from one published policy to the next, though.
+_MOST_UPDATES_PER_SAMPLE = 8
 # Of the running mean of the loss: what the newest updates are of it.
 _LOSS_SHARE = 0.05
 # How long the loop waits for data before it looks again whether it should pause, save or stop.
@@ -86,9 +87,10 @@ class Trainer:
         self._ended = False
         self.updates = updates
         self.loss = 0.0
+        self._updates_per_sample = min(_MOST_UPDATES_PER_SAMPLE, config.publication.period_updates)
         self._prefetcher = Prefetcher(
             replay,
-            _UPDATES_PER_SAMPLE * algorithm.batch_size,
+            self._updates_per_sample * algorithm.batch_size,
             batches_for(device, replay.spec, replay.longest_returns),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
@@ -208,7 +210,7 @@ class Trainer:
         # The first updates of this process have no mean before them.
         self.loss += (1.0 if self._recent is None else _LOSS_SHARE) * (losses.loss - self.loss)
         self._recent = drawn.batch.observations
-        before, self.updates = self.updates, self.updates + _UPDATES_PER_SAMPLE
+        before, self.updates = self.updates, self.updates + self._updates_per_sample
         period = self._config.publication.period_updates
         if self.updates // period > before // period:
             self._normalize()

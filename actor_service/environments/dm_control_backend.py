@@ -1,5 +1,6 @@
 """Tasks of the DM Control suite (arXiv 1801.00690), `dm_control/DOMAIN-TASK`, such as dm_control/cheetah-run."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640
 # Domains whose models, here the springs of the masses, are random too, and are drawn when a task is loaded.
 _DRAWN_BY_LOT = frozenset({"lqr"})
+# Control steps of the suite's episodes, but for those of lqr, which end only once everything has come to rest: under
+# many policies it never does, and an evaluation would not end. They get the limit of all others.
+_STEPS = 1000
 
 
 def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
@@ -52,6 +56,11 @@ def _single(environment_id: str, rendered: bool) -> "SuiteTask":
 
     def load(seed: int | None) -> Any:
         environment = suite.load(domain, task, task_kwargs={"random": seed})
+        if not math.isfinite(environment._step_limit):
+            # Half a step less: the limit is a quotient of times, and rounding must not make it 1001.
+            seconds = (_STEPS - 0.5) * environment.control_timestep()
+            environment.close()
+            environment = suite.load(domain, task, task_kwargs={"random": seed, "time_limit": seconds})
         if rendered:
             draw_fast(environment.physics.model)
         else:
@@ -88,8 +97,7 @@ class SuiteTask:
         action = environment.action_spec()
         low, high = (np.broadcast_to(bound, action.shape) for bound in (action.minimum, action.maximum))
         self.action_spec = ArraySpec(tuple(action.shape), "float32", bounds(low), bounds(high))
-        limit = environment._step_limit
-        self.limit = int(limit) if np.isfinite(limit) else 0
+        self.limit = math.ceil(environment._step_limit)
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode; a seed sets the task's generator, from which alone its randomness comes."""

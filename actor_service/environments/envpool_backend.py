@@ -25,6 +25,8 @@ from actorq.trajectory import EnvironmentSpec
 _log = logging.getLogger(__name__)
 
 _SUITE, _ATARI = "dm_control/", "ALE/"
+# Models that are drawn at random cannot be compared with the suite's, step by step, as all others were.
+_NOT_COMPARED = "dm_control/lqr-"
 # As the games' version 5 has it in the Arcade Learning Environment; the rest of EnvPool's preprocessing is the usual.
 _ATARI_SETTINGS = {
     "stack_num": 1,
@@ -50,6 +52,11 @@ def make(environment_id: str, count: int, rendered: bool) -> "PooledEnvironments
     if task not in envpool.list_all_envs():
         raise UserError(
             f"environment {environment_id!r} cannot be made: EnvPool has no {task}; leave --environment-backend out"
+        )
+    if environment_id.startswith(_NOT_COMPARED):
+        raise UserError(
+            f"environment {environment_id}: EnvPool's was not compared with the suite's, since models of both are "
+            "random; leave --environment-backend out"
         )
     spec = describe_environment(environment_id)
     parts = observation_parts(environment_id) if environment_id.startswith(_SUITE) else ()
@@ -138,7 +145,7 @@ class PooledEnvironments(Environments):
         if limit != spec.max_episode_steps:
             raise UserError(
                 f"environment {spec.environment_id}: EnvPool ends its episodes after {limit} steps instead of "
-                f"{spec.max_episode_steps or 'none'}; leave --environment-backend out"
+                f"{spec.max_episode_steps}; leave --environment-backend out"
             )
 
     def _begin(self, pool: Any) -> None:

@@ -11,15 +11,19 @@ from torch.autograd.function import once_differentiable
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.layers import input_gradient, product, weight_gradient
+from learner_service.networks.active_weights import ActiveWeights
+from learner_service.networks.layers import in_columns, input_gradient, product, weight_gradient
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
+
+_Active = Sequence[ActiveWeights | None]
 
 
 class TwinCritic(nn.Module):
     """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2); the parameters of both are stacked, [2, ...].
 
     layers: what turns observations into features before, with the number of these; both MLPs share it.
+    active: of each critic and each of its layers the weights that are not always 0, None for all; empty if all are.
     forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
         -> values float32[2, B].
     """
@@ -41,30 +45,31 @@ class TwinCritic(nn.Module):
             bound = 1 / math.sqrt(inputs)
             self.stacked.append(torch.empty(2, units, inputs).uniform_(-bound, bound))
             self.stacked.append(torch.empty(2, units).uniform_(-bound, bound))
+        self.active: tuple[_Active, ...] = ()
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values, through which gradients flow to their parameters."""
         features = self.features(self.observe(observations))
-        return _mlps(torch.cat((features, actions), 1), *self.stacked)
+        return _mlps(torch.cat((features, actions), 1), self.active, *self.stacked)
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
         with torch.no_grad():
             features = self.features(self.observe(observations))
         fixed = (parameter.detach()[:critics] for parameter in self.stacked)
-        return _mlps(torch.cat((features, actions), 1), *fixed)
+        return _mlps(torch.cat((features, actions), 1), self.active[:critics], *fixed)
 
 
-def _mlps(x: Tensor, *parameters: Tensor) -> Tensor:
+def _mlps(x: Tensor, active: Sequence[_Active], *parameters: Tensor) -> Tensor:
     """C stacked ReLU MLPs on the same inputs float32[B, K]: values float32[C, B].
 
-    parameters: weight [C, N, K] and bias [C, N] of each layer.
+    parameters: weight [C, N, K] and bias [C, N] of each layer. active: of each critic and layer, or empty.
     """
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return batched_mlps(x, *parameters)
     if not torch.is_grad_enabled():
-        return _forward(x, parameters)[0]
-    values: Tensor = _MLPs.apply(x, *parameters)  # type: ignore[no-untyped-call]
+        return _forward(x, active, parameters)[0]
+    values: Tensor = _MLPs.apply(x, active, *parameters)  # type: ignore[no-untyped-call]
     return values
 
 
@@ -77,15 +82,17 @@ def batched_mlps(x: Tensor, *parameters: Tensor) -> Tensor:
     return y.squeeze(2)
 
 
-def _forward(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _forward(x: Tensor, active: Sequence[_Active], parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """The values, and the activations after each hidden layer, one critic after the other."""
     values, activations = [], []
-    for critic in zip(*(parameter.unbind() for parameter in parameters), strict=True):
-        y = x
-        for weight, bias in zip(critic[:-2:2], critic[1:-2:2], strict=True):
-            y = product(y, weight, bias, relu=True)
+    x = in_columns(x) if active else x
+    for number, critic in enumerate(zip(*(parameter.unbind() for parameter in parameters), strict=True)):
+        y, weights, biases = x, critic[::2], critic[1::2]
+        own = active[number] if active else (None,) * len(weights)
+        for weight, bias, those in zip(weights[:-1], biases[:-1], own, strict=False):
+            y = product(y, weight, bias, relu=True, active=those)
             activations.append(y)
-        values.append(product(y, critic[-2], critic[-1]).squeeze(1))
+        values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
     return torch.stack(values), activations
 
 
@@ -93,10 +100,10 @@ class _MLPs(torch.autograd.Function):
     """The whole of it as one node, because on the CPU nodes cost more than they compute."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        values, activations = _forward(x, parameters)
+    def forward(ctx: Any, x: Tensor, active: Sequence[_Active], *parameters: Tensor) -> Tensor:
+        values, activations = _forward(x, active, parameters)
         ctx.save_for_backward(x, *parameters[::2], *activations)
-        ctx.layers = len(parameters) // 2
+        ctx.layers, ctx.active = len(parameters) // 2, active
         return values
 
     @staticmethod
@@ -107,17 +114,19 @@ class _MLPs(torch.autograd.Function):
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
         to_parameters = [torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0])]
-        for critic, to_values in enumerate(gradient):
+        for critic, to_values in enumerate(gradient.contiguous()):
             inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
-            to_y = to_values.unsqueeze(1)
+            active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
+            # One column, and for sparse critics one that what follows takes for columns too.
+            to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 if need_parameters:
-                    to_parameters[2 * layer][critic] = weight_gradient(to_y, inputs[layer])
+                    to_parameters[2 * layer][critic] = weight_gradient(to_y, inputs[layer], active[layer])
                     torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
                 if layer:
-                    to_y = input_gradient(to_y, weights[layer][critic])
+                    to_y = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_y = torch.ops.aten.threshold_backward(to_y, inputs[layer], 0)
                 elif need_x:
-                    to_input = input_gradient(to_y, weights[layer][critic])
+                    to_input = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_x = to_input if to_x is None else to_x.add_(to_input)
-        return to_x, *(to_parameters if need_parameters else [None] * len(to_parameters))
+        return to_x, None, *(to_parameters if need_parameters else [None] * len(to_parameters))

@@ -9,6 +9,7 @@ from torch import nn
 from actorq.config import RunConfig, SparsityMethod
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
+from learner_service.networks.active_weights import DENSEST_GRADIENT, SMALLEST, ActiveWeights
 from learner_service.parameters import FlatParameters
 from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
@@ -18,7 +19,7 @@ from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.tiny import tiny_sizes, weights_of
 from learner_service.sparsity.topology import Topology
 from learner_service.sparsity.trace import Traced, trace
-from learner_service.sparsity.weights import Weight, maskable_weights
+from learner_service.sparsity.weights import Weight, maskable_weights, multiply_by
 
 Network = Literal["actor", "critic"]
 
@@ -75,6 +76,9 @@ class SparsityPlan:
         layers: Layers = Unstructured(weights, counts)
         if structured:
             layers = Structured(weights, counts, _sources(weights, self._traced(network, parameters)))
+        products = self._products(weights, counts, parameters.vector.device)
+        for each in (parameters, *targets):
+            multiply_by(products, *each.modules)
         generator = torch.Generator().manual_seed(self._seed + _STREAMS[network])
         growth: Growth | None = by_gradient
         if settings.method == "static":
@@ -86,6 +90,7 @@ class SparsityPlan:
             layers=layers,
             vector=parameters.vector,
             targets=[target.vector for target in targets],
+            products=products,
             growth=growth,
             schedule=self._schedule,
             generator=generator,
@@ -118,6 +123,18 @@ class SparsityPlan:
         if network == "critic":
             examples.append(torch.zeros((2, acted), device=device))
         return trace(parameters.modules[0], *examples)
+
+    def _products(
+        self, weights: Sequence[Weight], counts: Sequence[int], device: torch.device
+    ) -> list[ActiveWeights | None]:
+        """Where zeros are worth leaving out: in large and very sparse linear layers, on processors that MKL knows."""
+        has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        if not self._settings.compressed_products or device.type != "cpu" or not has_mkl:
+            return [None] * len(weights)
+        return [
+            ActiveWeights() if weight.size >= SMALLEST and count <= DENSEST_GRADIENT * weight.size else None
+            for weight, count in zip(weights, counts, strict=True)
+        ]
 
     def _sparsity(self, network: Network) -> float:
         return self._settings.actor if network == "actor" else self._settings.critic

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from learner_service.networks.active_weights import ActiveWeights
 from learner_service.sparsity.evolution import Growth, Layers
 from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.weights import Weight
@@ -28,6 +29,7 @@ class Topology:
         layers: Layers,
         vector: Tensor,
         targets: Sequence[Tensor],
+        products: Sequence[ActiveWeights | None],
         growth: Growth | None,
         schedule: CosineSchedule,
         generator: torch.Generator,
@@ -37,6 +39,7 @@ class Topology:
         """Mask the network and its targets at random.
 
         vector: the network's parameters, float32[parameters]; targets: those of its target networks.
+        products: for each of the weights what they and their targets' are multiplied by, if not by whole matrices.
         growth: None for masks that stay. updates_per_step: of the run, for each step of this network.
         signature: what a saved topology must have in common with this one.
         """
@@ -44,28 +47,36 @@ class Topology:
         self._layers = layers
         self._vector = vector
         self._targets = tuple(targets)
+        self._products = tuple(products)
         self._growth = growth
         self._schedule = schedule
         self._generator = generator
         self._updates_per_step = updates_per_step
         self._signature = torch.tensor(signature, dtype=torch.int64)
         self._updates = 0
+        self._share = 0.0
         mask = torch.ones(vector.shape)
         layers.initial(mask, generator)
         self.mask = mask.to(vector.device)
         self._apply(())
 
+    def begin(self) -> None:
+        """Before each step, and before the gradients that it takes: say of which weights they are to be."""
+        before, self._updates = self._updates, self._updates + self._updates_per_step
+        self._share = 0.0 if self._growth is None else self._schedule.share(before, self._updates)
+        for product in self._products:
+            if product is not None:
+                product.whole_gradient = self._share > 0.0
+
     def prepare(self, gradient: Tensor, moments: Sequence[Tensor]) -> bool:
-        """Before each step, with its dense gradient float32[parameters]: mask it, and True; or change the topology.
+        """With the gradients of the step, float32[parameters]: mask them, and True; or change the topology by them.
 
         moments: Adam's, float32[parameters] each. After a change there is no step, and what is returned is False.
         """
-        before, self._updates = self._updates, self._updates + self._updates_per_step
-        share = 0.0 if self._growth is None else self._schedule.share(before, self._updates)
-        if self._growth is None or share == 0.0:
+        if self._growth is None or self._share == 0.0:
             gradient.mul_(self.mask)
             return True
-        self._layers.change(self.mask, self._vector, gradient, share, self._growth)
+        self._layers.change(self.mask, self._vector, gradient, self._share, self._growth)
         self._apply(moments)
         return False
 
@@ -75,6 +86,9 @@ class Topology:
         for vector in (self._vector, *self._targets, *moments):
             vector.masked_fill_(self._inactive, 0.0)
         self.active = tuple(int(weight.of(self.mask).count_nonzero()) for weight in self._weights)
+        for weight, product in zip(self._weights, self._products, strict=True):
+            if product is not None:
+                product.set(weight.of(self.mask))
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the mask (bool), the number of updates, the generator, and what it must fit."""

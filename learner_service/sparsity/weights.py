@@ -1,9 +1,13 @@
 """The weights of a network that may be sparse, and where they lie in the vector of its parameters."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
+from learner_service.networks.active_weights import ActiveWeights
+from learner_service.networks.layers import Linear
 from learner_service.networks.twin import TwinCritic
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -39,16 +43,37 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
     The stacked parameters of a TwinCritic, [2, units, inputs], are two layers each.
     """
     weights: list[Weight] = []
+    for name, part in _parts(modules):
+        if isinstance(part, TwinCritic):
+            weights += _stacked(name, part)
+        else:
+            units, *inputs = part.weight.shape
+            kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
+            start = int(part.weight.storage_offset())
+            weights.append(Weight(name or "linear", start, units, part.weight[0].numel(), kernel))
+    return tuple(weights)
+
+
+def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
+    """Let these modules' layers multiply by their active weights, of each of `maskable_weights`; by all where None.
+
+    Only layers of the learner's own kinds can: others go on multiplying by all.
+    """
+    start = 0
+    for _, part in _parts(modules):
+        own = active[start : start + (len(part.stacked) if isinstance(part, TwinCritic) else 1)]
+        start += len(own)
+        if isinstance(part, TwinCritic):
+            part.active = (own[::2], own[1::2]) if any(own) else ()
+        elif isinstance(part, Linear):
+            part.active = own[0]
+
+
+def _parts(modules: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
     for module in modules:
         for name, part in module.named_modules():
-            if isinstance(part, TwinCritic):
-                weights += _stacked(name, part)
-            elif isinstance(part, _LAYERS):
-                units, *inputs = part.weight.shape
-                kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
-                start = int(part.weight.storage_offset())
-                weights.append(Weight(name or "linear", start, units, part.weight[0].numel(), kernel))
-    return tuple(weights)
+            if isinstance(part, (TwinCritic, *_LAYERS)):
+                yield name, part
 
 
 def _stacked(name: str, twins: TwinCritic) -> list[Weight]:

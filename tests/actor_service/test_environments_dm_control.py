@@ -46,7 +46,6 @@ def test_a_batch_is_the_suites_tasks_side_by_side_with_their_parts_in_order() ->
 def test_a_discount_of_zero_terminates_and_any_other_end_truncates() -> None:
     # The linear regulator terminates when it has come to rest; all else ends by time.
     batch = make_environments("dm_control/lqr-lqr_2_1", 1)
-    assert batch.spec.max_episode_steps == 0
     batch.reset(1)
     task = batch._singles[0]  # type: ignore[attr-defined]
     with task._environment.physics.reset_context():
@@ -55,6 +54,20 @@ def test_a_discount_of_zero_terminates_and_any_other_end_truncates() -> None:
     step = batch.step(np.zeros((1, 1), np.float32))
     assert step.terminated[0]
     assert not step.truncated[0]
+
+
+def test_a_task_without_a_limit_gets_that_of_all_others() -> None:
+    batch = make_environments("dm_control/lqr-lqr_2_1", 1)
+    assert batch.spec.max_episode_steps == 1000
+    batch.reset(1)
+    for _ in range(999):
+        step = batch.step(np.ones((1, 1), np.float32))
+        assert not step.truncated[0]
+        assert not step.terminated[0]
+    step = batch.step(np.ones((1, 1), np.float32))
+    assert step.truncated[0]
+    assert [episode.length for episode in step.episodes] == [1000]
+    batch.close()
 
 
 def test_a_seed_also_draws_a_model_that_is_random() -> None:

@@ -49,20 +49,24 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
     [("d4pg", 5, "leave"), ("d4pg", 1, "leave"), ("dqn", 3, "leave"), ("td3", 2, "set td3.n_step to 1")],
 )
 def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
-    assert multi_step_of(config(algorithm, "rlx2"), n_step) is None
-    with pytest.raises(UserError) as caught:
-        multi_step_of(config(algorithm, multi_step=True), n_step)
-    assert str(caught.value).startswith(
-        f"multi_step: expected an algorithm whose returns are of one step at first, got {algorithm} with {n_step}: "
-        + instead
-    )
+    returns = {algorithm: {"n_step": n_step}}
+    assert multi_step_of(config(algorithm, "rlx2", **returns), n_step) is None
+    expected = f"returns are of one step at first, got {algorithm} with {n_step}: {instead}"
+    with pytest.raises(ValueError, match=expected):
+        config(algorithm, multi_step=True, **returns)
+
+
+def test_so_do_algorithms_of_a_users_own() -> None:
+    """What these have is known only once they are made."""
+    with pytest.raises(UserError, match=r"got own:Algorithm with 3: set own:Algorithm.n_step to 1"):
+        multi_step_of(config("own:Algorithm", multi_step=True), n_step=3)
 
 
 def test_segments_have_to_be_as_long_as_the_returns() -> None:
     with pytest.raises(
-        UserError, match=r"actor.segment_length must be at least multi_step_returns.n_step \(9\), got 8"
+        ValueError, match=r"actor.segment_length must be at least multi_step_returns.n_step \(9\), got 8"
     ):
-        multi_step_of(config(multi_step=True, multi_step_returns={"n_step": 9}), n_step=1)
+        config(multi_step=True, multi_step_returns={"n_step": 9})
     # Nothing is said of what is not on.
     assert multi_step_of(config(multi_step_returns={"n_step": 9}), n_step=1) is None
 
@@ -82,12 +86,11 @@ def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
 
 def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
     assert dynamic_capacity_of(config("dqn", "rlx2"), DISCRETE) is None
-    with pytest.raises(UserError) as caught:
-        dynamic_capacity_of(config("dqn", dynamic_buffer=True), DISCRETE)
-    assert str(caught.value) == (
-        "dynamic_buffer: expected continuous actions, to measure distances between, got CartPole-v1 with 2 discrete "
-        "ones: leave --dynamic-buffer out"
-    )
+    expected = "dynamic_buffer: expected continuous actions, to measure distances between, got {}: leave it out"
+    with pytest.raises(ValueError, match=expected.format("dqn, whose are discrete")):
+        config("dqn", dynamic_buffer=True)
+    with pytest.raises(UserError, match=expected.format("CartPole-v1 with 2 discrete ones")):
+        dynamic_capacity_of(config("own:Algorithm", dynamic_buffer=True), DISCRETE)
 
 
 def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:

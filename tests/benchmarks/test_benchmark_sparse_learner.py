@@ -26,11 +26,10 @@ def masks() -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("compact", [True, False])
-def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: list[Tensor], compact: bool) -> None:
+def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: list[Tensor]) -> None:
     torch.manual_seed(1)
-    sparse = SparseMLP(masks, compact)
-    assert [weight.ndim for weight in sparse.weights] == [2, 1 if compact else 2, 2]
+    sparse = SparseMLP(masks)
+    assert [weight.ndim for weight in sparse.weights] == [2, 1, 2]
     assert [pattern is not None for pattern in sparse.patterns] == [False, True, False]
     x, gradient = torch.randn(32, 17), torch.randn(32, 6)
     taken = x.clone().requires_grad_()
@@ -50,7 +49,7 @@ def test_outputs_and_gradients_are_those_of_a_dense_network_with_zeros(masks: li
 
 
 def test_fixed_parameters_get_no_gradient(masks: list[Tensor]) -> None:
-    sparse, x = SparseMLP(masks, compact=True), torch.randn(4, 17, requires_grad=True)
+    sparse, x = SparseMLP(masks), torch.randn(4, 17, requires_grad=True)
     torch.autograd.backward(sparse.fixed(x).sum())
     assert x.grad is not None
     assert x.grad.abs().sum() > 0
@@ -60,7 +59,7 @@ def test_fixed_parameters_get_no_gradient(masks: list[Tensor]) -> None:
 def test_a_judge_asks_the_critics_that_it_is_told_to() -> None:
     spec = spec_of("HalfCheetah-v5")
     own = [torch.ones(8, 23, dtype=torch.bool), torch.ones(1, 8, dtype=torch.bool)]
-    critic = SparseTwinCritic((own, own), spec, compact=True)
+    critic = SparseTwinCritic((own, own), spec)
     observations, actions = torch.randn(5, 17), torch.randn(5, 6)
     values = critic(observations, actions)
     assert values.shape == (2, 5)
@@ -73,7 +72,7 @@ def test_algorithms_learn_with_sparse_networks_and_only_with_active_weights(algo
     heads = 6 if algorithm == "td3" else 12
     actor = [torch.ones(shape, dtype=torch.bool) for shape in ((8, 17), (heads, 8))]
     critic = [torch.ones(shape, dtype=torch.bool) for shape in ((8, 23), (1, 8))]
-    with networks_with(*sparse_networks(actor, (critic, critic), compact=False)):
+    with networks_with(*sparse_networks(actor, (critic, critic))):
         run = updates(RunConfig(algorithm=algorithm, environment="HalfCheetah-v5"), spec)
     losses = [getattr(run(), "loss", 0.0) for _ in range(8)]
     assert losses[-1] < losses[0]

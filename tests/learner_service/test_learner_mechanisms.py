@@ -197,9 +197,7 @@ def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_
 
 def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build: Build) -> None:
     for wrong, message in (
-        (settings("d4pg"), "multi_step: expected an algorithm whose returns are of one step at first, got d4pg with 5"),
         (settings(dynamic_capacity={"min_size": 1_600}), "dynamic_capacity.min_size must be below the about 1600"),
-        (settings(multi_step_returns={"n_step": 5}), "actor.segment_length must be at least multi_step_returns.n_step"),
     ):
         with pytest.raises(UserError, match=message):
             build(wrong)

@@ -1,6 +1,7 @@
 """What a learner tells Prometheus of segments that came, came again and were refused, and before anything came."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from learner_servers import ActorStream, Running, running_learner, running_quant
 
 from actorq.client import LearnerClient
 from actorq.config import RunConfig
+from actorq.status import DynamicCapacityStatus
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
+from learner_service.report import Reporter
 
 CONFIG = RunConfig.model_validate(
     {
@@ -78,6 +81,18 @@ def test_segments_are_counted_by_what_became_of_them(learner: Running) -> None:
         assert told["actorq_learner_segments_total", "duplicate"] == 1
         assert told["actorq_learner_segments_total", "refused"] == 1
         assert told["actorq_learner_environment_steps_total",] == told["actorq_learner_replay_transitions",] == 16
+
+
+def test_a_replay_that_forgets_tells_how_far_off_the_oldest_are_and_what_went(
+    learner: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "actorq_learner_replay_dropped_transitions_total" not in {name for name, *_ in samples(learner)}
+    now = Reporter.status
+    forgetful = DynamicCapacityStatus(transitions=900, distance=0.25, drops=2, dropped_transitions=220)
+    monkeypatch.setattr(Reporter, "status", lambda self: replace(now(self), dynamic_capacity=forgetful))
+    told = samples(learner)
+    assert told["actorq_learner_replay_policy_distance",] == 0.25
+    assert told["actorq_learner_replay_dropped_transitions_total",] == 220
 
 
 def test_energy_is_told_in_joules_and_grams_for_each_service(learner: Running) -> None:

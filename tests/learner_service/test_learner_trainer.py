@@ -80,9 +80,10 @@ def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTra
 
     def make(save: Callable[[int], Path] | None = None, **options: Any) -> Trainer:
         algorithm = options.pop("algorithm", None) or make_algorithm(CONFIG, SPEC)
+        config = options.pop("config", CONFIG)
         options = {"clock": ManualClock(), **options}
         aware = options.pop("aware", None) or never_quantization_aware()
-        made.append(Trainer(CONFIG, algorithm, replay, publisher, aware, save or Saved(), CPU, **options))
+        made.append(Trainer(config, algorithm, replay, publisher, aware, save or Saved(), CPU, **options))
         return made[-1]
 
     yield make
@@ -108,6 +109,27 @@ def test_it_trains_as_far_as_the_rate_limiter_lets_it(
     assert trainer.loss > 0
     # One version before the first update, and one for every 16 updates.
     assert publisher.version == 1 + UPDATES_WITH_64_TRANSITIONS // 16
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_no_policy_that_is_due_is_skipped(
+    make_trainer: MakeTrainer,
+    replay: ReplayBuffer,
+    publisher: Publisher,
+    monkeypatch: pytest.MonkeyPatch,
+    period: int,
+) -> None:
+    offered: list[Snapshot] = []
+    monkeypatch.setattr(publisher, "offer", offered.append)
+    often = CONFIG.publication.model_copy(update={"period_updates": period})
+    trainer = make_trainer(config=CONFIG.model_copy(update={"publication": often}))
+    fill(replay, range(1, 9))
+    trainer.start()
+    # In calls of that many updates, as long as what is left is enough for one.
+    updates = 1216 // (8 * period) * period
+    await_samples(replay.limiter, updates * 8)
+    trainer.save()
+    assert [snapshot.learner_step for snapshot in offered] == list(range(0, updates + 1, period))
 
 
 class Constant(DQN):

@@ -13,6 +13,7 @@ from actorq.policy import INT8_PER_TENSOR, LayerReport
 from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm
 from learner_service.fake_quantization import FakeQuantization
+from learner_service.networks import Linear
 from learner_service.policy_graph import export_policy_graph, snapshot_parameters
 
 SPARSITIES = {"actor": 0.6, "critic": 0.5}
@@ -222,3 +223,25 @@ def test_a_sparse_network_learns() -> None:
         learned = algorithm.policy(torch.from_numpy(contexts)).numpy()
     np.testing.assert_allclose(learned, table, atol=0.05)
     assert act(algorithm, contexts).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("kind", ["static", "rigl", "structured-rlx2"])
+def test_products_that_leave_zeros_out_train_the_same_networks(name: str, kind: str) -> None:
+    """They are taken for large layers only, which the others here are not."""
+    spec, layers = spec_of(name), ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",)
+    sizes: dict[str, Any] = {**dict.fromkeys(layers, (150, 140)), "batch_size": 2 * BATCH}
+    sparsity = {"actor": 0.95, "critic": 0.93}
+    found = []
+    for compressed in (False, True):
+        algorithm = sparse(name, kind, sparsity={**sparsity, "compressed_products": compressed}, **sizes)
+        linear = [part for part in algorithm.policy.modules() if isinstance(part, Linear)]
+        assert any(layer.active is not None for layer in linear) == compressed
+        # Through one change of the masks, and one step after it: later ones multiply what rounding has made different.
+        update(algorithm, spec, 2 * (PERIOD + 2))
+        found.append(algorithm.state())
+    plain, compressed_state = found
+    for network, mask in networks(plain).items():
+        assert torch.equal(networks(compressed_state)[network], mask)
+    for key, value in plain.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(compressed_state[key], value, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,79 @@
+"""Products of a layer that leave its zeros out: with MKL's compressed sparse rows, where these are the faster ones.
+
+A dense product makes several times as many multiplications a second, so that few layers are sparse enough. Microseconds
+for 256 rows and 256 x 256 weights on one thread of an EPYC of the Zen 5 generation, with parameters that are whole
+matrices, out of which active weights are gathered and into which their gradients are scattered:
+
+    density                               dense     3%     7%    14%
+    values, or gradients of the inputs      150     45     90    160
+    gradients of the weights                170     35     65    140
+
+A gradient of the weights is computed for the active ones only, as a sampled product, which is worth it at densities at
+which the other two are not.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+SMALLEST = 2**14
+"""Layers of fewer weights are multiplied as they are."""
+DENSEST_PRODUCT, DENSEST_GRADIENT = 0.10, 0.15
+"""Shares of active weights up to which sparse products are faster, and sampled gradients; measured, see above."""
+
+
+class ActiveWeights:
+    """Which weights of a matrix [N, K] are active, in a form to multiply by; one for a layer and its target networks'.
+
+    Activations are transposed, [units, B], as sparse products want them. Not for several threads.
+
+    multiplies: whether `product` and `transposed_product` are faster than dense ones.
+    whole_gradient: whether gradients are wanted of inactive weights too, to grow some of them.
+    """
+
+    def __init__(self) -> None:
+        """None is, until they are set."""
+        self.whole_gradient = False
+        self.multiplies = False
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "ActiveWeights":
+        """A copied network has the same weights active as the one that it was copied from."""
+        return self
+
+    def set(self, mask: Tensor) -> None:
+        """From now on those are active where `mask`, [N, K], is not 0."""
+        rows, columns = mask.nonzero(as_tuple=True)
+        by_column = torch.argsort(columns, stable=True)
+        self._shape = mask.shape
+        self._places = rows * mask.shape[1] + columns
+        self._places_by_column = self._places[by_column]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            self._matrix = _compressed(rows, columns, mask.shape[0], mask.shape[1])
+            self._transposed = _compressed(columns[by_column], rows[by_column], mask.shape[1], mask.shape[0])
+        self.multiplies = len(rows) <= DENSEST_PRODUCT * mask.numel()
+
+    def product(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """W x + b: float32[N, K], [K, B], [N] -> [N, B]."""
+        torch.index_select(weight.flatten(), 0, self._places, out=self._matrix.values())
+        return self._matrix @ x if bias is None else torch.addmm(bias.unsqueeze(1), self._matrix, x)
+
+    def transposed_product(self, weight: Tensor, y: Tensor) -> Tensor:
+        """W^T y: float32[N, K], [N, B] -> [K, B]."""
+        torch.index_select(weight.flatten(), 0, self._places_by_column, out=self._transposed.values())
+        return self._transposed @ y
+
+    def gradient(self, to_y: Tensor, x: Tensor) -> Tensor:
+        """dL/dW, [N, K], given dL/dy [N, B] and x [K, B]: 0 for inactive weights."""
+        sampled = torch.sparse.sampled_addmm(self._matrix, to_y, x.t(), beta=0.0)
+        whole = to_y.new_zeros(self._shape.numel())
+        return whole.index_copy_(0, self._places, sampled.values()).view(self._shape)
+
+
+def _compressed(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+    """A matrix in compressed rows, with indices of 32 bits as MKL wants them, given its places in the order of rows."""
+    starts = torch.zeros(height + 1, dtype=torch.int32)
+    starts[1:] = torch.bincount(rows, minlength=height).cumsum(0)
+    values = torch.zeros(len(rows))
+    return torch.sparse_csr_tensor(starts, columns.to(torch.int32), values, (height, width), check_invariants=False)
