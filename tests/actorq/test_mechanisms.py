@@ -49,7 +49,7 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
     [("d4pg", 5, "leave"), ("d4pg", 1, "leave"), ("dqn", 3, "leave"), ("td3", 2, "set td3.n_step to 1")],
 )
 def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
-    returns = {algorithm: {"n_step": n_step}}
+    returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
     assert multi_step_of(config(algorithm, "rlx2", **returns), n_step) is None
     expected = f"returns are of one step at first, got {algorithm} with {n_step}: {instead}"
     with pytest.raises(ValueError, match=expected):
