@@ -17,10 +17,15 @@ import warnings
 import torch
 from torch import Tensor
 
-SMALLEST = 2**14
-"""Layers of fewer weights are multiplied as they are."""
+# Layers of fewer weights are multiplied as they are.
+_SMALLEST = 2**14
 DENSEST_PRODUCT, DENSEST_GRADIENT = 0.10, 0.15
 """Shares of active weights up to which sparse products are faster, and sampled gradients; measured, see above."""
+
+
+def worth_leaving_out(active: int, weights: int) -> bool:
+    """Whether a linear layer with so many active weights of so many gains something without its zeros."""
+    return weights >= _SMALLEST and active <= DENSEST_GRADIENT * weights
 
 
 class ActiveWeights:

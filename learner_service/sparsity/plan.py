@@ -9,7 +9,7 @@ from torch import nn
 from actorq.config import RunConfig, SparsityMethod
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
-from learner_service.networks.active_weights import DENSEST_GRADIENT, SMALLEST, ActiveWeights
+from learner_service.networks.active_weights import ActiveWeights, worth_leaving_out
 from learner_service.parameters import FlatParameters
 from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
@@ -132,7 +132,7 @@ class SparsityPlan:
         if not self._settings.compressed_products or device.type != "cpu" or not has_mkl:
             return [None] * len(weights)
         return [
-            ActiveWeights() if weight.size >= SMALLEST and count <= DENSEST_GRADIENT * weight.size else None
+            ActiveWeights() if not weight.kernel and worth_leaving_out(count, weight.size) else None
             for weight, count in zip(weights, counts, strict=True)
         ]
 
