@@ -21,6 +21,7 @@ from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_out
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.selection import Selection, select
 from actor_service.subscription import Subscription
+from actor_service.turns import PolicyTurns
 from actor_service.uploader import Uploader
 from actor_service.video import Video
 from actor_service.watchdog import Watchdog, Watched
@@ -275,7 +276,7 @@ class Actor:
         )
         self._rollout = Rollout(
             environments,
-            self._slot,
+            PolicyTurns(self._slot, run.max_steps_per_policy),
             explore,
             length,
             environment_seed % 2**31,

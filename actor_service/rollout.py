@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.frame_stack import FrameStack
-from actor_service.policy import OnnxPolicy, PolicySlot
+from actor_service.policy import OnnxPolicy
+from actor_service.turns import PolicyTurns
 from actor_service.watchdog import Watched
 from actorq.errors import ActorQError
 from actorq.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
 
-_WAIT_FOR_POLICY_S = 1.0
 _OLDEST = 255
 # With an environment that fails in every segment nothing would ever be learned.
 MOST_DROPPED = 100
@@ -46,7 +46,7 @@ def fitting_segment_length(
 
 
 class Rollout:
-    """Collects segments. The policy is looked up before each step, so a new one acts from the next step on.
+    """Collects segments. Whose turn it is is asked before each step, so a new policy acts from the next step on.
 
     A segment in which an environment failed is dropped and counted: what its row holds is no transition, and so would
     be the n-step returns across it. The next one begins where the others are, with a new episode of that one. Past
@@ -60,7 +60,7 @@ class Rollout:
     def __init__(
         self,
         environments: Environments,
-        slot: PolicySlot,
+        turns: PolicyTurns,
         explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]],
         segment_length: int,
         seed: int,
@@ -70,7 +70,7 @@ class Rollout:
     ) -> None:
         self._environments = environments
         self._spec = environments.spec
-        self._slot = slot
+        self._turns = turns
         self._explore = explore
         self._greedy = greedy
         self._length = segment_length
@@ -83,7 +83,6 @@ class Rollout:
         # What was before the segment; before the first episode nothing, which its age says.
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
-        self._policy: OnnxPolicy | None = None
         self._sequence = 0
         self.environment_steps = 0
 
@@ -106,6 +105,7 @@ class Rollout:
         """A segment, or what went wrong in it; neither when there is no more to be collected."""
         length, count, before = self._length, self._environments.count, self._context_rows
         spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
+        turns, acting = self._turns, None
         observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
         observations[:before] = self._context
         observations[before] = self._observations
@@ -119,14 +119,15 @@ class Rollout:
         ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
         steps = 0
         while steps < length and not faults:
-            policy = self._slot.peek() or self._first_policy(stop)
-            if policy is None or stop.is_set():
+            policy = turns.next(stop)
+            if policy is None:
                 break
             actions[steps] = explore(policy, self._seen)
             if greedy_actions is not None:
                 greedy_actions[steps] = self._greedy
-            if policy is not self._policy or not spans:
-                self._note_policy(policy, steps, spans)
+            if policy is not acting:
+                spans.append(PolicySpan(steps, policy.descriptor.version, policy.descriptor.effective_scheme))
+                acting = policy
             with watched:
                 step = environments.step(actions[steps])
             self._seen = self._stack.push(step.observations, environments.lengths)
@@ -156,18 +157,6 @@ class Rollout:
             greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
         )
         return segment, ()
-
-    def _first_policy(self, stop: threading.Event) -> OnnxPolicy | None:
-        policy = None
-        while policy is None and not stop.is_set():
-            policy = self._slot.wait(lambda _: True, _WAIT_FOR_POLICY_S)
-        return policy
-
-    def _note_policy(self, policy: OnnxPolicy, step: int, spans: list[PolicySpan]) -> None:
-        if policy is not self._policy:
-            self._slot.activated(policy.descriptor)
-            self._policy = policy
-        spans.append(PolicySpan(step, policy.descriptor.version, policy.descriptor.effective_scheme))
 
     def _count(self, faults: Sequence[Fault]) -> None:
         self._counts.dropped_segments.add()

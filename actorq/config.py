@@ -244,6 +244,10 @@ class ActorConfig(Settings):
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         MAX_SEGMENT_BYTES, description="limit of one segment in bytes; segments are shortened to fit"
     )
+    max_steps_per_policy: NonNegativeInt = Field(
+        0,
+        description="steps that a policy takes before the actor waits, a second at most, for a newer one; 0: any number",
+    )
     queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
     environment_timeout_s: PositiveFloat = Field(
@@ -421,6 +425,12 @@ class RunConfig(Settings):
             raise ValueError(
                 f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
                 f"{limiter.error_buffer:g}; a smaller one would make learner and actors wait for each other"
+            )
+        most, length = self.actor.max_steps_per_policy, self.actor.segment_length
+        if 0 < most <= length:
+            raise ValueError(
+                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the learner "
+                "would wait for the segment, and the actor for the policy that comes of it"
             )
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
         if section is not None and self.actor.segment_length < section.n_step:

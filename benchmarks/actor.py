@@ -32,6 +32,7 @@ from actor_service.environments import Backend, make_environments
 from actor_service.exploration import explorer
 from actor_service.policy import PolicySlot, load_policy
 from actor_service.rollout import Rollout
+from actor_service.turns import PolicyTurns
 from actorq.status import Exploration
 from actorq.trajectory import EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
@@ -188,7 +189,7 @@ def actor_loop(task: Task, backend: Backend = "python") -> Loop:
     slot.put(load_policy(policy, spec, task.environments))
     exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
     explore = explorer(spec, exploration, np.random.default_rng(0))
-    rollout = Rollout(environments, slot, explore, _SEGMENT, seed=0)
+    rollout = Rollout(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
     stop = threading.Event()
 
     def loop(steps: int) -> None:

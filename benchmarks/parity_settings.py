@@ -14,16 +14,18 @@
 | environments that are stepped at a time | 1 | 1 | Stable-Baselines3's defaults |
 
 What differs is what ActorQ is: our actor runs an int8 policy, and theirs the float network of the last update. Ours is
-as fresh as the three services make it: every update is offered, the newest is taken, and the actor is one step ahead of
-the learner. Policies that act for 32 steps each learn HalfCheetah more slowly, and more of them to slide on their backs
-(docs/decisions/0010-fresh-policies.md).
+as fresh as the three services make it: every update is offered, the newest is taken, no policy takes more than two
+steps, and the actor is one or two steps ahead of the learner. With policies that act for 32 steps each more seeds learn
+to slide on their backs on HalfCheetah (docs/decisions/0010-fresh-policies.md).
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-# How far our actor may be ahead of the learner, or behind it, in steps: the least that the rate limiter takes.
+# How far our actor may be ahead of the learner, or behind it, in steps: the least that the rate limiter takes. And how
+# many a policy takes before a newer one is waited for: the least above a segment of one step.
 _STEPS_AHEAD = 2
+_STEPS_PER_POLICY = 2
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Hyperparameters:
             "actors": 1,
             "environments-per-actor": 1,
             "actor.segment-length": 1,
+            "actor.max-steps-per-policy": _STEPS_PER_POLICY,
             "scheme": "int8",
             "learner.device": "cpu",
             "learner.torch-threads": 1,

@@ -31,6 +31,7 @@ def membership(
             evaluation_episodes=config.evaluation.episodes,
             evaluation_period_updates=config.evaluation.period_updates,
             report_period_s=config.actor.report_period_s,
+            max_steps_per_policy=config.actor.max_steps_per_policy,
         ),
         actor_index=member.index,
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,

@@ -15,6 +15,7 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step, describe_environment, make_environments
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.rollout import MOST_DROPPED, Rollout, fitting_segment_length
+from actor_service.turns import PolicyTurns
 from actor_service.watchdog import Watched
 from actorq import wire
 from actorq.errors import ActorQError
@@ -54,7 +55,7 @@ def slot() -> PolicySlot:
 
 
 def rollout(slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy) -> Rollout:
-    return Rollout(make_environments("CartPole-v1", COUNT), slot, explore, LENGTH, SEED)
+    return Rollout(make_environments("CartPole-v1", COUNT), PolicyTurns(slot), explore, LENGTH, SEED)
 
 
 def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
@@ -220,7 +221,7 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
     environments = make_environments("Pendulum-v1", COUNT)
     spec, explore = environments.spec, Noisy()
     slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
-    collecting = Rollout(environments, slot, explore, LENGTH, SEED, greedy=explore.greedy_actions)
+    collecting = Rollout(environments, PolicyTurns(slot), explore, LENGTH, SEED, greedy=explore.greedy_actions)
     for first in (0, LENGTH):
         segment = collecting.collect(threading.Event())
         assert segment is not None
@@ -285,7 +286,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 4), ArraySpec((4,), "float32"), count))
     seeing = Seeing(np.zeros((steps, count), np.int64))
     environments = stacked(make_environments(FRAMES, count), depth)
-    collecting = Rollout(environments, slot, seeing, length, SEED)
+    collecting = Rollout(environments, PolicyTurns(slot), seeing, length, SEED)
     segments = [collecting.collect(threading.Event()) for _ in range(steps // length)]
     endings = 0
     for number, segment in enumerate(segments):
@@ -303,7 +304,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
 def test_ages_are_those_of_the_episodes_and_stop_at_255(slot: PolicySlot) -> None:
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1))
     environments = make_environments("MountainCar-v0", 1)
-    collecting = Rollout(environments, slot, lambda policy, seen: np.ones(1, np.int64), 50, SEED)
+    collecting = Rollout(environments, PolicyTurns(slot), lambda policy, seen: np.ones(1, np.int64), 50, SEED)
     ages = [int(collect_of(collecting).ages[0]) for _ in range(6)]
     # 200 steps and one that resets.
     assert ages == [0, 50, 100, 150, 200, 49]
@@ -330,7 +331,7 @@ def test_a_segment_in_which_an_environment_failed_is_dropped(
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), count))
     seeing, counts = Seeing(actions), ActorCounts()
     environments = stacked(make_environments(f"environment_doubles:{name}-v0", count), depth)
-    collecting = Rollout(environments, slot, seeing, 4, SEED, counts)
+    collecting = Rollout(environments, PolicyTurns(slot), seeing, 4, SEED, counts)
     first, second, third = (collect_of(collecting) for _ in range(3))
     assert (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value) == (
         1,
@@ -364,7 +365,7 @@ def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
         return step(actions)
 
     environments.step = look  # type: ignore[method-assign]
-    collect(Rollout(environments, slot, greedy, LENGTH, SEED, watched=watched))
+    collect(Rollout(environments, PolicyTurns(slot), greedy, LENGTH, SEED, watched=watched))
     assert inside == [3.0] * LENGTH
     assert watched.since is None
 
@@ -373,7 +374,7 @@ def test_an_environment_that_fails_in_every_segment_is_given_up(slot: PolicySlot
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
     counts = ActorCounts()
     environments = make_environments("environment_doubles:Fragile-v0", 2)
-    collecting = Rollout(environments, slot, greedy, 8, SEED, counts)
+    collecting = Rollout(environments, PolicyTurns(slot), greedy, 8, SEED, counts)
     with pytest.raises(
         ActorQError, match=r"Fragile-v0 failed in 100 segments in a row; the last time: RuntimeError: the"
     ):
