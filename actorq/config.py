@@ -246,7 +246,7 @@ class ActorConfig(Settings):
     )
     max_steps_per_policy: NonNegativeInt = Field(
         0,
-        description="steps that a policy takes before the actor waits, a second at most, for a newer one; 0: any number",
+        description="steps of a policy after which the actor waits for a newer one, a second at most; 0: any number",
     )
     queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
     report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
@@ -429,8 +429,8 @@ class RunConfig(Settings):
         most, length = self.actor.max_steps_per_policy, self.actor.segment_length
         if 0 < most <= length:
             raise ValueError(
-                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the learner "
-                "would wait for the segment, and the actor for the policy that comes of it"
+                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
+                "learner would wait for the segment, and the actor for the policy that comes of it"
             )
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
         if section is not None and self.actor.segment_length < section.n_step:

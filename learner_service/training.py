@@ -164,7 +164,8 @@ def _open_replay(
 ) -> ReplayBuffer:
     replay, returns = config.replay, returns_of(config, algorithm)
     greedy_actions = dynamic_capacity_of(config, spec) is not None
-    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions)
+    rows = segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
+    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions, rows)
     sampler = (
         PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
         if replay.prioritized

@@ -100,8 +100,10 @@ def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
     return environments * (frame_stack + steps)
 
 
-def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> tuple[Columns, bool]:
-    """Map the columns for `capacity` rows of `spec` below `directory`; True with them when they are new.
+def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> tuple[Columns, int | None]:
+    """Map the columns for `capacity` rows of `spec` below `directory`; with them what they were sealed for.
+
+    That is how many segments their directory has room for, None when they are new.
 
     greedy: whether there is one of greedy actions.
 
@@ -110,11 +112,11 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: 
     the disk.
     """
     path = directory / "meta.json"
-    create = not path.exists()
+    create, segments = not path.exists(), None
     if create:
         _require_space(directory, spec, capacity, greedy)
     else:
-        _require_same(path, _describe(spec, capacity, greedy), greedy)
+        segments = _require_same(path, _describe(spec, capacity, greedy), greedy)
     maps: list[mmap.mmap] = []
     arrays: list[Array] = []
     for name, shape, dtype in _layout(spec, greedy):
@@ -135,12 +137,15 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: 
         last[0] if last else None,
         tuple(maps),
     )
-    return columns, create
+    return columns, segments
 
 
-def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
-    """Declare a new directory complete: from now on it is reopened and no longer started over."""
-    described = json.dumps(_describe(spec, capacity, greedy), indent=2)
+def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, segments: int) -> None:
+    """Declare a new directory complete: from now on it is reopened and no longer started over.
+
+    segments: for how many it has room.
+    """
+    described = json.dumps({**_describe(spec, capacity, greedy), "segments": segments}, indent=2)
     replace_file(directory / "meta.json", described + "\n", sync=True)
 
 
@@ -187,7 +192,8 @@ def _ages(segment: Segment) -> NDArray[np.int64]:
     return np.minimum(steps - np.maximum.accumulate(began, axis=0), MAX_AGE)
 
 
-def _require_same(path: Path, expected: dict[str, object], greedy: bool) -> None:
+def _require_same(path: Path, expected: dict[str, object], greedy: bool) -> int:
+    """Raise ConflictError unless what is there is what is expected; returns for how many segments it has room."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -211,6 +217,13 @@ def _require_same(path: Path, expected: dict[str, object], greedy: bool) -> None
                 f"replay: {path.parent} holds {key} {found.get(key)!r}, expected {value!r}; "
                 "start this run in another directory, or remove this one to start empty"
             )
+    segments = found.get("segments")
+    if not isinstance(segments, int) or segments < 1:
+        raise ConflictError(
+            f"replay: {path.parent} holds room for {segments!r} segments, expected a whole number above 0; "
+            "remove it to start empty"
+        )
+    return segments
 
 
 def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:

@@ -46,9 +46,9 @@ from learner_service.replay.files import claim_directory
 from learner_service.replay.sequences import LastSequences, SegmentSource
 
 _MIN_CAPACITY = 4
-_MIN_SLOTS = 64
-# Segments shorter than this many rows are possible, but then the directory fills before the rows do.
-_ROWS_PER_SLOT = 16
+_MIN_SEGMENTS = 64
+# However long segments are meant to be, some are cut short, as when an actor ends.
+_MOST_ROWS_PER_SEGMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,20 @@ class ReplayStore:
         self._cursor = last.stop if last else 0
 
     @classmethod
-    def open(cls, directory: Path, spec: EnvironmentSpec, capacity: int, greedy_actions: bool = False) -> "ReplayStore":
+    def open(
+        cls,
+        directory: Path,
+        spec: EnvironmentSpec,
+        capacity: int,
+        greedy_actions: bool = False,
+        rows_per_segment: int = _MOST_ROWS_PER_SEGMENT,
+    ) -> "ReplayStore":
         """Create the store below `directory`, or reopen what is there; `capacity` is in rows.
 
         greedy_actions: whether it keeps what the policy would have done without noise, which all segments must tell
         then, and none otherwise.
+        rows_per_segment: that a segment is expected to take; more than 16 count as 16. With shorter ones a new store is
+        full before its rows are: it has room for capacity / rows_per_segment segments.
 
         Raises ConflictError when the directory belongs to another environment, capacity or format, keeps greedy actions
         where it is not to or the reverse, or is open elsewhere, UserError when the capacity is too small or larger than
@@ -101,12 +110,13 @@ class ReplayStore:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         lock = claim_directory(directory)
         try:
-            columns, created = open_columns(directory, spec, capacity, greedy_actions)
-            slots = max(_MIN_SLOTS, capacity // _ROWS_PER_SLOT)
-            log = SegmentDirectory(directory / "directory.bin", slots, created)
+            columns, sealed_for = open_columns(directory, spec, capacity, greedy_actions)
+            created = sealed_for is None
+            segments = sealed_for or max(_MIN_SEGMENTS, capacity // min(rows_per_segment, _MOST_ROWS_PER_SEGMENT))
+            log = SegmentDirectory(directory / "directory.bin", segments, created)
             if created:
                 (directory / "sequences.json").unlink(missing_ok=True)
-                seal_columns(directory, spec, capacity, greedy_actions)
+                seal_columns(directory, spec, capacity, greedy_actions, segments)
             store = cls(directory, spec, columns, log, lock)
             if not created:
                 store._recover()

@@ -207,3 +207,13 @@ def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware
 
     assert config.resolved_quantizer().compensate is compensates
     assert config.resolved_quantizer().gate == config.quantizer.gate
+
+
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_policy_that_is_limited_has_more_steps_than_a_segment(most: int) -> None:
+    actor = {"segment_length": 8}
+    with pytest.raises(
+        ValueError, match=rf"max_steps_per_policy must be above actor.segment_length \(8\), .* got {most}"
+    ):
+        RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": most}})
+    assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 9}}).actor.max_steps_per_policy == 9

@@ -261,3 +261,25 @@ def test_a_new_store_takes_address_space_but_no_disk(tmp_path: Path) -> None:
     allocated = sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())
     assert store.nbytes > 30_000_000
     assert allocated < 100_000
+
+
+@pytest.mark.parametrize(("rows_per_segment", "kept"), [(2, 200), (16, 64), (100, 64)])
+def test_short_segments_fill_a_store_that_expects_them(tmp_path: Path, rows_per_segment: int, kept: int) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 400, rows_per_segment=rows_per_segment)
+    for sequence in range(300):
+        store.insert(plain_segment(sequence, steps=1), source(sequence))
+    assert store.transitions == kept
+    store.close()
+    # What was expected when it was new counts: what is stored is found again whatever comes now.
+    store = ReplayStore.open(tmp_path, SPEC, 400)
+    assert [record.source.sequence for record in store.live_segments()] == list(range(300 - kept, 300))
+
+
+def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: Path) -> None:
+    ReplayStore.open(tmp_path, SPEC, 100).close()
+    meta = tmp_path / "meta.json"
+    meta.write_text(meta.read_text().replace('"segments": 64', '"segments": 0'))
+    with pytest.raises(
+        ConflictError, match=r"^replay: \S+ holds room for 0 segments, expected .* above 0; remove it .*$"
+    ):
+        ReplayStore.open(tmp_path, SPEC, 100)

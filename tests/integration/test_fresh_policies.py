@@ -1,0 +1,49 @@
+"""Three real services, a policy after every update, and no policy that acts for long while a newer one is there."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from training_run import TrainingRun
+
+from actorq.trajectory import EnvironmentSpec
+from learner_service.replay.store import ReplayStore
+
+STEPS, RANDOM, MOST, CAPACITY = 1_500, 200, 3, 5_000
+
+
+def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
+    flags = {
+        "actors": 1,
+        "environments-per-actor": 1,
+        "actor.segment-length": 2,
+        "actor.max-steps-per-policy": MOST,
+        "dqn.n-step": 1,
+        "dqn.batch-size": 32,
+        "replay.min-size": RANDOM,
+        "replay.capacity": CAPACITY,
+        "exploration.random-steps": RANDOM,
+        "rate-limiter.samples-per-insert": 32,
+        "rate-limiter.error-buffer": 128,
+        "publication.period-updates": 1,
+        "max-environment-steps": STEPS,
+    }
+    arguments = (part for name, value in flags.items() for part in (f"--{name}", str(value)))
+    run = TrainingRun.start(tmp_path / "run", *arguments)
+    code, printed = run.finish()
+    assert code in (0, 3), printed
+    versions = versions_that_acted(run.directory)[RANDOM + 4 * MOST :]
+    steps = np.unique(versions, return_counts=True)[1]
+    # One that was waited for in vain goes on for longer, as on a machine that stood still for a second.
+    assert (steps <= MOST).mean() > 0.95
+    assert len(steps) > 100
+
+
+def versions_that_acted(directory: Path) -> NDArray[np.int64]:
+    """Of each stored transition, in order, the version of the policy that acted."""
+    spec = EnvironmentSpec.from_json(json.loads((directory / "environment.json").read_text(encoding="utf-8")))
+    store = ReplayStore.open(directory / "replay", spec, CAPACITY)
+    rows = store.extent()[1]
+    versions: NDArray[np.int64] = np.array(store.policy_versions[:rows])[np.array(store.flags[:rows]) != 0]
+    return versions
