@@ -276,7 +276,7 @@ class Actor:
         )
         self._rollout = Rollout(
             environments,
-            PolicyTurns(self._slot, run.max_steps_per_policy),
+            PolicyTurns(self._slot, run.max_steps_per_policy, self.counts),
             explore,
             length,
             environment_seed % 2**31,

@@ -38,6 +38,11 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "From the learner's snapshot of a policy to its first action here.",
         counts.activation_seconds,
     )
+    yield histogram(
+        "actorq_actor_turn_seconds",
+        "Time in which the environments waited because their policy had taken its steps: for a newer one.",
+        counts.turn_seconds,
+    )
     yield labelled_counter(
         "actorq_actor_reconnects",
         "Streams that broke or could not be opened, and were tried again.",

@@ -1,7 +1,9 @@
 """Which policy takes the next step: the newest one, and none for much longer than it is meant to."""
 
 import threading
+import time
 
+from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 
 _WAIT_FOR_FIRST_S = 1.0
@@ -17,9 +19,16 @@ class PolicyTurns:
         `patience_s` seconds, the policy goes on until one does, without further waiting.
     """
 
-    def __init__(self, slot: PolicySlot, most_steps: int = 0, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(
+        self,
+        slot: PolicySlot,
+        most_steps: int = 0,
+        counts: ActorCounts | None = None,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
         self._slot = slot
         self._most_steps = most_steps
+        self._counts = counts or ActorCounts()
         self._patience_s = patience_s
         self._policy: OnnxPolicy | None = None
         self._steps = 0
@@ -44,5 +53,7 @@ class PolicyTurns:
         return policy
 
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:
-        acting = policy.descriptor
-        return self._slot.wait(lambda newest: newest is not acting, self._patience_s) or policy
+        acting, started = policy.descriptor, time.perf_counter()
+        newer = self._slot.wait(lambda newest: newest is not acting, self._patience_s)
+        self._counts.turn_seconds.observe(time.perf_counter() - started)
+        return newer or policy

@@ -83,7 +83,7 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
-    replace_file(path, json.dumps(tree, indent=1))
+    replace_file(path, json.dumps(tree))
 
 
 def read_json(path: Path) -> dict[str, Any]:

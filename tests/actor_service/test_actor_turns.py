@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from actor_policies import random_policy
 
+from actor_service.counts import ActorCounts
 from actor_service.environments import describe_environment
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.turns import PolicyTurns
@@ -64,13 +65,15 @@ def test_without_a_limit_a_policy_goes_on_until_there_is_another(slot: PolicySlo
 def test_after_its_steps_a_newer_one_is_waited_for(slot: PolicySlot, waited: Waited, most: int) -> None:
     slot.put(policy(1))
     waited.versions = iter((2, 3, 4))
-    assert versions(PolicyTurns(slot, most, DEADLINE_S), 4 * most) == [v for v in (1, 2, 3, 4) for _ in range(most)]
+    assert versions(PolicyTurns(slot, most, patience_s=DEADLINE_S), 4 * most) == [
+        v for v in (1, 2, 3, 4) for _ in range(most)
+    ]
     assert waited.count == 3
 
 
 def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
-    turns = PolicyTurns(slot, 3, DEADLINE_S)
+    turns = PolicyTurns(slot, 3, patience_s=DEADLINE_S)
     assert versions(turns, 2) == [1, 1]
     slot.put(policy(2))
     assert versions(turns, 3) == [2, 2, 2]
@@ -79,18 +82,19 @@ def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicyS
 
 def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
-    turns = PolicyTurns(slot, 2, patience_s=0.01)
+    counts = ActorCounts()
+    turns = PolicyTurns(slot, 2, counts, patience_s=0.01)
     assert versions(turns, 10) == [1] * 10
     assert waited.count == 1
     slot.put(policy(2))
     waited.versions = iter((3,))
     assert versions(turns, 3) == [2, 2, 3]
-    assert waited.count == 2
+    assert waited.count == counts.turn_seconds.snapshot()[0][-1][1] == 2
 
 
 def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot) -> None:
     slot.put(policy(1))
-    turns = PolicyTurns(slot, 1, DEADLINE_S)
+    turns = PolicyTurns(slot, 1, patience_s=DEADLINE_S)
     assert versions(turns, 1) == [1]
     threading.Timer(0.05, lambda: slot.put(policy(2))).start()
     assert versions(turns, 1) == [2]
@@ -98,7 +102,7 @@ def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot)
 
 def test_nobody_has_a_turn_once_the_slot_is_closed(slot: PolicySlot) -> None:
     slot.put(policy(1))
-    turns, stop = PolicyTurns(slot, 1, DEADLINE_S), threading.Event()
+    turns, stop = PolicyTurns(slot, 1, patience_s=DEADLINE_S), threading.Event()
     assert turns.next(stop) is not None
 
     def close() -> None:

@@ -10,7 +10,7 @@ from training_run import TrainingRun
 from actorq.trajectory import EnvironmentSpec
 from learner_service.replay.store import ReplayStore
 
-STEPS, RANDOM, MOST, CAPACITY = 1_500, 200, 3, 5_000
+STEPS, RANDOM, MOST, CAPACITY = 1_000, 200, 3, 5_000
 
 
 def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
