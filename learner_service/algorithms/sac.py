@@ -109,6 +109,8 @@ class SAC:
         self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._generator = torch.Generator(device).manual_seed(config.seed)
+        # How many actions a target takes besides the last one, as of the last update.
+        self._steps_between = self.n_step - 1
 
     def _policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> GaussianPolicy:
         return GaussianPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
@@ -137,9 +139,10 @@ class SAC:
 
     @property
     def flops(self) -> Flops:
-        """What the networks cost: targets, both critics, and the policy, judged by both."""
+        """What the networks cost: targets with their entropies, both critics, and the policy, judged by both."""
         actor, critics = self._actor_cost(), self._critic_cost()
-        return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + 3 * actor + critics))
+        targets = (1 + self._steps_between) * actor + critics
+        return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))
 
     def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         alpha = self._temperature.log_alpha.detach().exp()
@@ -176,6 +179,7 @@ class SAC:
         """The returns float32[B] with the entropies of the steps in between, where a window has any."""
         if batch.between_observations is None or batch.between_discounts is None:
             return batch.returns
+        self._steps_between = batch.between_discounts.shape[1]
         _, log_probabilities = self._draw(batch.between_observations.flatten(0, 1))
         entropies = -log_probabilities.view_as(batch.between_discounts)
         return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)

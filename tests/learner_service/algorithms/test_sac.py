@@ -216,3 +216,13 @@ def test_minibatches_of_windows_are_cut_like_all_others() -> None:
         rows = slice(number * BATCH, (number + 1) * BATCH)
         np.testing.assert_array_equal(part.between_observations.numpy(), batch.between_observations[rows])
         np.testing.assert_array_equal(part.between_discounts.numpy(), batch.between_discounts[rows])
+
+
+def test_flops_count_the_actions_that_a_longer_target_takes() -> None:
+    rng = np.random.default_rng(0)
+    batch = random_batch(rng, CONTINUOUS, BATCH)
+    sac = make_sac()
+    one_step = sac.flops
+    sac.update(with_windows(rng, batch, n_step=3), ones())
+    assert sac.flops.update.now - one_step.update.now == pytest.approx(2 * BATCH * one_step.action.now)
+    assert sac.flops.action == one_step.action
