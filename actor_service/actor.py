@@ -295,7 +295,6 @@ class Actor:
     def _evaluate_forever(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
         evaluator = self._evaluator(spec, run.evaluation_episodes, self._own_call)
-        self._subscribe(spec, run.scheme, evaluator.environments)
         seeds = np.random.default_rng(membership.seed)
         sequence, last = 0, -run.evaluation_period_updates
         last_version = lost_version = 0
@@ -310,29 +309,39 @@ class Actor:
             # A learner that went back to a checkpoint has fewer updates than before.
             return asked_for or abs(descriptor.learner_step - last) >= run.evaluation_period_updates
 
+        self._subscribe(spec, run.scheme, evaluator.environments, wanted=due)
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
             policy = self._slot.wait(due, _WAIT_S)
             if policy is None:
                 # The learner publishes again what a quantizer without its store has lost.
                 lost_version = 0
+                self._look_again()
                 continue
             version = policy.descriptor.version
             if not hold.take(version):
                 lost_version = version
                 continue
             self._activity = f"evaluating version {version}"
+            last, last_version = policy.descriptor.learner_step, version
             seed = int(seeds.integers(2**31))
             try:
                 evaluation = evaluator.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
             except UnavailableError:
                 break
             sequence += 1
-            last, last_version = evaluation.learner_step, evaluation.policy_version
             uploader.put(evaluation, self._stop)
         evaluator.close()
 
-    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False) -> None:
+    def _subscribe(
+        self,
+        spec: EnvironmentSpec,
+        scheme: str,
+        batch: int,
+        greedy: bool = False,
+        wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
+    ) -> None:
+        """Have policies in the slot that are ready to act; those that are not `wanted` need not be there."""
         self._activity = "waiting for a policy"
 
         def load(policy: Policy) -> OnnxPolicy:
@@ -340,10 +349,18 @@ class Actor:
 
         if scheme == AUTO:
             choose = partial(self._select, spec)
+            # It chooses by what is in the slot, whatever is wanted.
             self._subscription = AutoSubscription(self._connect, self._slot, load, choose, self._fail, self.counts)
         else:
-            self._subscription = Subscription(self._connect(), scheme, self._slot, load, self._fail, self.counts)
+            client = self._connect()
+            self._subscription = Subscription(client, scheme, self._slot, load, self._fail, self.counts, wanted=wanted)
         self._subscription.start()
+
+    def _look_again(self) -> None:
+        """What is wanted may have changed."""
+        self._slot.wake()
+        if isinstance(self._subscription, Subscription):
+            self._subscription.look_again()
 
     def _report(self, peek: bool = False) -> ActorReport:
         policy = self._slot.peek()
@@ -371,7 +388,7 @@ class Actor:
 
     def _evaluate_soon(self, version: int) -> None:
         self._evaluate_version = max(self._evaluate_version, version)
-        self._slot.wake()
+        self._look_again()
 
     def _fail(self, error: BaseException) -> None:
         self._fault = self._fault or error

@@ -10,7 +10,7 @@ from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
 from actorq.errors import InvalidInputError, UnavailableError
-from actorq.policy import Policy
+from actorq.policy import Policy, PolicyDescriptor
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class Subscription:
     load: makes a policy ready to act.
     on_fault: called with an error that trying again would not mend.
     after_version: only policies above it.
+    wanted: whether a session is built of the newest policy; asked again with each newer one, and by `look_again`.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Subscription:
         on_fault: Callable[[BaseException], None],
         counts: ActorCounts | None = None,
         after_version: int = 0,
+        wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
     ) -> None:
         self.scheme = scheme
         self._client = client
@@ -44,6 +46,7 @@ class Subscription:
         self._load = load
         self._on_fault = on_fault
         self._counts = counts or ActorCounts()
+        self._wanted = wanted
         self._changed = threading.Condition()
         self._received: Policy | None = None
         self._newest_version = after_version
@@ -58,11 +61,15 @@ class Subscription:
         for thread in self._threads:
             thread.start()
 
+    def look_again(self) -> None:
+        """The answer of `wanted` may be another now."""
+        with self._changed:
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Stop watching and wait until nothing more is put into the slot."""
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self.look_again()
         self._client.close()
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
@@ -110,6 +117,9 @@ class Subscription:
 
     def _next(self) -> Policy | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._received is not None or self._stop.is_set())
+            self._changed.wait_for(lambda: self._stop.is_set() or self._is_wanted())
             policy, self._received = self._received, None
             return None if self._stop.is_set() else policy
+
+    def _is_wanted(self) -> bool:
+        return self._received is not None and self._wanted(self._received.descriptor)

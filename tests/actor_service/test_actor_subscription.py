@@ -12,7 +12,7 @@ from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.errors import NotFoundError, UnavailableError
-from actorq.policy import Policy
+from actorq.policy import Policy, PolicyDescriptor
 from actorq.trajectory import ArraySpec
 
 
@@ -25,11 +25,19 @@ class Side:
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.broken: Exception | None = None
         self.counts = ActorCounts()
-        self.subscription = Subscription(client, "int8", self.slot, self._load, self.faults.put, self.counts)
+        self.least_wanted = 0
+        self.asked: queue.Queue[int] = queue.Queue()
+        self.subscription = Subscription(
+            client, "int8", self.slot, self._load, self.faults.put, self.counts, wanted=self._is_wanted
+        )
 
     def has(self, version: int) -> bool:
         """Wait for a version."""
         return self.slot.wait(lambda descriptor: descriptor.version == version, DEADLINE_S) is not None
+
+    def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
+        self.asked.put(descriptor.version)
+        return descriptor.version >= self.least_wanted
 
     def _load(self, policy: Policy) -> OnnxPolicy:
         self.loads.put(policy.descriptor.version)
@@ -79,6 +87,22 @@ def test_a_bad_policy_is_skipped_and_the_next_good_one_is_used(quantizer: Script
     quantizer.serve(good(4))
     assert side.has(4)
     assert side.faults.empty()
+
+
+def test_what_nobody_wants_is_not_made_ready_until_somebody_does(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    side.least_wanted = 4
+    for version in (1, 2, 5):
+        quantizer.serve(good(version))
+    assert side.has(5)
+    side.least_wanted = 100
+    quantizer.serve(good(6))
+    while side.asked.get(timeout=DEADLINE_S) != 6:
+        pass
+    side.least_wanted = 6
+    side.subscription.look_again()
+    assert side.has(6)
+    assert list(side.loads.queue) == [5, 6]
 
 
 def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuantizer, side: Side) -> None:
