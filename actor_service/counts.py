@@ -25,7 +25,7 @@ class ActorCounts:
 
     load_seconds: from a received policy to a session that is ready to act.
     activation_seconds: from the learner's snapshot to the first action, by both machines' clocks.
-    turn_seconds: for which a policy that had taken its steps waited for a newer one.
+    policy_wait_seconds: for which a policy that had taken its steps waited for a newer one.
     dropped_segments: in which an environment failed.
     environment_restarts: environments made anew, as they had raised an error.
     environment_resets: episodes broken off for NaN or infinity in an observation or reward.
@@ -35,7 +35,7 @@ class ActorCounts:
     quantizer_retries: Count = field(default_factory=Count)
     load_seconds: Histogram = field(default_factory=Histogram)
     activation_seconds: Histogram = field(default_factory=Histogram)
-    turn_seconds: Histogram = field(default_factory=Histogram)
+    policy_wait_seconds: Histogram = field(default_factory=Histogram)
     dropped_segments: Count = field(default_factory=Count)
     environment_restarts: Count = field(default_factory=Count)
     environment_resets: Count = field(default_factory=Count)

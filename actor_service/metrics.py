@@ -39,9 +39,9 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         counts.activation_seconds,
     )
     yield histogram(
-        "actorq_actor_turn_seconds",
+        "actorq_actor_policy_wait_seconds",
         "Time in which the environments waited because their policy had taken its steps: for a newer one.",
-        counts.turn_seconds,
+        counts.policy_wait_seconds,
     )
     yield labelled_counter(
         "actorq_actor_reconnects",

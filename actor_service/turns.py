@@ -55,5 +55,5 @@ class PolicyTurns:
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:
         acting, started = policy.descriptor, time.perf_counter()
         newer = self._slot.wait(lambda newest: newest is not acting, self._patience_s)
-        self._counts.turn_seconds.observe(time.perf_counter() - started)
+        self._counts.policy_wait_seconds.observe(time.perf_counter() - started)
         return newer or policy

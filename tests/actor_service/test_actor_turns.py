@@ -89,7 +89,7 @@ def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: Po
     slot.put(policy(2))
     waited.versions = iter((3,))
     assert versions(turns, 3) == [2, 2, 3]
-    assert waited.count == counts.turn_seconds.snapshot()[0][-1][1] == 2
+    assert waited.count == counts.policy_wait_seconds.snapshot()[0][-1][1] == 2
 
 
 def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot) -> None:
