@@ -1,8 +1,9 @@
 """SAC and TD3 beside Stable-Baselines3's: the same hyperparameters (benchmarks/parity_settings.py), steps and seeds.
 
 A run has 100,000 environment steps, whatever it reaches; at its end the last policy plays 20 new episodes with
-deterministic actions, ours as the int8 policy that was emitted. A task's target: the mean of our seeds is not below
-that of theirs by more than the spread of theirs, which is the sample standard deviation over seeds (0 for one seed).
+deterministic actions, of ours the last one that acted in int8: now and then the fidelity gate has a version act in
+float, and transitions_by_scheme says how many transitions these made. A task's target: the mean of our seeds is not
+below that of theirs by more than the spread of theirs, which is the sample standard deviation over seeds (0 for one).
 
 Runs are kept in --directory; those complete there are not made again, and one that was killed starts anew, so that a
 benchmark of hours can be made in pieces. Stable-Baselines3 has to be installed: pip install stable-baselines3==2.9.2
@@ -21,11 +22,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from actorq.rundirectory import RunDirectory
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import SAC, TD3, Hyperparameters
 from benchmarks.runs import CONFIRMATION_SEED, chosen, confirm, forget_incomplete, in_order, kept, train
+from quantizer_service.reader import PolicyReader
 
+INT8 = "int8"
 OURS, THEIRS = "actorq", "stable-baselines3"
 Run = dict[str, Any]
 _PERIOD, _EPISODES, _FINAL_EPISODES = 5_000, 10, 20
@@ -112,8 +116,21 @@ def _ours(task: Task, seed: int, steps: int, folder: Path) -> Run:
     limits = ["--target-return", "1e9", "--max-environment-steps", str(steps)]
     run = ["--environment", task.environment, "--seed", str(seed)]
     summary = train(folder, [*task.hyperparameters.actorq(), *run, *evaluation, *limits])
-    names = ("environment_steps", "updates", "wall_clock_s", "evaluations")
-    return {**{name: summary[name] for name in names}, "final": asdict(confirm(folder, _FINAL_EPISODES))}
+    names = ("environment_steps", "updates", "wall_clock_s", "evaluations", "transitions_by_scheme")
+    final = confirm(folder, _FINAL_EPISODES, last_quantized(folder))
+    return {**{name: summary[name] for name in names}, "final": asdict(final)}
+
+
+def last_quantized(folder: Path) -> int:
+    """The newest version of a run's store whose int8 policy is quantized; raises SystemExit when there is none."""
+    store = PolicyReader(RunDirectory(folder).policies)
+    for retained in store.versions():
+        policy = store.policy(retained.version, INT8)
+        if policy is not None and policy.descriptor.effective_scheme == INT8:
+            return retained.version
+    raise SystemExit(
+        f"{folder}: expected an {INT8} policy among those retained, got none that passed the fidelity gate"
+    )
 
 
 def _theirs(task: Task, seed: int, steps: int, folder: Path) -> Run:

@@ -1,5 +1,6 @@
 """The comparison with Stable-Baselines3: its verdict, what is made again and what is not, its plot."""
 
+import hashlib
 import json
 import os
 import signal
@@ -8,15 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actorq.config import RunConfig
+from actorq.policy import FLOAT32, Checkpoint, FidelityReport, LayerReport, Policy, PolicyDescriptor, PolicyGraph
 from actorq.rundirectory import RunDirectory
 from benchmarks import parity
-from benchmarks.parity import OURS, TASKS, THEIRS, Run, Task, make_runs, verdict
+from benchmarks.parity import OURS, TASKS, THEIRS, Run, Task, last_quantized, make_runs, verdict
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import TD3
 from benchmarks.runs import ending_children, forget_incomplete, kept
+from quantizer_service.store import PolicyStore
 
 
 def _run(mean_return: float) -> Run:
@@ -50,6 +54,31 @@ def test_ours_may_be_below_theirs_by_the_standard_deviation_of_their_seeds(ours:
     assert target.bound == pytest.approx(-22.0)
     assert target.measured == pytest.approx(ours)
     assert target.met is met
+
+
+def _stored(folder: Path, weights: list[str]) -> Path:
+    """A run whose versions, from 1 on, hold their one layer so."""
+    store, graph = PolicyStore(RunDirectory(folder).policies, 32, 3), PolicyGraph(b"graph", ("observations",), False, ())
+    store.claim("run")
+    store.add_graph(graph)
+    for version, held in enumerate(weights, start=1):
+        report = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, (LayerReport("layers.0", held),))
+        digest = hashlib.sha256(b"model").digest()
+        descriptor = PolicyDescriptor("run", version, version, "int8", digest, 5, 5, 0.0, report, graph.topology)
+        parameters = {"weight": np.zeros(1, np.float32)}
+        checkpoint = Checkpoint(version, version, graph.topology, parameters, {"observations": np.zeros((1, 1))}, 0.0)
+        store.add_version(checkpoint, [Policy(descriptor, b"model")])
+    store.close()
+    return folder
+
+
+def test_the_last_version_that_the_gate_let_act_in_int8_counts(tmp_path: Path) -> None:
+    assert last_quantized(_stored(tmp_path / "run", ["int8", "int8", FLOAT32, FLOAT32])) == 2
+
+
+def test_a_run_that_ended_in_float_altogether_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="expected an int8 policy among those retained, got none"):
+        last_quantized(_stored(tmp_path / "run", [FLOAT32]))
 
 
 def test_one_seed_has_no_spread() -> None:
