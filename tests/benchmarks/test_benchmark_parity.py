@@ -58,7 +58,8 @@ def test_ours_may_be_below_theirs_by_the_standard_deviation_of_their_seeds(ours:
 
 def _stored(folder: Path, weights: list[str]) -> Path:
     """A run whose versions, from 1 on, hold their one layer so."""
-    store, graph = PolicyStore(RunDirectory(folder).policies, 32, 3), PolicyGraph(b"graph", ("observations",), False, ())
+    store = PolicyStore(RunDirectory(folder).policies, 32, 3)
+    graph = PolicyGraph(b"graph", ("observations",), False, ())
     store.claim("run")
     store.add_graph(graph)
     for version, held in enumerate(weights, start=1):
