@@ -19,6 +19,7 @@ from actor_service.exploration import explorer
 from actor_service.hold import PolicyHold
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
 from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.schedule import EvaluationSchedule
 from actor_service.selection import Selection, select
 from actor_service.subscription import Subscription
 from actor_service.turns import PolicyTurns
@@ -107,7 +108,7 @@ class Actor:
         self._rollout: Rollout | None = None
         self._subscription: Subscription | AutoSubscription | None = None
         self._uploader: Uploader | None = None
-        self._evaluate_version = 0
+        self._schedule: EvaluationSchedule
         self._evaluating = threading.Lock()
         self._last_report = (time.monotonic(), 0)
         self._activity = "joining"
@@ -244,6 +245,7 @@ class Actor:
             self._spec = describe_environment(run.environment_id, self._backend)
         # The evaluator chooses as actors do, so that it evaluates what they run.
         self._batch = run.environments_per_actor
+        self._schedule = EvaluationSchedule(run.evaluation_period_updates)
         assert self._learner is not None
         self._uploader = Uploader(
             self._learner,
@@ -296,34 +298,22 @@ class Actor:
         run = membership.run
         evaluator = self._evaluator(spec, run.evaluation_episodes, self._own_call)
         seeds = np.random.default_rng(membership.seed)
-        sequence, last = 0, -run.evaluation_period_updates
-        last_version = lost_version = 0
+        sequence = 0
         hold = PolicyHold(self._quantizer)
-
-        def due(descriptor: PolicyDescriptor) -> bool:
-            if isinstance(self._subscription, AutoSubscription) and not self._subscription.settled(descriptor):
-                return False
-            if descriptor.version == lost_version:
-                return False
-            asked_for = last_version < self._evaluate_version <= descriptor.version
-            # A learner that went back to a checkpoint has fewer updates than before.
-            return asked_for or abs(descriptor.learner_step - last) >= run.evaluation_period_updates
-
-        self._subscribe(spec, run.scheme, evaluator.environments, wanted=due)
+        self._subscribe(spec, run.scheme, evaluator.environments, wanted=self._is_due)
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
-            policy = self._slot.wait(due, _WAIT_S)
+            policy = self._slot.wait(self._is_due, _WAIT_S)
             if policy is None:
-                # The learner publishes again what a quantizer without its store has lost.
-                lost_version = 0
+                self._schedule.try_again()
                 self._look_again()
                 continue
             version = policy.descriptor.version
             if not hold.take(version):
-                lost_version = version
+                self._schedule.lost(version)
                 continue
+            self._schedule.begun(policy.descriptor)
             self._activity = f"evaluating version {version}"
-            last, last_version = policy.descriptor.learner_step, version
             seed = int(seeds.integers(2**31))
             try:
                 evaluation = evaluator.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
@@ -332,6 +322,11 @@ class Actor:
             sequence += 1
             uploader.put(evaluation, self._stop)
         evaluator.close()
+
+    def _is_due(self, descriptor: PolicyDescriptor) -> bool:
+        if isinstance(self._subscription, AutoSubscription) and not self._subscription.settled(descriptor):
+            return False
+        return self._schedule.is_due(descriptor)
 
     def _subscribe(
         self,
@@ -387,7 +382,7 @@ class Actor:
         self.drain(flush_s=0.0)
 
     def _evaluate_soon(self, version: int) -> None:
-        self._evaluate_version = max(self._evaluate_version, version)
+        self._schedule.want(version)
         self._look_again()
 
     def _fail(self, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 Each field's description is its help text. The resolved tree is written to `config.yaml` in the run directory.
 """
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -438,6 +439,15 @@ class RunConfig(Settings):
                 f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
                 f"{self.actor.segment_length}: returns end with their segment"
             )
+        if section is not None and most:
+            updates = self.publication.period_updates
+            steps = updates * section.batch_size / limiter.samples_per_insert
+            each = math.ceil(steps / (self.actors * self.environments_per_actor))
+            if most < each:
+                raise ValueError(
+                    f"actor.max_steps_per_policy must be at least {each}, or 0, got {most}: the learner publishes "
+                    f"after publication.period_updates={updates} updates, which take so many steps of each environment"
+                )
         if section is not None:
             try:
                 check_mechanisms(self, section.n_step)

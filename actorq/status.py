@@ -40,7 +40,7 @@ class RunSpec:
     evaluation_episodes: int
     evaluation_period_updates: int
     report_period_s: float
-    max_steps_per_policy: int = 0
+    max_steps_per_policy: int
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from actorq.trajectory import Evaluation
 from actorq.v1 import learner_pb2
 
 SPEC = describe_environment("CartPole-v1")
-RUN = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1.0)
+RUN = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1.0, 0)
 FOREVER = threading.Event()
 
 

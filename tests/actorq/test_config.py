@@ -216,4 +216,23 @@ def test_a_policy_that_is_limited_has_more_steps_than_a_segment(most: int) -> No
         ValueError, match=rf"max_steps_per_policy must be above actor.segment_length \(8\), .* got {most}"
     ):
         RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": most}})
-    assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 9}}).actor.max_steps_per_policy == 9
+    assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 25}}).actor.max_steps_per_policy == 25
+
+
+def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> None:
+    # 40 updates of 64 samples, 8 of them for each step: 320 steps of 16 environments.
+    given = {
+        "actors": 2,
+        "environments_per_actor": 8,
+        "dqn": {"batch_size": 64},
+        "publication": {"period_updates": 40},
+        "rate_limiter": {"samples_per_insert": 8.0},
+        "actor": {"segment_length": 8, "max_steps_per_policy": 19},
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"max_steps_per_policy must be at least 20, or 0, got 19: .* after publication.period_updates=40 updates",
+    ):
+        RunConfig.model_validate(given)
+    enough = {**given, "actor": {"segment_length": 8, "max_steps_per_policy": 20}}
+    assert RunConfig.model_validate(enough).actor.max_steps_per_policy == 20

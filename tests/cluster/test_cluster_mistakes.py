@@ -83,7 +83,8 @@ def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun
 
 
 def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
-    assert "makes progress" in run.up() or "is over" in run.status_command()
+    # Where the cluster is quick, the run is solved before anybody has seen its steps grow.
+    assert re.search(r"run overlay (makes progress|is over: solved)", run.up())
 
 
 def test_a_second_run_is_refused(run: ClusterRun) -> None:

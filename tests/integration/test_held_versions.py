@@ -39,7 +39,7 @@ class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
 
     def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
         """Answer with a run whose second evaluation is a million updates away."""
-        run = RunSpec(RUN_ID, SPEC.environment_id, 1, 8, 2**20, 2, "int8", EPISODES, 10**6, 1_000.0)
+        run = RunSpec(RUN_ID, SPEC.environment_id, 1, 8, 2**20, 2, "int8", EPISODES, 10**6, 1_000.0, 0)
         return wire.membership_to_proto(Membership(run, 0, Exploration((), ()), resume_after_sequence=0, seed=7))
 
     def StreamTrajectories(  # noqa: N802

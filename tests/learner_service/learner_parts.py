@@ -36,7 +36,7 @@ def config(**changes: Any) -> RunConfig:
         "dqn": {"hidden_sizes": (8,), "batch_size": 8, "n_step": 3},
         "replay": {"capacity": 2_000, "min_size": 64},
         "rate_limiter": {"samples_per_insert": 4.0},
-        "actor": {"segment_length": 4, "max_steps_per_policy": 9, "report_period_s": 0.5},
+        "actor": {"segment_length": 4, "max_steps_per_policy": 13, "report_period_s": 0.5},
         "checkpoint": {"period_s": 1_000.0},
     }
     return RunConfig.model_validate({**tree, **changes})

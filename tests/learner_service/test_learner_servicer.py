@@ -69,7 +69,7 @@ def test_joining_tells_an_actor_all_it_needs(learner: LearnerClient) -> None:
     membership = learner.join("teller-2", 1, "actor", "test")
     run = membership.run
     assert (run.environment_id, run.environments_per_actor, run.segment_length) == ("CartPole-v1", 2, 4)
-    assert (run.scheme, run.report_period_s, run.max_steps_per_policy) == ("int8", 0.5, 9)
+    assert (run.scheme, run.report_period_s, run.max_steps_per_policy) == ("int8", 0.5, 13)
     assert membership.actor_index == 2
     assert membership.exploration == config().exploration_of(2, 0)
     assert membership.resume_after_sequence == 0

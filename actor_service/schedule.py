@@ -1,0 +1,43 @@
+"""Which versions of the policy an evaluator takes: one in so many updates, and those that the learner asks for."""
+
+from actorq.policy import PolicyDescriptor
+
+
+class EvaluationSchedule:
+    """Says of a version whether it is to be evaluated.
+
+    The evaluator's thread tells it what it does; any thread may ask it and tell it what the learner wants.
+
+    period_updates: the learner's updates from one evaluated version to the next, at least.
+    """
+
+    def __init__(self, period_updates: int) -> None:
+        self._period_updates = period_updates
+        self._last_update = -period_updates
+        self._last_version = 0
+        self._lost_version = 0
+        self._wanted_version = 0
+
+    def want(self, version: int) -> None:
+        """Take this version, or the next newer one there is, whatever the updates since the last."""
+        self._wanted_version = max(self._wanted_version, version)
+
+    def is_due(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether this version is to be evaluated."""
+        if descriptor.version == self._lost_version:
+            return False
+        wanted = self._last_version < self._wanted_version <= descriptor.version
+        # A learner that went back to a checkpoint has fewer updates than before.
+        return wanted or abs(descriptor.learner_step - self._last_update) >= self._period_updates
+
+    def begun(self, descriptor: PolicyDescriptor) -> None:
+        """This version is being evaluated."""
+        self._last_update, self._last_version = descriptor.learner_step, descriptor.version
+
+    def lost(self, version: int) -> None:
+        """The quantizer does not have this version any more: it is not due until `try_again`."""
+        self._lost_version = version
+
+    def try_again(self) -> None:
+        """A version that was lost may be there again: the learner publishes again what a new quantizer lacks."""
+        self._lost_version = 0
