@@ -1,9 +1,10 @@
 """SAC and TD3 beside Stable-Baselines3's: the same hyperparameters (benchmarks/parity_settings.py), steps and seeds.
 
 A run has 100,000 environment steps, whatever it reaches; at its end the last policy plays 20 new episodes with
-deterministic actions, of ours the last one that acted in int8: now and then the fidelity gate has a version act in
-float, and transitions_by_scheme says how many transitions these made. A task's target: the mean of our seeds is not
-below that of theirs by more than the spread of theirs, which is the sample standard deviation over seeds (0 for one).
+deterministic actions, the same ones on both sides. Of ours it is the last one that acted in int8: now and then the
+fidelity gate has a version act in float, and transitions_by_scheme says how many transitions these made. A task's
+target: the mean of our seeds is not below that of theirs by more than the spread of theirs, which is the sample
+standard deviation over seeds (0 for one).
 
 Runs are kept in --directory; those complete there are not made again, and one that was killed starts anew, so that a
 benchmark of hours can be made in pieces. Stable-Baselines3 has to be installed: pip install stable-baselines3==2.9.2
@@ -22,11 +23,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
+from actor_service.environments import describe_environment
+from actor_service.policy import load_policy
+from actorq.policy import Policy
 from actorq.rundirectory import RunDirectory
 from benchmarks.harness import Target, run_benchmark
+from benchmarks.parity_episodes import final_returns
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import SAC, TD3, Hyperparameters
-from benchmarks.runs import CONFIRMATION_SEED, chosen, confirm, forget_incomplete, in_order, kept, train
+from benchmarks.runs import CONFIRMATION_SEED, chosen, forget_incomplete, in_order, kept, train
 from quantizer_service.reader import PolicyReader
 
 INT8 = "int8"
@@ -117,17 +124,29 @@ def _ours(task: Task, seed: int, steps: int, folder: Path) -> Run:
     run = ["--environment", task.environment, "--seed", str(seed)]
     summary = train(folder, [*task.hyperparameters.actorq(), *run, *evaluation, *limits])
     names = ("environment_steps", "updates", "wall_clock_s", "evaluations", "transitions_by_scheme")
-    final = confirm(folder, _FINAL_EPISODES, last_quantized(folder))
-    return {**{name: summary[name] for name in names}, "final": asdict(final)}
+    return {**{name: summary[name] for name in names}, "final": _final(folder, task.environment)}
 
 
-def last_quantized(folder: Path) -> int:
-    """The newest version of a run's store whose int8 policy is quantized; raises SystemExit when there is none."""
+def _final(folder: Path, environment: str) -> Run:
+    policy = last_quantized(folder)
+    act = load_policy(policy, describe_environment(environment), 1)
+    played = final_returns(
+        lambda observation: act(observation[None])[0].copy(),
+        gymnasium.make(environment),
+        _FINAL_EPISODES,
+        CONFIRMATION_SEED,
+    )
+    scheme = policy.descriptor.effective_scheme
+    return {"mean_return": statistics.fmean(played), "episodes": len(played), "scheme": scheme}
+
+
+def last_quantized(folder: Path) -> Policy:
+    """The newest int8 policy of a run's store that is quantized; raises SystemExit when there is none."""
     store = PolicyReader(RunDirectory(folder).policies)
     for retained in store.versions():
         policy = store.policy(retained.version, INT8)
         if policy is not None and policy.descriptor.effective_scheme == INT8:
-            return retained.version
+            return policy
     raise SystemExit(
         f"{folder}: expected an {INT8} policy among those retained, got none that passed the fidelity gate"
     )

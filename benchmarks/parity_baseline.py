@@ -14,6 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from benchmarks.parity_episodes import final_returns, returns
 
 
 def main() -> None:
@@ -51,15 +54,18 @@ def learn(
     started, parent = time.monotonic(), os.getppid()
     evaluated.reset(seed=10_000 + seed)
 
+    def act(observation: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(model.predict(observation, deterministic=True)[0])
+
     def after_step(*_: object) -> bool:
         if os.getppid() != parent:
             raise SystemExit("nobody waits for the answer any more")
         if model.num_timesteps % evaluation["period"] == 0:
-            returns = _returns(model, evaluated, evaluation["episodes"])
+            mean_return = statistics.fmean(returns(act, evaluated, evaluation["episodes"]))
             curve.append(
                 {
                     "environment_steps": model.num_timesteps,
-                    "mean_return": statistics.fmean(returns),
+                    "mean_return": mean_return,
                     "wall_clock_s": round(time.monotonic() - started, 2),
                 }
             )
@@ -67,32 +73,14 @@ def learn(
 
     model.learn(steps, callback=after_step)
     wall_clock_s = time.monotonic() - started
-    evaluated.reset(seed=final["seed"])
+    last = final_returns(act, evaluated, final["episodes"], final["seed"])
     return {
         "environment_steps": model.num_timesteps,
         "updates": model._n_updates,
         "wall_clock_s": round(wall_clock_s, 2),
         "evaluations": curve,
-        "final": {
-            "mean_return": statistics.fmean(_returns(model, evaluated, final["episodes"])),
-            "episodes": final["episodes"],
-            "scheme": "fp32",
-        },
+        "final": {"mean_return": statistics.fmean(last), "episodes": len(last), "scheme": "fp32"},
     }
-
-
-def _returns(model: Any, environment: gymnasium.Env[Any, Any], episodes: int) -> list[float]:
-    """Returns of episodes with the deterministic policy; the environment goes on with the seed that it was given."""
-    returns = []
-    for _ in range(episodes):
-        observation, _ = environment.reset()
-        total, ended = 0.0, False
-        while not ended:
-            action, _ = model.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = environment.step(action)
-            total, ended = total + float(reward), terminated or truncated
-        returns.append(total)
-    return returns
 
 
 if __name__ == "__main__":

@@ -65,10 +65,9 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
     return {**summary, "command_s": json.loads(seconds_file.read_text(encoding="utf-8"))}
 
 
-def confirm(directory: Path, episodes: int, version: int | None = None) -> Confirmation:
-    """Evaluate the run's last policy as it was emitted, or that of another version, on new episodes."""
+def confirm(directory: Path, episodes: int) -> Confirmation:
+    """Evaluate the run's last policy as it was emitted, on new episodes."""
     command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED)]
-    command += [] if version is None else ["--version", str(version)]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
     policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)

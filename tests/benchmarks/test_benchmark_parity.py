@@ -74,7 +74,7 @@ def _stored(folder: Path, weights: list[str]) -> Path:
 
 
 def test_the_last_version_that_the_gate_let_act_in_int8_counts(tmp_path: Path) -> None:
-    assert last_quantized(_stored(tmp_path / "run", ["int8", "int8", FLOAT32, FLOAT32])) == 2
+    assert last_quantized(_stored(tmp_path / "run", ["int8", "int8", FLOAT32, FLOAT32])).descriptor.version == 2
 
 
 def test_a_run_that_ended_in_float_altogether_says_so(tmp_path: Path) -> None:
