@@ -55,9 +55,9 @@ TASKS = (
     Task("d4pg", "dm_control/reacher-easy", 850.0, 940.0, 500_000, 2, 100, ("--evaluation.episodes", "50")),
     Task("d4pg", "dm_control/finger-spin", 800.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
     # As far as it gets: nobody said how far that is, so any return above that of random actions (5) counts.
-    Task("d4pg", "dm_control/cheetah-run", 10.0, 900.0, 2_000_000, 1, 20),
-    # -21 is the worst, and random actions' -20.7.
-    Task("dqn", "ALE/Pong-v5", -15.0, 18.0, 1_000_000, 1, 10),
+    Task("d4pg", "dm_control/cheetah-run", 10.0, 900.0, 600_000, 1, 20),
+    # That it rises: -21 is the worst, random actions' is -20.7, and 0 is a draw.
+    Task("dqn", "ALE/Pong-v5", -15.0, 0.0, 500_000, 1, 10),
 )
 
 
