@@ -119,7 +119,7 @@ def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: P
 
 def test_an_environment_that_cannot_be_learned_ends_the_process_with_one_line(tmp_path: Path) -> None:
     with (
-        learner_process(tmp_path, "127.0.0.1:1", environment="Pendulum-v1") as process,
+        learner_process(tmp_path, "127.0.0.1:1", environment="Pendulum-v1", algorithm="dqn") as process,
         LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
     ):
         join(client, "actor-0", "actor")

@@ -99,7 +99,7 @@ async def test_a_training_whose_only_actor_left_is_there_for_the_next(tmp_path: 
 
 @on_a_loop
 async def test_an_environment_that_the_algorithm_cannot_learn_is_the_runs_fault(tmp_path: Path) -> None:
-    async with a_run(tmp_path, settings=config(environment="Pendulum-v1")) as run:
+    async with a_run(tmp_path, settings=config(environment="Pendulum-v1", algorithm="dqn")) as run:
         run.join("a", 1, "actor")
         with pytest.raises(UserError, match="discrete"):
             await run.open_stream("a", 1, PENDULUM)
