@@ -173,10 +173,10 @@ def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> Run
 
 
 def newest_run(runs: Path = RUNS) -> RunDirectory:
-    """The run whose addresses were written last; raises UserError when there is none."""
+    """The run going on whose addresses were written last; raises UserError when there is none."""
     found = sorted(runs.glob("*/addresses.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise UserError(f"no run under {runs}/: pass --learner HOST:PORT")
+        raise UserError(f"no run is going on under {runs}/: pass --learner HOST:PORT for one elsewhere")
     return RunDirectory(found[-1].parent)
 
 

@@ -31,6 +31,8 @@ _CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 5, 40, 40
 _BATCH = 256
 # The part of a run, at its end, over which evaluations are averaged: one of them is of few episodes.
 _SETTLED = 0.25
+# So that a night is enough for the long tasks on two cores; the paper has one.
+_LONG_UPDATES_PER_STEP = 0.5
 # No return ends a run: all have the same number of steps.
 _UNREACHED = "1000000000"
 
@@ -106,11 +108,13 @@ TASKS = (
         *("td3", "HalfCheetah-v5", 300_000, 2, PAPER["td3", "HalfCheetah-v5"], _LONG),
         bounds=_NEAR_CONTROL,
         episodes=20,
+        updates_per_step=_LONG_UPDATES_PER_STEP,
     ),
     Task(
         *("sac", "HalfCheetah-v5", 300_000, 1, PAPER["sac", "HalfCheetah-v5"], _LONG),
         bounds=_NEAR_CONTROL,
         episodes=20,
+        updates_per_step=_LONG_UPDATES_PER_STEP,
     ),
 )
 

@@ -37,7 +37,7 @@ def test_a_file_where_the_folder_should_be_is_a_users_mistake(tmp_path: Path) ->
 
 
 def test_the_newest_run_is_the_one_whose_addresses_were_written_last(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run under"):
+    with pytest.raises(UserError, match="no run is going on under"):
         newest_run(tmp_path)
     run = RunDirectory(tmp_path / "a")
     run.create(RunConfig())

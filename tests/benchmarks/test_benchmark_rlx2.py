@@ -27,14 +27,14 @@ def test_flags_of_a_method_are_settings_of_a_run(task: Task, method: str) -> Non
     config = _config(task.flags(method, "fp32", 7))
     assert (config.algorithm, config.environment, config.seed) == (task.algorithm, task.environment, 7)
     assert (config.scheme, config.max_environment_steps) == ("fp32", task.steps)
-    assert config.rate_limiter.samples_per_insert == 256
+    assert config.rate_limiter.samples_per_insert == 256 * task.updates_per_step
     expected = {"control": "dense", "structured": "rlx2"}.get(method, method)
     assert config.sparsity.method == expected
     assert config.sparsity.structured == (method == "structured")
     assert (config.multi_step, config.dynamic_buffer) == ((True, True) if method == "control" else (None, None))
     if expected != "dense":
         assert (config.sparsity.actor, config.sparsity.critic) == (task.sparsity.actor, task.sparsity.critic)
-        assert config.sparsity.period_updates * 100 == task.steps
+        assert config.sparsity.period_updates * 100 == task.steps * task.updates_per_step
 
 
 def test_fewer_updates_a_step_leave_the_schedules_their_shares(task: Task) -> None:

@@ -65,7 +65,7 @@ def test_help_of_train_shows_every_setting(capsys: pytest.CaptureFixture[str]) -
             "'int3'",
         ),
         (["evaluate", "nope", "--versio", "3"], "unknown argument '--versio'; did you mean '--version'?"),
-        (["status"], "no run under runs/: pass --learner HOST:PORT"),
+        (["status"], "no run is going on under runs/: pass --learner HOST:PORT for one elsewhere"),
         (["status", "--learner", "here"], "address: expected HOST:PORT"),
     ],
 )
