@@ -41,7 +41,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         from actorq.transport.authority import write_certificates
     except ModuleNotFoundError as error:
-        raise UserError(f"certificates need the package {error.name}: pip install 'actorq[cluster]'") from None
+        raise UserError(
+            f"certificates need the package {error.name}: pip install '.[cluster]' in the checkout"
+        ) from None
     directory: Path = namespace.directory
     write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days)
     print(f"valid for {how.days} days: {', '.join(MEMBERS)}; on this machine: actorq train --certificates {directory}")
