@@ -156,6 +156,15 @@ class SparsityConfig(Settings):
     )
 
     @model_validator(mode="after")
+    def _sparsities_need_a_method(self) -> "SparsityConfig":
+        given = [name for name in ("actor", "critic") if name in self.model_fields_set]
+        if given and "method" not in self.model_fields_set:
+            raise ValueError(
+                f"sparsity.{given[0]} needs sparsity.method, without which networks are dense: give one, such as rlx2"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _structure_needs_changes(self) -> "SparsityConfig":
         if self.structured and self.method not in ("set", "rigl", "rlx2"):
             raise ValueError(

@@ -55,7 +55,7 @@ def dynamic_capacity_of(config: "RunConfig", spec: EnvironmentSpec) -> "DynamicC
     """How the replay of this run forgets; None where it keeps what it has room for.
 
     With rlx2 and no word of `dynamic_buffer`, it does so with continuous actions. Raises UserError when it is asked for
-    with discrete ones, or could never forget, because it has no room for more than `dynamic_capacity.min_size`.
+    with discrete ones, or could never forget, because it never has more than `dynamic_capacity.min_size`.
     """
     if not asks_for_greedy_actions(config):
         return None
@@ -71,6 +71,12 @@ def dynamic_capacity_of(config: "RunConfig", spec: EnvironmentSpec) -> "DynamicC
             f"dynamic_capacity.min_size must be below the about {room} transitions that replay.capacity "
             f"({config.replay.capacity} rows) has room for, got {settings.min_size}: nothing would ever be forgotten; "
             "change one of them, or give --no-dynamic-buffer"
+        )
+    if settings.min_size >= config.max_environment_steps:
+        raise UserError(
+            f"dynamic_capacity.min_size must be below max_environment_steps ({config.max_environment_steps}), got "
+            f"{settings.min_size}: nothing would ever be forgotten; a fifth of the steps is common, or give "
+            "--no-dynamic-buffer"
         )
     return settings
 

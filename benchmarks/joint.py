@@ -6,8 +6,8 @@ evaluations are then measured as the quantizer's store has them:
 
 bytes:     of the messages that carry a policy to an actor.
 us:        per call of the actor's own session, one thread, on the run's own observations; all rows take turns.
-FLOPs:     of an action, and of all updates of a run, by the formula of RLx2 (arXiv 2205.15043, appendix), as the run's
-           summary has them. What the machine does about zeros is in `us`, not here.
+FLOPs:     of an action, and of all updates of a run at what its last ones cost, by the formula of RLx2 (arXiv
+           2205.15043, appendix), as the run's summary has them. What the machine does about zeros is in `us`, not here.
 
 Runs that --directory has from benchmarks.rlx2 are taken from there, the others are made.
 """

@@ -92,7 +92,8 @@ class DQN:
         """The minibatches with Q(s_{t+m}, .; theta^-), float32[B, actions] each.
 
         theta^- stands still between two copies: one call of the target network serves all minibatches until the next,
-        but for frames on the CPU, of which more at a time leave its caches and take longer.
+        but for frames on the CPU, of which more at a time leave its caches and take longer. Where masks change between
+        two minibatches, those that are left of the call have the values from before.
         """
         while cut:
             until_copy = self._config.target_update_period - self._updates % self._config.target_update_period

@@ -110,7 +110,9 @@ def _require_own_parameters(path: str, layers: nn.Module, others: nn.Module) -> 
 
 def _require_constant_buffers(path: str, layers: nn.Module, before: Mapping[str, Tensor]) -> None:
     """Raise UserError when use has changed the module's buffers: no target follows these, no checkpoint has them."""
-    changed = [name for name, buffer in layers.named_buffers() if not torch.equal(buffer, before[name])]
+    # Of a network of which only the shapes are made there are no values to compare.
+    named = ((name, buffer) for name, buffer in layers.named_buffers() if not buffer.is_meta)
+    changed = [name for name, buffer in named if not torch.equal(buffer, before[name])]
     if changed:
         raise UserError(
             f"network: {path}: the module changes {', '.join(changed)} when it is used; what changes must be "

@@ -30,13 +30,12 @@ def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
 
 
 def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[int, ...]:
-    """Active weights of each layer at a sparsity of the whole network; `setting` is what the user calls it.
+    """Active weights of each layer at a sparsity of all that are trained; `setting` is what the user calls it.
 
     Raises UserError when a layer would be left without weights.
     """
-    counts = tuple(
-        round(share * layer.size) for share, layer in zip(erdos_renyi(layers, 1.0 - sparsity), layers, strict=True)
-    )
+    shares = iter(erdos_renyi([layer for layer in layers if layer.trained], 1.0 - sparsity))
+    counts = tuple(round(next(shares) * layer.size) if layer.trained else layer.size for layer in layers)
     for layer, count in zip(layers, counts, strict=True):
         if count == 0:
             raise UserError(

@@ -37,7 +37,7 @@ class SparsityPlan:
         self._settings = settings = config.sparsity
         self._seed = config.seed
         self._spec = spec
-        end = settings.until * planned_updates(config, batch_size)
+        self._end = end = settings.until * planned_updates(config, batch_size)
         self._schedule = CosineSchedule(settings.period_updates, settings.replaced, end)
         self._full: dict[Network, tuple[Weight, ...]] = {}
 
@@ -60,7 +60,7 @@ class SparsityPlan:
         """The topology of a network and its targets, which are masked at once; None for dense networks.
 
         updates_per_step: of the run, between two steps of this network. Raises UserError when a layer would be left
-        without weights, or when masks would change with every step.
+        without weights, or when masks would change with every step, or never.
         """
         settings = self._settings
         if settings.method not in _MASKED:
@@ -70,12 +70,17 @@ class SparsityPlan:
                 f"sparsity.period_updates: expected more than the {updates_per_step} updates from one step of the "
                 f"{network} to the next, got {settings.period_updates}; a step that changes masks trains no weights"
             )
+        if settings.method != "static" and settings.period_updates >= self._end:
+            raise UserError(
+                f"sparsity.period_updates: expected fewer than the {self._end:.0f} updates in which masks may change, "
+                f"got {settings.period_updates}: they never would; a hundredth is common, or take method static"
+            )
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
         layers: Layers = Unstructured(weights, counts)
         if structured:
-            layers = Structured(weights, counts, _sources(weights, self._traced(network, parameters)))
+            layers = _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
         products = self._products(weights, counts, parameters.vector.device)
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
@@ -107,7 +112,11 @@ class SparsityPlan:
         weights = maskable_weights(*parameters.modules)
         once = Traced(1, None)
         layers = tuple(Layer(each.units, each.inputs, traced.get(each.name, once).positions) for each in weights)
-        full = tuple(Layer(each.units, each.inputs, 1) for each in self._full.get(network, ())) or layers
+        # Places of a convolution's output do not depend on how many channels there are.
+        full = tuple(
+            Layer(each.units, each.inputs, traced.get(each.name, once).positions)
+            for each in self._full.get(network, weights)
+        )
 
         def now() -> Cost:
             active = topology.active if topology is not None else tuple(each.size for each in weights)
@@ -140,10 +149,21 @@ class SparsityPlan:
         return self._settings.actor if network == "actor" else self._settings.critic
 
 
-def _sources(weights: Sequence[Weight], traced: Mapping[str, Traced]) -> tuple[int | None, ...]:
-    indices = {weight.name: index for index, weight in enumerate(weights)}
-    sources = (traced[weight.name].source if weight.name in traced else None for weight in weights)
-    return tuple(None if source is None else indices[source] for source in sources)
+def _structured(
+    weights: Sequence[Weight], counts: Sequence[int], traced: Mapping[str, Traced], setting: str
+) -> Structured:
+    """Masks of constant fan-in for the layers that are trained; units that others read stay."""
+    trained = {weight.name: index for index, weight in enumerate(weights) if weight.trained}
+    read_by = {name: each.source for name, each in traced.items()}
+    fixed = {source for name, source in read_by.items() if name not in trained or source not in trained}
+    sources = [None if (source := read_by.get(name)) in fixed else source for name in trained]
+    layers = Structured(
+        tuple(weights[index] for index in trained.values()),
+        tuple(counts[index] for index in trained.values()),
+        tuple(None if source is None else list(trained).index(source) for source in sources),
+    )
+    layers.check(setting)
+    return layers
 
 
 def check_supported(config: RunConfig, algorithm: str, methods: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from actorq.errors import UserError
 from learner_service.sparsity.densities import erdos_renyi
 from learner_service.sparsity.evolution import Growth
 from learner_service.sparsity.weights import Weight
@@ -32,8 +33,7 @@ _STEPS = 24
 class Structured:
     """Masks of constant fan-in for all layers of a network.
 
-    budgets: active weights of each layer at first. Their sum is never exceeded; what divides badly among the units of a
-        layer is left out.
+    budgets: active weights of each layer at first, of which what divides badly among its units is left out.
     sources: for each layer the index of that whose units are its inputs, None where it is none of these.
     """
 
@@ -44,6 +44,16 @@ class Structured:
         self._hidden = frozenset(source for source in sources if source is not None)
         self._order = sorted(range(len(weights)), key=self._depth)
         self._narrowest = self._narrow()
+
+    def check(self, setting: str) -> None:
+        """Raise UserError when outputs of the network would have no inputs; `setting` is what the user calls it."""
+        for index, (weight, budget) in enumerate(zip(self._weights, self._budgets, strict=True)):
+            is_head = index not in self._hidden and self._sources[index] is not None
+            if is_head and budget < weight.units:
+                raise UserError(
+                    f"{setting}: expected a sparsity that leaves each of the {weight.units} units of {weight.name} an "
+                    f"input, got one that leaves them {budget} weights; use a lower one, or no sparsity.structured"
+                )
 
     def initial(self, mask: Tensor, generator: torch.Generator) -> None:
         """Give every unit random inputs; where there are fewer weights than units, as many random units have one."""

@@ -19,6 +19,7 @@ class Weight:
 
     start: where it begins in the vector that FlatParameters has moved it to.
     kernel: sizes of a convolution's kernel, empty for linear layers; `inputs` includes them.
+    trained: False where a user's layer is not to be trained; it stays as it is, dense.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Weight:
     units: int
     inputs: int
     kernel: tuple[int, ...] = ()
+    trained: bool = True
 
     @property
     def size(self) -> int:
@@ -50,7 +52,8 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
             units, *inputs = part.weight.shape
             kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
             start = int(part.weight.storage_offset())
-            weights.append(Weight(name or "linear", start, units, part.weight[0].numel(), kernel))
+            shape = units, part.weight[0].numel(), kernel
+            weights.append(Weight(name or "linear", start, *shape, trained=part.weight.requires_grad))
     return tuple(weights)
 
 

@@ -93,6 +93,12 @@ def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
         dynamic_capacity_of(config("own:Algorithm", dynamic_buffer=True), DISCRETE)
 
 
+def test_a_run_too_short_to_forget_anything_is_refused() -> None:
+    dynamic_capacity_of(config(dynamic_buffer=True, max_environment_steps=7_001), CONTINUOUS)
+    with pytest.raises(UserError, match=r"must be below max_environment_steps \(7000\), got 7000: nothing would ever"):
+        dynamic_capacity_of(config(dynamic_buffer=True, max_environment_steps=7_000), CONTINUOUS)
+
+
 def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:
     # 9000 rows: 8 of 9 are transitions; with stacks of 4, 8 of 12.
     dynamic_capacity_of(config(dynamic_buffer=True, dynamic_capacity={"min_size": 7_999}), CONTINUOUS)

@@ -151,6 +151,26 @@ def test_dense_networks_are_as_ever(name: str) -> None:
     assert not networks(expected)
 
 
+@pytest.mark.parametrize("kind", ["rigl", "structured-rlx2"])
+def test_layers_that_are_not_to_be_trained_stay_dense(name: str, kind: str) -> None:
+    algorithm = sparse(name, kind, network="own_algorithms:half_frozen")
+    before = {key: value.clone() for key, value in algorithm.policy.state_dict().items()}
+    update(algorithm, spec_of(name), 3 * PERIOD)
+    after = algorithm.policy.state_dict()
+    frozen = [key for key, value in algorithm.policy.named_parameters() if not value.requires_grad and value.ndim == 2]
+    assert frozen
+    for key in frozen:
+        assert before[key].all()
+        assert torch.equal(after[key], before[key])
+    assert any((value == 0).any() for key, value in after.items() if value.ndim == 2 and key not in frozen)
+
+
+def test_a_tiny_network_may_have_a_users_constants(name: str) -> None:
+    # There is nothing to make narrow where a user's layers are all that is hidden.
+    tiny = {"method": "tiny", "actor": 0.0, "critic": 0.0}
+    update(make(name, sparsity=tiny, network="own_algorithms:random_features"), spec_of(name), 2)
+
+
 def test_tiny_networks_have_the_sparse_ones_weights(name: str) -> None:
     tiny, masked = (make(name, sparsity={"method": method, "actor": 0.8, "critic": 0.6}) for method in ("tiny", "rigl"))
     update(tiny, spec_of(name), 2)

@@ -108,3 +108,15 @@ def test_convolutions_count_at_every_place_of_their_output() -> None:
     convolutions = (2 * 4 * 64 - 1) * 32 * 20 * 20 + (2 * 32 * 16 - 1) * 64 * 9 * 9 + (2 * 64 * 9 - 1) * 64 * 7 * 7
     linear = (2 * 64 * 7 * 7 - 1) * 512 + (2 * 512 - 1) * (4 + 1)
     assert found.action.now == convolutions + linear
+
+
+def test_tiny_networks_for_frames_are_compared_with_what_would_be_dense() -> None:
+    bounds = ((-1.0,) * 2, (1.0,) * 2)
+    frames = EnvironmentSpec("Frames-v0", ArraySpec((4, 84, 84), "uint8"), ArraySpec((2,), "float32", *bounds), 0)
+    found = {}
+    for method in ("dense", "tiny"):
+        tree = {"algorithm": "d4pg", "sparsity": {"method": method, "actor": 0.1, "critic": 0.0}}
+        with torch.random.fork_rng(devices=()):
+            found[method] = make_algorithm(RunConfig.model_validate(tree), frames).flops  # type: ignore[attr-defined]
+    assert found["tiny"].action.dense == found["dense"].action.dense == found["dense"].action.now
+    assert found["tiny"].action.now < found["dense"].action.now

@@ -122,6 +122,32 @@ def test_structure_needs_masks_that_change(method: str) -> None:
 # Resuming
 
 
+def test_masks_that_would_never_change_are_refused() -> None:
+    tree = {"max_environment_steps": 400, "rate_limiter": {"samples_per_insert": 256.0}, "td3": {"batch_size": 256}}
+    changing = {"method": "rigl", "actor": 0.5, "critic": 0.5, "period_updates": 400}
+    with pytest.raises(UserError, match=r"sparsity\.period_updates: expected fewer than the 400 updates"):
+        make_algorithm(RunConfig.model_validate({"algorithm": "td3", **tree, "sparsity": changing}), ARMS)
+    for sparsity in ({**changing, "period_updates": 399}, {**changing, "method": "static"}):
+        make_algorithm(RunConfig.model_validate({"algorithm": "td3", **tree, "sparsity": sparsity}), ARMS)
+
+
+def test_outputs_without_inputs_are_refused() -> None:
+    wide = EnvironmentSpec(
+        "Arms-v0", ArraySpec((376,), "float32"), ArraySpec((17,), "float32", (-1,) * 17, (1,) * 17), 0
+    )
+    tree = {"method": "rlx2", "structured": True, "actor": 0.9995}
+    with pytest.raises(UserError, match="leaves each of the 34 units of head an input") as caught:
+        make_algorithm(config("sac", **tree), wide)
+    assert "\n" not in str(caught.value)
+    make_algorithm(config("sac", **{**tree, "structured": False}), wide)
+
+
+@pytest.mark.parametrize("name", ["actor", "critic"])
+def test_a_sparsity_without_a_method_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=rf"sparsity\.{name} needs sparsity\.method"):
+        build(RunConfig, {"sparsity": {name: 0.9}})
+
+
 def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
     saved = {"sparsity": topology_settings(config(method="rigl", actor=0.9))}
     check_same_topology(config(method="rigl", actor=0.9, period_updates=77, until=0.5, replaced=0.1), saved)

@@ -162,6 +162,45 @@ def test_layers_are_followed_through_functions_of_single_units_only() -> None:
     assert sources == {"torso.0": None, "advantage": "torso.0", "value": "torso.0"}
 
 
+class Residual(nn.Module):
+    """A hidden layer that is read by the next one and by a sum; what comes of it, by the head alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.relu(self.first(x))
+        h = self.last(self.relu(self.inner(h))) + h
+        outputs: Tensor = self.head(self.relu(h))
+        return outputs
+
+
+def test_units_that_something_else_reads_too_are_no_source() -> None:
+    sources = {name: each.source for name, each in trace(Residual(), torch.randn(2, 3)).items()}
+    assert sources == {"first": None, "inner": None, "last": "inner", "head": None}
+
+
+def test_a_layer_that_is_called_twice_has_no_source_and_is_none() -> None:
+    class Twice(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.relu(self.first(x))
+            h = self.relu(self.inner(self.relu(self.inner(h))))
+            outputs: Tensor = self.head(self.relu(self.last(h)))
+            return outputs
+
+    traced = trace(Twice(), torch.randn(2, 3))
+    assert {name: each.source for name, each in traced.items()} == {
+        "first": None,
+        "inner": None,
+        "last": None,
+        "head": "last",
+    }
+    assert traced["inner"].positions == 2
+
+
 def test_tracing_leaves_a_network_and_the_generators_alone() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 2))
     before = {name: value.clone() for name, value in network.state_dict().items()}
