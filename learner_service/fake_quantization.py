@@ -8,10 +8,12 @@ right also when the fidelity gate left more layers in float.
     int8-static   int8, per tensor or channel              uint8 over a calibrated range; see rounding_sites
     int8-weights  int8, per channel                        float32
     int4          4 bits in blocks                         int8 in blocks of each row
+
+Units that the quantizer takes out of a sparse policy are left out here too (learner_service/surviving_units.py).
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,6 +22,7 @@ from torch.nn import functional
 
 from actorq.policy import INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, LayerReport, PolicyGraph
 from learner_service.rounding_sites import Fixed, RangeOf, Site, Sites, rounding_sites
+from learner_service.sparsity.trace import Traced, trace
 from learner_service.straight_through import (
     Convolution,
     Grid,
@@ -34,6 +37,7 @@ from learner_service.straight_through import (
     int8_blocks,
     quantized_product,
 )
+from learner_service.surviving_units import Left, surviving_units
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +47,8 @@ _BLOCKS = (128, 64, 32, 16)
 # they are clipped, and the highest number for a bias.
 _MARGIN = 1.5
 _LARGEST_BIAS = 2.0**30
+# What is left of a layer that loses nothing.
+_ALL = Left()
 
 
 class FakeQuantization:
@@ -60,6 +66,7 @@ class FakeQuantization:
         self._graph = graph
         self._layers: dict[str, _FakeLayer] = {}
         self._sites: dict[str, Sites] = {}
+        self._traced: dict[str, Traced] | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -69,8 +76,7 @@ class FakeQuantization:
     def follow(self, scheme: str, layers: Sequence[LayerReport]) -> None:
         """From now on quantize these layers of the policy, as an emitted policy in `scheme` does.
 
-        Layers that cannot be followed stay in float, which the log says. With int8-static the next call must be
-        `calibrate`.
+        Layers that cannot be followed stay in float, which the log says. The next call must be `calibrate`.
         """
         quantized = [layer for layer in layers if not layer.in_float]
         modules = dict(self._policy.named_modules())
@@ -88,17 +94,22 @@ class FakeQuantization:
         self._sites = rounding_sites(self._graph, {layer.name for layer in quantized}) if static else {}
 
     def calibrate(self, observations: Tensor) -> None:
-        """Take the ranges of activations that are calibrated from the float policy on a batch of observations.
+        """Take from the policy as it is which of its units are left, and the ranges of activations that are calibrated.
 
-        They may lie on another device than the policy. Not inside of `applied`. Nothing happens where no range is
-        calibrated.
+        observations: a batch of them, on any device. Not inside of `applied`.
         """
+        observations = observations.to(next(self._policy.parameters()).device)
+        if self._traced is None:
+            self._traced = trace(self._policy, observations[:2])
+        left = surviving_units(self._policy, self._traced)
+        for name, layer in self._layers.items():
+            layer.left = left.get(name, _ALL)
         wanted = {site for sites in self._sites.values() for site in (sites.input, sites.output) if site is not None}
         if not wanted:
             return
         grids: dict[Site, Grid] = {site: Grid(site.scale, 0.0) for site in wanted if isinstance(site, Fixed)}
-        with self._observing(grids, {site for site in wanted if isinstance(site, RangeOf)}), torch.no_grad():
-            self._policy(observations.to(next(self._policy.parameters()).device))
+        with self._observing(grids, {site for site in wanted if isinstance(site, RangeOf)}, left), torch.no_grad():
+            self._policy(observations)
         for name, layer in self._layers.items():
             if isinstance(layer, _Static):
                 sites = self._sites[name]
@@ -118,12 +129,16 @@ class FakeQuantization:
                 del layer.module.forward
 
     @contextmanager
-    def _observing(self, grids: dict[Site, Grid], wanted: set[RangeOf]) -> Iterator[None]:
-        """While it lasts forward passes note the grids over these ranges."""
+    def _observing(self, grids: dict[Site, Grid], wanted: set[RangeOf], left: Mapping[str, Left]) -> Iterator[None]:
+        """While it lasts forward passes note the grids over these ranges, of what is left of the layers."""
 
         def note(site: RangeOf) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
             def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                low, high = (float(value) for value in torch.aminmax(output if site.output else inputs[0]))
+                own = left.get(site.layer, _ALL)
+                values, survivors = (output, own.outputs) if site.output else (inputs[0], own.inputs)
+                if survivors is not None:
+                    values = values.index_select(-1, survivors.kept)
+                low, high = (float(value) for value in torch.aminmax(values))
                 # What saturates, as tanh does, is not given a margin beyond.
                 lowest, highest = max(_MARGIN * low, site.bounds[0]), min(_MARGIN * high, site.bounds[1])
                 grids[site] = Grid.calibrated(0.0 if site.relu else lowest, highest)
@@ -139,25 +154,33 @@ class FakeQuantization:
 
 
 class _FakeLayer:
-    """A layer of the policy, and what to compute in its place."""
+    """A layer of the policy, and what to compute in its place.
+
+    left: of a linear layer, when units were taken out.
+    """
 
     def __init__(self, module: Layer, round_weight: Callable[[Tensor], Weights]) -> None:
         self.module = module
-        self.source = RoundedWeight(module, round_weight)
+        self.left = _ALL
+        self.source = RoundedWeight(module, lambda weight: round_weight(self.left.weight(weight)))
 
     def forward(self, x: Tensor) -> Tensor:
         """In place of the module's method."""
+        return self.left.around(self.compute, x, self.module.weight, self.module.bias)
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """What the layer makes of an input with what is left of its parameters."""
         raise NotImplementedError
 
 
 class _WeightsOnly(_FakeLayer):
     """Rounded weights in a float layer."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight: Tensor = RoundedParameter.apply(self.module.weight, self.source)  # type: ignore[no-untyped-call]
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rounded: Tensor = RoundedParameter.apply(weight, self.source)  # type: ignore[no-untyped-call]
         if isinstance(self.module, nn.Linear):
-            return functional.linear(x, weight, self.module.bias)
-        y: Tensor = self.module._conv_forward(x, weight, self.module.bias)
+            return functional.linear(x, rounded, bias)
+        y: Tensor = self.module._conv_forward(x, rounded, bias)
         return y
 
 
@@ -165,12 +188,16 @@ class _Blocks(_WeightsOnly):
     """Blocks of 4-bit weights and of int8 inputs, multiplied in float32: their scales differ from block to block."""
 
     def __init__(self, module: Layer) -> None:
-        self._block = next(block for block in _BLOCKS if block <= module.weight.shape[1])
-        super().__init__(module, lambda weight: int4_weight(weight, self._block))
+        super().__init__(module, lambda weight: int4_weight(weight, _block(weight)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        rounded: Tensor = RoundedActivations.apply(x, int8_blocks(x.detach(), self._block))  # type: ignore[no-untyped-call]
-        return super().forward(rounded)
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rounded: Tensor = RoundedActivations.apply(x, int8_blocks(x.detach(), _block(weight)))  # type: ignore[no-untyped-call]
+        return super().compute(rounded, weight, bias)
+
+
+def _block(weight: Tensor) -> int:
+    # With fewer inputs than the smallest the quantizer leaves a layer in float, which its next report says.
+    return next((block for block in _BLOCKS if block <= weight.shape[1]), _BLOCKS[-1])
 
 
 class _Dynamic(_FakeLayer):
@@ -180,6 +207,7 @@ class _Dynamic(_FakeLayer):
         super().__init__(module, lambda weight: Weights.of(weight, per_channel, self._least()))
         self.grid: Grid | None = None
         self.outputs: Grid | None = None
+        self._bias: Tensor | None = None
         self._product: Product = LinearProduct()
         self._padding: tuple[list[int], str] | None = None
         if not isinstance(module, nn.Linear):
@@ -191,10 +219,11 @@ class _Dynamic(_FakeLayer):
                 self._padding = (module._reversed_padding_repeated_twice, mode)
             self._product = Convolution(module.stride, padding, module.dilation, module.groups)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        # The weight's scale may depend on it.
+        self._bias = None if bias is None else bias.detach()
         x = x if self._padding is None else functional.pad(x, *self._padding)
-        parameters = self.module.weight, self.module.bias
-        return quantized_product(x, *parameters, self.source, self.grid, self.outputs, self._product)
+        return quantized_product(x, weight, bias, self.source, self.grid, self.outputs, self._product)
 
     def _least(self) -> Tensor | None:
         return None
@@ -205,10 +234,9 @@ class _Static(_Dynamic):
 
     def _least(self) -> Tensor | None:
         """The bias is an int32 in units of the input's and the weight's scales, which must not be too fine for it."""
-        bias = self.module.bias
-        if bias is None or self.grid is None:
+        if self._bias is None or self.grid is None:
             return None
-        least = bias.detach().abs().div(self.grid.scale * _LARGEST_BIAS)
+        least = self._bias.abs().div(self.grid.scale * _LARGEST_BIAS)
         return least.view(-1, *(1,) * (self.module.weight.ndim - 1))
 
 

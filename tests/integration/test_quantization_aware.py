@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +25,8 @@ from learner_service.straight_through import Grid, Weights
 from quantizer_service.graph import Graph
 from quantizer_service.inference import open_session
 from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
 from quantizer_service.schemes import Emission, Options, scheme_named
+from quantizer_service.topology import Topology
 
 VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
@@ -88,10 +89,31 @@ def mlp() -> nn.Module:
     return nn.Sequential(*hidden, nn.Linear(200, 4))
 
 
+def sparse(without_inputs: bool, left: tuple[int, int, int] = (41, 20, 18)) -> nn.Module:
+    """Of the units of its hidden layers these are `left`: others have no inputs, or nothing reads them."""
+    policy = nn.Sequential(nn.Linear(24, 64), nn.ELU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32, bias=False))
+    policy.extend([nn.Tanh(), nn.Linear(32, 4)])
+    generator = torch.Generator().manual_seed(3)
+    layers = [layer for layer in policy if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for layer, reader, units in zip(layers, layers[1:], left, strict=False):
+            gone = torch.randperm(layer.out_features, generator=generator)[units:]
+            if without_inputs:
+                layer.weight[gone] = 0.0
+            else:
+                reader.weight[:, gone] = 0.0
+            # Scales and ranges that change with what is left.
+            layer.weight[gone] *= 3.0
+        layers[1].weight[:, 5] = 0.0
+    return policy
+
+
 POLICIES: dict[str, tuple[Callable[[], nn.Module], EnvironmentSpec]] = {
     "MLP": (mlp, VECTORS),
     "dueling": (lambda: QNetwork(VECTORS, (64, 64), dueling=True), VECTORS),
     "LayerNorm, ELU and tanh": (D4PGPolicy, VECTORS),
+    "units without inputs": (lambda: sparse(without_inputs=True), VECTORS),
+    "units that nothing reads": (lambda: sparse(without_inputs=False), VECTORS),
     "CNN": (lambda: ConvolutionalPolicy(nn.ReLU, pool=False, scaled=True), IMAGES),
     "CNN that pools": (lambda: ConvolutionalPolicy(nn.ReLU, pool=True, scaled=False), IMAGES),
     "CNN with ELU": (lambda: ConvolutionalPolicy(nn.ELU, pool=True, scaled=True), IMAGES),
@@ -121,14 +143,18 @@ class Trained:
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
             for parameter in policy.parameters():
-                parameter.mul_(1.3).add_(0.02 * torch.randn(parameter.shape, generator=generator))
+                # Zeros of sparse weights stay.
+                kept = parameter != 0 if parameter.ndim == 2 else torch.ones_like(parameter)
+                parameter.mul_(1.3).add_(0.02 * kept * torch.randn(parameter.shape, generator=generator))
         return cls(policy, export_policy_graph(policy, spec), {"observations": observations(spec, 64, seed=6)})
 
     def emitted(self, scheme: str, options: Options) -> Emission:
-        graph, parameters = Graph.parse(self.source), snapshot_parameters(self.policy)
+        parameters = snapshot_parameters(self.policy)
+        form, left = Topology(Graph.parse(self.source)).form(parameters)
+        parameters = parameters if left is None else dict(left.parameters)
         # As runs with quantization-aware training have it: see RunConfig.resolved_quantizer.
-        plan = Plan(graph, scheme_named(scheme), replace(options, compensate=False))
-        _, statistics = Reference(graph).observe(parameters, self.calibration, plan.observed)
+        plan = Plan(form.graph, scheme_named(scheme), replace(options, compensate=False))
+        _, statistics = form.reference.observe(parameters, self.calibration, plan.observed)
         return plan.emit(parameters, statistics, "run", 1)
 
     def faked(self, scheme: str, emission: Emission) -> FakeQuantization:
@@ -192,11 +218,45 @@ def test_the_fake_quantized_policy_computes_what_actors_run(
         assert disagreeing_rows(exact, theirs) > 0.9
 
 
+@pytest.mark.parametrize("without_inputs", [True, False])
+@pytest.mark.parametrize("scheme", QUANTIZED)
+def test_so_it_does_with_a_layer_of_which_nothing_is_left(scheme: str, without_inputs: bool) -> None:
+    torch.manual_seed(1)
+    trained = Trained.of(sparse(without_inputs, (41, 0, 18)), VECTORS)
+    emission = trained.emitted(scheme, Options(ends=True))
+    batch = observations(VECTORS, 64, seed=7)
+    theirs = run(emission, batch)
+    np.testing.assert_allclose(trained.outputs(batch, trained.faked(scheme, emission)), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("without_inputs", [True, False])
+def test_what_is_taken_out_has_gradients_to_grow_by(without_inputs: bool) -> None:
+    torch.manual_seed(1)
+    trained = Trained.of(sparse(without_inputs), VECTORS)
+    fake = trained.faked("int8", trained.emitted("int8", Options(ends=True)))
+    batch = torch.from_numpy(observations(VECTORS, 64, seed=7))
+    quantized: list[Any] = []
+    exact: list[Any] = []
+    for found, applied in ((quantized, fake.applied()), (exact, nullcontext())):
+        with applied:
+            trained.policy.zero_grad()
+            trained.policy(batch).square().sum().backward()
+        found += [parameter.grad for parameter in trained.policy.parameters()]
+    for name, ours, theirs in zip(dict(trained.policy.named_parameters()), quantized, exact, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.1, name
+    # Weights of 0 that might grow, between units that are left and units that are gone.
+    zeros = [
+        (parameter == 0) & (theirs != 0) for parameter, theirs in zip(trained.policy.parameters(), exact, strict=True)
+    ]
+    assert sum(int(each.sum()) for each in zeros) > 100
+
+
 WRONG: dict[str, tuple[str, object, str, Any]] = {
     "no margin": ("int8-static", fake_quantization, "_MARGIN", 1.0),
     "128 levels for weights": ("int8", straight_through, "_WEIGHT_LEVELS", 128.0),
     "256 levels for activations": ("int8", straight_through, "_ACTIVATION_LEVELS", 256.0),
     "smaller blocks": ("int4", fake_quantization, "_BLOCKS", (16,)),
+    "units left in": ("int8", fake_quantization, "surviving_units", lambda policy, traced: {}),
 }
 
 
@@ -204,7 +264,7 @@ WRONG: dict[str, tuple[str, object, str, Any]] = {
 def test_the_comparison_sees_a_wrong_formula(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme, target, name, wrong = WRONG[what]
     torch.manual_seed(1)
-    trained = Trained.of(D4PGPolicy(), VECTORS)
+    trained = Trained.of(sparse(without_inputs=False) if what == "units left in" else D4PGPolicy(), VECTORS)
     emission = trained.emitted(scheme, Options(ends=True))
     batch = observations(VECTORS, 64, seed=7)
     monkeypatch.setattr(target, name, wrong)

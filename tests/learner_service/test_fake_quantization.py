@@ -155,7 +155,7 @@ def test_it_is_calibrated_where_the_policy_is(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8-static", reports("torso.2"))
     policy.to("meta")
-    with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
+    with pytest.raises(RuntimeError, match=r"[Mm]eta tensors"):
         fake.calibrate(torch.zeros(3, 4))
 
 
