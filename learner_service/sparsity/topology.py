@@ -17,9 +17,8 @@ class Topology:
     It belongs to the network's Minimizer. Inactive weights get no gradient, so that Adam's moments of them stay 0 and
     so do they: a step costs one multiplication more. When a change is due, the dense gradient of that step is what
     weights grow by, and takes no step itself (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network,
-    in its targets and in the moments; grown ones start there, but for their mean square gradient, which is that of this
-    one gradient. Adam, whose bias correction is over by then, would have weights with moments of 0 take steps of 3 to
-    6 learning rates until their mean square is known (docs/decisions/0011-grown-weights.md).
+    in its targets and in the moments; grown ones start there, and Adam, whose bias correction is over by then, has them
+    take steps of 3 to 6 learning rates until their mean square is known (docs/decisions/0011-grown-weights.md).
 
     mask: float32[parameters], 1 where active and for all that is never masked, else 0.
     active: numbers of active weights of each maskable layer.
@@ -73,18 +72,13 @@ class Topology:
     def prepare(self, gradient: Tensor, moments: Sequence[Tensor]) -> bool:
         """With the gradients of the step, float32[parameters]: mask them, and True; or change the topology by them.
 
-        moments: Adam's, float32[parameters] each, of which the last is the mean square; none before the first step.
-        After a change there is no step, and what is returned is False.
+        moments: Adam's, float32[parameters] each. After a change there is no step, and what is returned is False.
         """
         if self._growth is None or self._share == 0.0:
             gradient.mul_(self.mask)
             return True
-        inactive = self._inactive
         self._layers.change(self.mask, self._vector, gradient, self._share, self._growth)
         self._apply(moments)
-        if moments:
-            grown = inactive & ~self._inactive
-            moments[-1].copy_(torch.where(grown, gradient.square(), moments[-1]))
         return False
 
     def _apply(self, moments: Sequence[Tensor]) -> None:

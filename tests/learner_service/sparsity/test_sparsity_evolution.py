@@ -68,14 +68,14 @@ def test_updates_of_a_run_are_those_that_the_rate_limiter_admits() -> None:
 
 
 class Regression:
-    """A network of one hidden layer, its target and minimizer, with masks that change every `period` steps."""
+    """A network of one hidden layer, its target and minimizer, with masks that change every third step."""
 
-    def __init__(self, method: str = "rigl", period: int = 3) -> None:
+    def __init__(self, method: str = "rigl") -> None:
         torch.manual_seed(0)
         self.module, self.target = (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
         self.parameters, target = FlatParameters(self.module), FlatParameters(self.target)
         config = RunConfig.model_validate(
-            {"sparsity": {"method": method, "actor": 0.5, "period_updates": period}, "algorithm": "td3"}
+            {"sparsity": {"method": method, "actor": 0.5, "period_updates": 3}, "algorithm": "td3"}
         )
         topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", self.parameters, target)
         assert isinstance(topology, Topology)
@@ -92,7 +92,7 @@ class Regression:
         return self.parameters.gradient.clone()
 
 
-def test_a_change_takes_no_step_and_starts_grown_weights_from_its_gradient() -> None:
+def test_a_change_takes_no_step_and_starts_grown_weights_from_nothing() -> None:
     run = Regression()
     run.step()
     run.step()
@@ -106,10 +106,8 @@ def test_a_change_takes_no_step_and_starts_grown_weights_from_its_gradient() -> 
     grown, dropped = (run.topology.mask > mask), (run.topology.mask < mask)
     assert grown.any()
     assert dropped.any()
-    for part in ("parameters", "exp_avg"):
+    for part in ("parameters", "exp_avg", "exp_avg_sq"):
         assert not after[part][~kept].any()
-    expected = torch.where(kept, before["exp_avg_sq"], torch.where(grown, gradient.square(), 0.0))
-    assert torch.equal(after["exp_avg_sq"], expected)
     # The best of each layer that were not active, by the dense gradient of this very step.
     for weight in maskable_weights(run.module):
         inactive = weight.of(mask) == 0
@@ -117,28 +115,6 @@ def test_a_change_takes_no_step_and_starts_grown_weights_from_its_gradient() -> 
         assert weight.of(gradient).abs()[weight.of(grown)].min() >= weight.of(gradient).abs()[left].max()
     run.step()
     assert run.minimizer.state()["parameters"][grown].all()
-
-
-def test_grown_weights_take_no_longer_steps_than_others() -> None:
-    run, noise = Regression(period=1_000), torch.Generator().manual_seed(1)
-
-    def step() -> None:
-        # Gradients that go on being what they were, as those of batches are.
-        run.inputs = torch.randn(16, 6, generator=noise)
-        run.minimizer.step((run.module(run.inputs) - torch.randn(16, 2, generator=noise)).square().mean())
-
-    for _ in range(999):
-        step()
-    mask = run.topology.mask.clone()
-    step()
-    grown, kept = run.topology.mask > mask, (mask * run.topology.mask).bool()
-    moved = torch.zeros(len(mask))
-    for _ in range(10):
-        before = run.minimizer.state()["parameters"]
-        step()
-        moved += (run.minimizer.state()["parameters"] - before).abs()
-    # Where the largest gradients are they do go further than others; with a mean square of 0, 26 times as far.
-    assert moved[grown].mean() < 6 * moved[kept].mean()
 
 
 def test_targets_are_masked_with_their_network() -> None:
