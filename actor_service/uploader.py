@@ -198,12 +198,16 @@ class Uploader:
                 environment=wire.environment_to_proto(self._spec),
             )
         )
-        # The first reports follow each other sooner: a short run would be over before a whole period.
-        report_at, period_s = time.monotonic(), self._period_s / 8
+        soon_s = self._period_s / 8
+        report_at, period_s, sent = time.monotonic(), soon_s, False
         while not (ended.is_set() or self._closed.is_set()):
             item = self._next_item(ended, report_at)
             if isinstance(item, Segment):
                 yield learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(item))
+                if not sent:
+                    # The first reports, and those after the first segment, follow each other sooner: a short run would
+                    # be over before a whole period.
+                    report_at, period_s, sent = time.monotonic(), soon_s, True
             elif item is not None:
                 yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
             if time.monotonic() >= report_at:

@@ -253,6 +253,14 @@ def test_it_reports_at_once_and_then_every_period(learner: ScriptedLearner, side
     assert reports[0].process.name == "actor-0"
 
 
+def test_a_report_follows_the_first_segment_however_short_the_run(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(period_s=1_000.0)
+    learner.reports.get(timeout=DEADLINE_S)
+    learner.answer(credit=1)
+    uploader.put(small_segment(1), FOREVER)
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
+
+
 def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
     learner: ScriptedLearner, side: Side
 ) -> None:
