@@ -30,13 +30,14 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "Time in which the environments waited because the queue was full: for credit or the network.",
         report.waited_seconds,
     )
-    yield histogram(
-        "actorq_actor_load_seconds", "From a received policy to a session that is ready to act.", counts.load_seconds
-    )
+    # Before the loads, which come first there: what was read as active has been read as loaded.
     yield histogram(
         "actorq_actor_activation_seconds",
         "From the learner's snapshot of a policy to its first action here.",
         counts.activation_seconds,
+    )
+    yield histogram(
+        "actorq_actor_load_seconds", "From a received policy to a session that is ready to act.", counts.load_seconds
     )
     yield histogram(
         "actorq_actor_policy_wait_seconds",

@@ -106,8 +106,10 @@ class Subscription:
         while (policy := self._next()) is not None:
             started = time.perf_counter()
             try:
-                self._slot.put(self._load(policy))
+                loaded = self._load(policy)
+                # Before it can act, so that no more policies have acted than were loaded.
                 self._counts.load_seconds.observe(time.perf_counter() - started)
+                self._slot.put(loaded)
             except InvalidInputError as error:
                 # The policy before goes on acting; the next version may be good.
                 _log.error("%s; going on with the policy before", error)

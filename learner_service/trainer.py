@@ -40,11 +40,11 @@ _WAIT_S = 0.1
 
 @dataclass
 class Requests:
-    """What others want of the trainer; read between two updates."""
+    """What others want of the trainer; read between two updates. saves: how many checkpoints they have asked for."""
 
     paused: bool = False
     stop: bool = False
-    save: bool = False
+    saves: int = 0
 
 
 class Trainer:
@@ -80,6 +80,7 @@ class Trainer:
         self._requests = Requests()
         self._changed = threading.Condition()
         self._saved_at = clock()
+        self._saves = 0
         self._saved_path: Path | None = None
         self._recent: NDArray[Any] | None = None
         self._fault: BaseException | None = None
@@ -125,11 +126,11 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint between two updates and return its folder."""
         with self._changed:
-            self._saved_path = None
-            self._requests.save = True
+            self._requests.saves += 1
+            wanted = self._requests.saves
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._saved_path is not None or self._ended)
-            if self._saved_path is None:
+            self._changed.wait_for(lambda: self._saves >= wanted or self._ended)
+            if self._saves < wanted or self._saved_path is None:
                 raise ConflictError("training has ended: its last checkpoint is on disk or about to be")
             return self._saved_path
 
@@ -186,7 +187,7 @@ class Trainer:
                 self._changed.notify_all()
 
     def _has_work(self) -> bool:
-        return not self._requests.paused or self._requests.stop or self._requests.save
+        return not self._requests.paused or self._requests.stop or self._requests.saves > self._saves
 
     def _may_train(self) -> bool:
         """Whether updates may follow; if not, that is said to those who wait for it, and changes are waited for."""
@@ -227,12 +228,13 @@ class Trainer:
 
     def _save_if_asked_or_due(self) -> None:
         due = self._clock() - self._saved_at >= self._config.checkpoint.period_s
-        if not (due or self._requests.save):
+        # Before anything is written: what is asked for meanwhile is a checkpoint of later.
+        asked = self._requests.saves
+        if not (due or asked > self._saves):
             return
         self._prefetcher.discard()
         path = self._save(self.updates)
         self._saved_at = self._clock()
         with self._changed:
-            self._requests.save = False
-            self._saved_path = path
+            self._saves, self._saved_path = asked, path
             self._changed.notify_all()

@@ -1,7 +1,9 @@
-"""What every test starts with: the same random numbers, whichever tests ran before it."""
+"""What every test starts with and leaves: the same random numbers, whichever tests ran before it, and no run."""
 
 import sys
+from collections.abc import Iterator
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -23,3 +25,12 @@ def _same_random_numbers_in_shared_fixtures() -> None:
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
     _seed()
+
+
+@pytest.fixture(autouse=True)
+def _no_run_outlives_its_test() -> Iterator[None]:
+    """A run that a failed test has left would train beside all that follow. Its services go with it."""
+    yield
+    for process in psutil.Process().children():
+        if "train" in process.cmdline():
+            process.kill()

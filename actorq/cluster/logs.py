@@ -18,16 +18,21 @@ _CLOSE_S = 5.0
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line that says why a container ended: its last, or the last one that begins with "error"."""
+    # One that has been started again meanwhile, and has not said anything yet, has a log of its own.
+    lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
+    errors = [line for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1].removeprefix("error: ")
+
+
+def _last_lines(cluster: Cluster, pod: str, container: str, previous: bool = False) -> list[str]:
     try:
         with cluster.refusals(f"read the log of pod {pod}"):
             text = cluster.core().read_namespaced_pod_log(
-                pod, cluster.namespace, container=container, tail_lines=_LAST_LINES
+                pod, cluster.namespace, container=container, tail_lines=_LAST_LINES, previous=previous
             )
     except ActorQError:
-        return ""
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or [""])[-1].removeprefix("error: ")
+        return []
+    return [line.strip() for line in str(text).splitlines() if line.strip()]
 
 
 def stream_logs(

@@ -180,11 +180,12 @@ def test_when_nothing_can_be_chosen_it_goes_on_as_before(quantizer: ScriptedQuan
 
 def test_candidates_of_two_topologies_are_asked_for_again(quantizer: ScriptedQuantizer, side: Side) -> None:
     assert quantizer.watched().scheme == "fp32"
+    newer = policies(2, b"second")
     quantizer.offer(policy("fp32", 2, b"second"), *policies(1)[1:])
     quantizer.serve(policy("fp32", 1))
     for _ in SCHEMES:
         quantizer.asked.get(timeout=DEADLINE_S)
-    quantizer.offer(*policies(2, b"second"))
+    quantizer.offer(*newer)
     side.choices.put(Selection("fp32", {}))
     versions, _ = side.chose()
     assert set(versions.values()) == {2}

@@ -330,7 +330,7 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
         running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (client, _),
     ):
         assert peer.opened().actor_name == "actor-0"
-        assert client.status().activity != "joining"
+        status_when(client, "acting")
     told = [record for record in caplog.records if "the run is over" in record.getMessage()]
     assert len(told) == 1
 

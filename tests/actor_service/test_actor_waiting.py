@@ -15,8 +15,9 @@ class WatchedClock:
         self._looks = threading.Semaphore(0)
 
     def __call__(self) -> float:
+        now = self.now
         self._looks.release()
-        return self.now
+        return now
 
     def await_looks(self, count: int) -> None:
         for _ in range(count):

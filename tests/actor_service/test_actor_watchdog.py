@@ -67,16 +67,16 @@ def test_it_ends_when_it_is_closed() -> None:
 HANGS = """
 import threading
 from actor_service.watchdog import Watchdog
-dog = Watchdog("an environment", 0.2)
+dog = Watchdog("an environment", {limit})
 dog.start()
 with dog.watch():
     {hang}
 """
 
 
-def end_of(hang: str) -> subprocess.CompletedProcess[str]:
+def end_of(hang: str, limit: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", HANGS.format(hang=hang)],
+        [sys.executable, "-c", HANGS.format(hang=hang, limit=limit)],
         capture_output=True,
         text=True,
         check=False,
@@ -86,7 +86,7 @@ def end_of(hang: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_that_hangs_ends_with_its_own_exit_code_and_says_where() -> None:
-    ended = end_of("threading.Event().wait()")
+    ended = end_of("threading.Event().wait()", limit=2.0)
     assert ended.returncode == EXIT_HUNG
     assert "has not returned from a call" in ended.stderr
     assert 'File "<string>", line 7 in <module>' in ended.stderr
@@ -95,6 +95,6 @@ def test_a_process_that_hangs_ends_with_its_own_exit_code_and_says_where() -> No
 def test_a_process_that_hangs_with_pythons_lock_ends_too() -> None:
     # A function of the C library, called without letting other threads run.
     hang = "import ctypes; ctypes.PyDLL(None).pause()"
-    ended = end_of(hang)
+    ended = end_of(hang, limit=0.2)
     assert ended.returncode == 1
     assert "Timeout (0:00:00.4" in ended.stderr

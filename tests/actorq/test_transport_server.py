@@ -39,8 +39,10 @@ def test_a_stopping_server_says_so_before_it_ends_its_calls() -> None:
     with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
         statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         next(statuses)
-        stage.perform(stage.server.stop(grace_s=0.1))
+        stopping = stage.begin(stage.server.stop(grace_s=TIMEOUT_S))
         assert next(statuses).status == NOT_SERVING
+        statuses.cancel()
+        stopping.result(TIMEOUT_S)
 
 
 def test_health_of_a_service_that_is_not_there_is_not_found() -> None:

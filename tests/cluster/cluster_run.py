@@ -27,6 +27,8 @@ from actorq.transport.options import Certificates
 HERE = Path(__file__).parent
 ACTOR_PORT = 50053
 _COMMAND_TIMEOUT_S = 300
+# Of a call of an actor, which may have much to send before it is drained.
+_DEADLINE_S = 60.0
 # Of each pod, and of a namespace, when a test has failed.
 _LOG_LINES = 20
 _EVENTS = 30
@@ -172,7 +174,7 @@ class ClusterRun:
     @contextmanager
     def actor(self, pod: str) -> Iterator[ActorClient]:
         """A client of one actor."""
-        with self.port(pod, ACTOR_PORT) as address, ActorClient(address, self.certificates) as actor:
+        with self.port(pod, ACTOR_PORT) as address, ActorClient(address, self.certificates, _DEADLINE_S) as actor:
             yield actor
 
     def _flags(self) -> tuple[str, ...]:

@@ -55,18 +55,18 @@ def test_health_reflection_and_metrics(run: ClusterRun, role: str) -> None:
     pod = run.pods(role)[0].name
     with run.port(pod, port) as address, grpc.insecure_channel(address) as channel:
         for name in ("", service):
-            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name), timeout=60)
             assert health.status == health_pb2.HealthCheckResponse.SERVING
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=60))
         assert service in {each.name for each in answer.list_services_response.service}
     with run.port(pod, 9090) as address:
         assert "actorq_info" in _get(address)
 
 
 def _get(address: str) -> str:
-    with urlopen(f"http://{address}/metrics", timeout=10) as response:
+    with urlopen(f"http://{address}/metrics", timeout=60) as response:
         return str(response.read(), "utf-8")
 
 
@@ -99,11 +99,11 @@ def test_an_actors_stream_is_opened_and_answered(run: ClusterRun, learner: Learn
     opening = learner_pb2.StreamOpen(
         actor_name="visitor", incarnation=2, environment=wire.environment_to_proto(environment)
     )
-    stream = learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest(open=opening)]), timeout=10)
+    stream = learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest(open=opening)]), timeout=60)
     assert next(stream).acknowledged_sequence == 0
     stream.cancel()
     with pytest.raises(InvalidInputError, match="`open`"), translated(learner.peer):
-        list(learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest()]), timeout=10))
+        list(learner.stub.StreamTrajectories(iter([learner_pb2.StreamTrajectoriesRequest()]), timeout=60))
 
 
 def test_another_run_cannot_publish(run: ClusterRun) -> None:
@@ -111,18 +111,18 @@ def test_another_run_cannot_publish(run: ClusterRun) -> None:
     with run.quantizer() as quantizer:
         requests = iter([quantizer_pb2.PublishCheckpointsRequest(open=opening)])
         with pytest.raises(ConflictError, match="run"), translated(quantizer.peer):
-            list(quantizer.stub.PublishCheckpoints(requests, timeout=10))
+            list(quantizer.stub.PublishCheckpoints(requests, timeout=60))
 
 
 def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
     reference = externalscaler_pb2.ScaledObjectRef(name="actor", namespace=run.cluster.namespace)
     with access.forwarded(run.cluster, "learner") as forward, grpc.insecure_channel(forward.address) as channel:
         stub = externalscaler_pb2_grpc.ExternalScalerStub(channel)
-        assert stub.IsActive(reference, timeout=10).result
-        assert next(iter(stub.StreamIsActive(reference, timeout=10))).result
-        name = stub.GetMetricSpec(reference, timeout=10).metricSpecs[0].metricName
+        assert stub.IsActive(reference, timeout=60).result
+        assert next(iter(stub.StreamIsActive(reference, timeout=60))).result
+        name = stub.GetMetricSpec(reference, timeout=60).metricSpecs[0].metricName
         request = externalscaler_pb2.GetMetricsRequest(scaledObjectRef=reference, metricName=name)
-        assert stub.GetMetrics(request, timeout=10).metricValues[0].metricValue >= 1
+        assert stub.GetMetrics(request, timeout=60).metricValues[0].metricValue >= 1
 
 
 def test_the_quantizer_gives_its_policies(run: ClusterRun) -> None:
@@ -146,7 +146,7 @@ def test_an_actor_tells_evaluates_and_drains(run: ClusterRun) -> None:
         _, unsent = actor.drain()
         assert unsent == 0
     # It ends with 0, and its Deployment starts it again.
-    run.until(lambda status: not acting(status))
+    run.await_pods(lambda pods: any(each.restarts and each.ready for each in pods), "actor")
     run.until(lambda status: len(acting(status)) == 1)
 
 

@@ -89,11 +89,11 @@ def test_fields_that_are_named_exist() -> None:
 
 def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Nothing but its last example ends the run.
-    endless = ("--target-return", "1000", "--max-environment-steps", "10000000")
+    endless = ("--target-return", "1000", "--max-environment-steps", "10000000", "--quantizer.retain-newest", "5000")
     run = TrainingRun.start(tmp_path / "run", *endless, "--evaluation.episodes", "2", "--no-energy.enabled")
     try:
-        run.until(trained(100))
-        addresses = json.loads((run.directory / "addresses.json").read_text())
+        run.until(lambda status: trained(100)(status) and "actor-0" in run.addresses()["actors"])
+        addresses = run.addresses()
         real = {"50051": addresses["learner"], "50052": addresses["quantizer"], "50053": addresses["actors"]["actor-0"]}
         for example in blocks("python"):
             source = re.sub(r"127\.0\.0\.1:(\d+)", lambda found: real[found[1]], example)

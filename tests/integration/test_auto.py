@@ -13,11 +13,13 @@ _CHOICE = re.compile(r"actor_service\.auto: auto: (\S+) of .*")
 
 
 @pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    """A run of two actors that has reached its target."""
-    run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--scheme", "auto", "--seed", "1", *_WIDE)
+def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """A run of two actors that has ended, long after they have chosen."""
+    # No return ends it: how many steps that takes is luck, and actors need some tenths of a second to choose.
+    budget = ("--target-return", "501", "--max-environment-steps", "40000")
+    run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--scheme", "auto", "--seed", "1", *_WIDE, *budget)
     code, printed = run.finish()
-    assert code == 0, printed
+    assert code == 3, printed
     return run
 
 
@@ -26,17 +28,17 @@ def choices(run: TrainingRun, name: str) -> list[str]:
     return _CHOICE.findall((run.directory / "logs" / f"{name}.log").read_text())
 
 
-def test_each_actor_measures_all_schemes_and_chooses(solved: TrainingRun) -> None:
+def test_each_actor_measures_all_schemes_and_chooses(trained: TrainingRun) -> None:
     for name in ("actor-0", "actor-1", "evaluator"):
         # Again only where the gate has held a scheme back.
-        assert choices(solved, name)
-        log = (solved.directory / "logs" / f"{name}.log").read_text()
+        assert choices(trained, name)
+        log = (trained.directory / "logs" / f"{name}.log").read_text()
         assert all(f"{scheme} " in log for scheme in SCHEMES)
 
 
-def test_transitions_come_from_the_schemes_that_the_actors_chose(solved: TrainingRun) -> None:
-    summary = solved.summary()
-    chosen = {scheme for name in ("actor-0", "actor-1") for scheme in choices(solved, name)}
+def test_transitions_come_from_the_schemes_that_the_actors_chose(trained: TrainingRun) -> None:
+    summary = trained.summary()
+    chosen = {scheme for name in ("actor-0", "actor-1") for scheme in choices(trained, name)}
     by_scheme = summary["transitions_by_scheme"]
     # They act with fp32 until they have chosen.
     assert set(by_scheme) == chosen | {FP32}
@@ -44,28 +46,27 @@ def test_transitions_come_from_the_schemes_that_the_actors_chose(solved: Trainin
     assert sum(by_scheme[scheme] for scheme in chosen) > summary["environment_steps"] / 2
 
 
-def test_the_evaluation_that_reached_the_target_ran_what_the_evaluator_chose(solved: TrainingRun) -> None:
-    evaluation = solved.summary()["evaluation"]
-    assert evaluation["mean_return"] >= 475
-    assert evaluation["scheme"] in choices(solved, "evaluator")
+def test_the_last_evaluation_ran_what_the_evaluator_chose(trained: TrainingRun) -> None:
+    evaluation = trained.summary()["evaluation"]
+    assert evaluation["scheme"] in choices(trained, "evaluator")
 
 
-def test_the_quantizer_emits_what_was_chosen_and_nothing_else(solved: TrainingRun) -> None:
-    chosen = {choices(solved, name)[-1] for name in ("actor-0", "actor-1", "evaluator")}
-    policies = sorted((solved.directory / "policies").glob("*/policy-*.onnx"))
+def test_the_quantizer_emits_what_was_chosen_and_nothing_else(trained: TrainingRun) -> None:
+    chosen = {choices(trained, name)[-1] for name in ("actor-0", "actor-1", "evaluator")}
+    policies = sorted((trained.directory / "policies").glob("*/policy-*.onnx"))
     # The second half was published after all had chosen.
     emitted = {path.stem.removeprefix("policy-") for path in policies[len(policies) // 2 :]}
     assert emitted == chosen
 
 
-def test_a_finished_run_is_evaluated_in_the_scheme_of_its_evaluation(solved: TrainingRun) -> None:
-    scheme = solved.summary()["evaluation"]["scheme"]
-    result = actorq("evaluate", str(solved.directory), "--episodes", "2")
+def test_a_finished_run_is_evaluated_in_the_scheme_of_its_evaluation(trained: TrainingRun) -> None:
+    scheme = trained.summary()["evaluation"]["scheme"]
+    result = actorq("evaluate", str(trained.directory), "--episodes", "2")
     assert result.returncode == 0, result.stderr
     assert re.search(rf"policy v\d+ {scheme} ", result.stdout)
 
 
-def test_a_finished_run_is_evaluated_in_what_is_fastest_here(solved: TrainingRun) -> None:
-    result = actorq("evaluate", str(solved.directory), "--episodes", "2", "--scheme", "auto")
+def test_a_finished_run_is_evaluated_in_what_is_fastest_here(trained: TrainingRun) -> None:
+    result = actorq("evaluate", str(trained.directory), "--episodes", "2", "--scheme", "auto")
     assert result.returncode == 0, result.stderr
     assert re.search(rf"policy v\d+ ({'|'.join(SCHEMES)}) ", result.stdout)

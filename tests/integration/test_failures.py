@@ -12,7 +12,7 @@ from training_run import TrainingRun, process_id, trained
 @pytest.mark.parametrize("victim", ["learner", "quantizer", "actor-0"])
 def test_a_run_survives_the_death_of_a_service(victim: str, tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", "--seed", "2", "--checkpoint.period-s", "1")
-    status = run.until(trained(updates=400))
+    status = run.until(trained(updates=100))
     os.kill(process_id(status, victim), signal.SIGKILL)
     code, printed = run.finish()
     assert code == 0, printed
@@ -52,11 +52,15 @@ def test_an_interrupt_drains_saves_and_leaves_no_process(tmp_path: Path) -> None
 
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
-    run.until(trained(updates=100))
+    status = run.until(trained(updates=100))
     services = run.services()
+    # It does not end before the second one.
+    os.kill(process_id(status, "learner"), signal.SIGSTOP)
     run.signal(signal.SIGINT)
+    run.await_line("once more to end at once")
     run.signal(signal.SIGINT)
-    code, _ = run.finish()
+    code, printed = run.finish()
     assert code == 130
+    assert "SIGINT again" in printed
     _, alive = psutil.wait_procs(services, timeout=60)
     assert not alive

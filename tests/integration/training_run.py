@@ -15,6 +15,7 @@ import psutil
 from actorq.client import LearnerClient
 from actorq.errors import UnavailableError
 from actorq.status import RunStatus
+from actorq.transport.options import Certificates
 
 _PATIENCE_S = 150
 
@@ -45,15 +46,14 @@ class TrainingRun:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         return cls(directory, process)
 
-    def until(self, condition: Callable[[RunStatus], bool]) -> RunStatus:
+    def until(self, condition: Callable[[RunStatus], bool], certificates: Certificates | None = None) -> RunStatus:
         """Read the run's printed lines until its learner serves, then its status until `condition` holds."""
         assert self.process.stdout is not None
-        addresses = self.directory / "addresses.json"
         for _ in iter(self.process.stdout.readline, ""):
-            if not addresses.exists():
+            if "learner" not in self.addresses():
                 continue
             try:
-                with LearnerClient(json.loads(addresses.read_text())["learner"]) as learner:
+                with LearnerClient(self.addresses()["learner"], certificates) as learner:
                     for status in learner.watch(period_s=0.05):
                         if condition(status):
                             return status
@@ -61,10 +61,21 @@ class TrainingRun:
                 continue
         raise AssertionError(f"the run ended too early: {self.process.communicate()[1]}")
 
+    def addresses(self) -> dict[str, Any]:
+        """Where its services are, as far as the run has told."""
+        file = self.directory / "addresses.json"
+        addresses: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return addresses
+
     def finish(self) -> tuple[int, str]:
         """Wait for the end; returns exit code and what was printed."""
         out, err = self.process.communicate(timeout=_PATIENCE_S)
         return self.process.returncode, out + err
+
+    def await_line(self, part: str) -> None:
+        """Read printed lines until one has this part."""
+        assert self.process.stdout is not None
+        assert any(part in line for line in iter(self.process.stdout.readline, "")), f"nothing printed has {part!r}"
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the launcher alone."""

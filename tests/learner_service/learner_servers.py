@@ -26,6 +26,8 @@ from learner_service.__main__ import LearnerService, LearnerSettings
 from quantizer_service.__main__ import QuantizerProcess
 
 DEADLINE_S = 30.0
+# Of a whole stream; a learner that has just started is slow. One that a test leaves open keeps pytest from ending.
+STREAM_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class ActorStream:
         self._requests: queue.Queue[learner_pb2.StreamTrajectoriesRequest | None] = queue.Queue()
         self._name, self._incarnation = name, incarnation
         requests = iter(self._requests.get, None)
-        self._responses = client.stub.StreamTrajectories(requests, timeout=DEADLINE_S)
+        self._responses = client.stub.StreamTrajectories(requests, timeout=STREAM_S)
         self._answer = learner_pb2.StreamTrajectoriesResponse()
 
     def open(self, spec: EnvironmentSpec) -> None:

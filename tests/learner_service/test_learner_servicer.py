@@ -276,9 +276,9 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
         assert f"expected sequence {sequence + 1} with credit through {sequence}" in str(error.details())
         assert steps(client) == sequence * 8
         client.resume()
-        next(status for status in client.watch(0.05) if status.updates)
         with actor(client, "hasty") as again:
-            again.send_segments(range(sequence + 1, sequence + 2))
+            again.send_segments(range(sequence + 1, sequence + 3))
+            next(status for status in client.watch(0.05) if status.updates)
 
 
 @contextmanager
@@ -331,8 +331,11 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert summary["evaluation"] == {"mean_return": 120.0, "episodes": 2, "scheme": "int8", "policy_version": 1}
     assert summary["environment_steps"] == 64
     assert summary["samples_per_insert"] == pytest.approx(summary["updates"] * 8 / 64, abs=1e-3)
-    for name in ("wall_clock_s", "environment_steps_per_s", "updates", "updates_per_s", "policy_versions"):
+    for name in ("wall_clock_s", "updates", "policy_versions"):
         assert summary[name] > 0, name
+    # The learner's process is that of these tests, which may have begun long ago.
+    for rate, count in (("environment_steps_per_s", 64), ("updates_per_s", summary["updates"])):
+        assert summary[rate] == pytest.approx(count / summary["wall_clock_s"], abs=0.06)
     assert summary["staleness"].keys() == {"p50", "p99"}
     # 4 observations, 8 units, and for each of 2 actions and the state a value; both networks choose, one is trained.
     action = 7 * 8 + 15 * 3

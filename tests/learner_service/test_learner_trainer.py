@@ -1,6 +1,7 @@
 """The training loop on its own thread, with a real replay, a real algorithm and a publisher that nobody answers."""
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -295,6 +296,36 @@ def test_a_run_that_goes_on_counts_from_its_checkpoint(make_trainer: MakeTrainer
     trainer.start()
     await_samples(replay.limiter, 1216)
     assert trainer.save().name == str(1000 + UPDATES_WITH_64_TRANSITIONS)
+
+
+def test_a_checkpoint_that_is_asked_for_while_another_is_written_is_one_of_its_own(make_trainer: MakeTrainer) -> None:
+    clock, names, begun, go_on = ManualClock(100.0), iter("ab"), threading.Event(), threading.Event()
+
+    def save(updates: int) -> Path:
+        begun.set()
+        assert go_on.wait(DEADLINE_S)
+        return Path(next(names))
+
+    trainer = make_trainer(save, clock=clock)
+    trainer.start()
+    clock.now = 110.0
+    assert begun.wait(DEADLINE_S)
+    with ThreadPoolExecutor(1, thread_name_prefix="asker") as threads:
+        asked = threads.submit(trainer.save)
+        await_asker()
+        go_on.set()
+        assert asked.result(DEADLINE_S) == Path("b")
+
+
+def await_asker() -> None:
+    """Wait until the thread of that name waits for a checkpoint; nothing tells of it but its stack."""
+    (asker,) = (thread for thread in threading.enumerate() if thread.name.startswith("asker"))
+    assert asker.ident is not None
+    while True:
+        frame = sys._current_frames()[asker.ident]
+        if frame.f_code.co_name == "wait" and frame.f_back and frame.f_back.f_code.co_name == "wait_for":
+            return
+        threading.Event().wait(0.001)
 
 
 def test_checkpoints_are_due_by_the_clock(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:

@@ -92,7 +92,7 @@ def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
     await_samples(went_on.replay.limiter, 640)
     updates = went_on.trainer.pause()
     assert went_on.trainer.save() == Path(str(updates))
-    assert 0 < saved[0].updates == updates < samples // 8
+    assert 0 < saved[0].updates == updates <= samples // 8
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     went_on.trainer.resume()
     expected = trained(went_on, samples)

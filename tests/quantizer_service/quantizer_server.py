@@ -25,6 +25,8 @@ from quantizer_service.files import encode_tensors
 from quantizer_service.relay_process import RelayProcess
 
 DEADLINE_S = 30.0
+# Of a whole stream. One that a test leaves open keeps pytest from ending.
+STREAM_S = 90.0
 SOURCE = mlp(16, 16)
 
 
@@ -75,7 +77,7 @@ class Publisher:
     def __init__(self, client: QuantizerClient) -> None:
         self._requests: queue.Queue[quantizer_pb2.PublishCheckpointsRequest | None] = queue.Queue()
         requests = iter(self._requests.get, None)
-        self._responses = client.stub.PublishCheckpoints(requests, timeout=DEADLINE_S)
+        self._responses = client.stub.PublishCheckpoints(requests, timeout=STREAM_S)
 
     def open(self, run_id: str = "run", scheme: str = "int8") -> quantizer_pb2.PublishReady:
         self.send(open=quantizer_pb2.PublishOpen(run_id=run_id, scheme=scheme))

@@ -13,7 +13,7 @@ import pytest
 from actorq.config import RunConfig
 from actorq.rundirectory import RunDirectory
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 REPOSITORY = Path(__file__).parents[3]
 
 # A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.

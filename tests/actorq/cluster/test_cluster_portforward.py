@@ -162,10 +162,12 @@ def test_a_connection_that_ends_on_both_sides_ends_without_a_word(caplog: pytest
 
     with cluster_api() as api:
         api.answer = answer
+        before = set(threading.enumerate())
         far = open_pod_port(api.cluster(), "learner-0", 50051)
         far.sendall(b"x")
         assert answered.wait(TIMEOUT_S)
-        (thread,) = (each for each in threading.enumerate() if each.name.startswith("Kubernetes port forward"))
+        begun = set(threading.enumerate()) - before
+        (thread,) = (each for each in begun if each.name.startswith("Kubernetes port forward"))
         far.shutdown(socket.SHUT_RD)
         gone.set()
         thread.join(TIMEOUT_S)
