@@ -184,7 +184,9 @@ class DynamicCapacityConfig(Settings):
     """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
     threshold: PositiveFloat = Field(
-        0.2, description="distance of the policy from the oldest actions, in halves of the action range, to forget from"
+        0.2,
+        description="half the mean square of what the policy is off the oldest actions, in halves of their range, to "
+        "forget from",
     )
     min_size: PositiveInt = Field(100_000, description="transitions that are kept whatever the distance")
     period_steps: PositiveInt = Field(10_000, description="environment steps between two looks at the oldest")

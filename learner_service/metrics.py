@@ -106,7 +106,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
-        "Distance of the policy from the oldest actions when a replay of dynamic capacity last looked.",
+        "Half the mean square of what the policy is off the oldest actions, at the last look of a dynamic buffer.",
         dynamic.distance if dynamic else None,
     )
     yield counter(

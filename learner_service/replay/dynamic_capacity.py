@@ -24,13 +24,13 @@ class DynamicCapacity:
     """Looks at the oldest transitions every `period_steps` inserted ones, and drops of them what is too far off.
 
     With K the `oldest` transitions, or all there are, g_i what the policy that acted would have done without noise in
-    s_i, pi(s_i) what the present one would do, and h half the range of each component of an action:
+    s_i, pi(s_i) what the present one would do, A components of an action, and h half the range of each:
 
-        D = 1/K sum_{i<K} || (pi(s_i) - g_i) / h ||_2
+        D = 1/(2 K A) sum_{i<K} || (pi(s_i) - g_i) / h ||_2^2
 
-    A mean of Euclidean norms over the components of an action, and so in halves of the action range; where actions are
-    in [-1, 1] it is the paper's distance. It grows with the number of components: the same difference d in each of A
-    of them is sqrt(A) d.
+    Half a mean square, whatever the number of components; the same difference of d halves of the range in each is
+    d^2 / 2. The paper writes a mean norm, but its published training, for which the threshold of 0.2 was chosen,
+    computes this (docs/decisions/0012-policy-distance.md).
 
     Where D is above `threshold` and more than `min_size` transitions are stored, the oldest `dropped` share of the
     replay goes at once: whole segments, so up to one segment more, but never one of the last `min_size` transitions.
@@ -81,7 +81,7 @@ class DynamicCapacity:
         observations, greedy = replay.oldest_greedy_actions(settings.oldest)
         if not len(observations):
             return
-        self._distance = self._mean_distance(observations, greedy)
+        self._distance = self._policy_distance(observations, greedy)
         if self._distance <= settings.threshold:
             return
         stored = replay.transitions
@@ -108,11 +108,11 @@ class DynamicCapacity:
         self._distance = state["distance"]
         self._drops, self._dropped = state["drops"], state["dropped_transitions"]
 
-    def _mean_distance(self, observations: Array, greedy: Array) -> float:
+    def _policy_distance(self, observations: Array, greedy: Array) -> float:
         total = 0.0
         for start in range(0, len(greedy), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             difference = self._act(observations[rows]).astype(np.float64) - greedy[rows].astype(np.float64)
             difference /= self._half_range
-            total += float(np.linalg.norm(difference.reshape(len(difference), -1), axis=1).sum())
-        return total / len(greedy)
+            total += float(np.square(difference).sum())
+        return total / (2 * greedy.size)

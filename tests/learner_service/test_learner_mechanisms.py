@@ -114,7 +114,7 @@ def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorith
         seen = torch.from_numpy(np.concatenate([each.observations[:4].reshape(8, 3) for each in oldest]))
         acted = training.algorithm.policy(seen).numpy()
     greedy = np.concatenate([np.asarray(each.greedy_actions).reshape(8, 2) for each in oldest])
-    expected = float(np.linalg.norm(acted - greedy, axis=1).mean())
+    expected = float(np.square(acted - greedy).mean()) / 2
     # A quarter of 72 is 18: three segments of 8.
     status = training.dynamic_capacity.status()
     assert status.distance == pytest.approx(expected, rel=1e-5)
@@ -133,13 +133,15 @@ def test_the_trainer_looks_when_it_is_time(build: Build) -> None:
     assert (status.transitions, status.drops, status.dropped_transitions) == (48, 1, 24)
     # 56 more transitions do not complete a period, 64 do.
     insert(training, range(10, 15))
+    samples = training.replay.limiter.samples
     training.trainer.resume()
-    await_samples(training.replay.limiter, training.replay.limiter.samples + 64)
+    await_samples(training.replay.limiter, samples + 64)
     training.trainer.pause()
     assert training.dynamic_capacity.status().drops == 1
     insert(training, range(15, 17))
+    samples = training.replay.limiter.samples
     training.trainer.resume()
-    await_samples(training.replay.limiter, training.replay.limiter.samples + 64)
+    await_samples(training.replay.limiter, samples + 64)
     training.trainer.pause()
     assert training.dynamic_capacity.status().drops == 2
     assert training.replay.total_transitions == 128
