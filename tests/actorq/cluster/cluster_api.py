@@ -47,6 +47,8 @@ class ClusterApi(ThreadingHTTPServer):
         self.objects: dict[str, Object] = {}
         self.kinds = dict(KINDS)
         self.logs: dict[str, str] = {}
+        # Those of containers before they were started again.
+        self.previous_logs: dict[str, str] = {}
         self.forbidden: set[tuple[str, str]] = set()
         self.allowed: set[tuple[str, str]] | None = None
         self.namespaces = {"lab"}
@@ -87,11 +89,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._forward(int(query["ports"][0]), self.server.answer)
         if url.path.endswith("/log"):
             name = url.path.split("/")[-2]
-            if name not in self.server.logs:
+            logs = self.server.previous_logs if query.get("previous") == ["true"] else self.server.logs
+            if name not in logs:
                 return self._fail(
                     400, f'container "service" in pod "{name}" is waiting to start: image can\'t be pulled'
                 )
-            return self._send(200, self.server.logs[name].encode(), "text/plain")
+            return self._send(200, logs[name].encode(), "text/plain")
         if "watch" in query:
             # What changes here has changed before the answer.
             for path in self.server.ending:

@@ -141,6 +141,13 @@ def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
     assert wait(api)[2] == expected
 
 
+def test_the_error_of_one_that_was_started_again_meanwhile_is_in_the_log_before(api: ClusterApi) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
+    api.logs["learner-0"] = ""
+    api.previous_logs["learner-0"] = "error: unknown setting 'dqn.bach_size'\n"
+    assert wait(api)[2].endswith("(exit code 2, a mistake in its settings): unknown setting 'dqn.bach_size'")
+
+
 def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
     learner = workload("StatefulSet", "learner")
     learner["metadata"]["uid"] = "uid-learner"
