@@ -51,7 +51,6 @@ class Task:
     """An algorithm on an environment for some steps.
 
     episodes: new ones, on which the last policy is confirmed. updates_per_step: gradient updates per environment step.
-    learning_rate: Adam's step size; the preset's where none.
     """
 
     algorithm: str
@@ -63,13 +62,11 @@ class Task:
     bounds: tuple[Bound, ...]
     episodes: int
     updates_per_step: float = 1.0
-    learning_rate: float | None = None
 
     @property
     def name(self) -> str:
         """What --task is compared with."""
-        rate = "" if self.learning_rate is None else f"@{self.learning_rate:g}"
-        return f"{self.algorithm}/{self.environment}{rate}"
+        return f"{self.algorithm}/{self.environment}"
 
     def flags(self, method: str, scheme: str, seed: int) -> list[str]:
         """Flags of `actorq train` for one run; schedules are shares of the run's steps."""
@@ -89,8 +86,6 @@ class Task:
             "dynamic-capacity.min-size": self.steps // _SMALLEST_REPLAY,
             "dynamic-capacity.period-steps": every,
         }
-        if self.learning_rate is not None:
-            settings[f"{self.algorithm}.learning-rate"] = self.learning_rate
         if method not in _DENSE:
             settings |= {
                 "sparsity.actor": self.sparsity.actor,
@@ -103,8 +98,6 @@ class Task:
 ALL = ("dense", "control", "tiny", "static", "set", "rigl", "rlx2")
 _LONG = ("dense", "control", "rigl", "rlx2")
 _NEAR_CONTROL = (Bound("rlx2", "control", 0.9),)
-# TD3's preset has a larger one, with which returns of seeds differ by half.
-_PAPER_LEARNING_RATE = 3e-4
 TASKS = (
     Task(
         *("td3", "InvertedPendulum-v5", 40_000, 3, Sparsity(0.98, 0.98), ALL),
@@ -116,13 +109,6 @@ TASKS = (
         bounds=_NEAR_CONTROL,
         episodes=20,
         updates_per_step=_LONG_UPDATES_PER_STEP,
-    ),
-    Task(
-        *("td3", "HalfCheetah-v5", 300_000, 2, PAPER["td3", "HalfCheetah-v5"], _LONG),
-        bounds=_NEAR_CONTROL,
-        episodes=20,
-        updates_per_step=_LONG_UPDATES_PER_STEP,
-        learning_rate=_PAPER_LEARNING_RATE,
     ),
     Task(
         *("sac", "HalfCheetah-v5", 300_000, 1, PAPER["sac", "HalfCheetah-v5"], _LONG),

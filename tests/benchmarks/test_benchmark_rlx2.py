@@ -44,13 +44,6 @@ def test_fewer_updates_a_step_leave_the_schedules_their_shares(task: Task) -> No
     assert config.dynamic_capacity.period_steps == 10
 
 
-def test_a_step_size_of_its_own_is_the_algorithms_and_in_the_tasks_name(task: Task) -> None:
-    slower = replace(task, learning_rate=3e-4)
-    assert (task.name, slower.name) == ("td3/InvertedPendulum-v5", "td3/InvertedPendulum-v5@0.0003")
-    rates = [_config(each.flags("rlx2", "int8", 1)).td3.learning_rate for each in (task, slower)]
-    assert rates == [1e-3, 3e-4]
-
-
 def test_a_run_is_settled_in_its_last_quarter() -> None:
     points = [{"environment_steps": steps, "mean_return": steps / 10} for steps in range(50, 1001, 100)]
     assert settled(points, 1000) == pytest.approx((850 + 950) / 20)
