@@ -15,14 +15,13 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actor_service.actor import Actor, Standalone
-from actor_service.environments import describe_environment
+from actor_service.environments import describe_environment, module_of
 from actor_service.metrics import actor_metrics
 from actor_service.servicer import ActorServicer
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments, run_process
 from actorq.settings import Settings
-from actorq.transport.options import Certificates
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 
@@ -37,12 +36,17 @@ class ActorSettings(Settings):
     record: Path | None = Field(None, description="file for a video of each evaluation; standalone only")
     describe: bool = Field(False, description="print the environment's spec as JSON and end")
 
+    @property
+    def certificate_role(self) -> str:
+        """The role in the certificate of this process."""
+        return "actor" if self.role == "actor" else "evaluator"
+
 
 class ActorService:
     """One actor in a process."""
 
     def __init__(self, config: RunConfig, settings: ActorSettings, name: str, node: str = "") -> None:
-        certificates = Certificates.of(config.transport.certificates, "actor")
+        certificates = config.transport.certificates_of(settings.certificate_role)
         standalone = Standalone(config.environment, config.scheme, config.environments_per_actor, settings.record)
         is_alone = settings.role == "standalone"
         self._learner = None if is_alone else LearnerClient(settings.learner, certificates)
@@ -61,6 +65,8 @@ class ActorService:
             node,
             config.environment_backend,
             config.actor.environment_timeout_s,
+            # A user who names an environment here trusts its module.
+            allowed_modules={*config.actor.allow_modules, module_of(config.environment)},
         )
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -83,6 +89,17 @@ class ActorService:
         """SIGTERM: stop acting and send what is queued."""
         self._actor.drain(self._drain_s * 0.8)
 
+    def alive(self) -> bool:
+        """Always: a watchdog ends an actor whose environment hangs."""
+        return True
+
+    async def until_ready(self) -> None:
+        """Ready at once."""
+
+    def lose_parent(self) -> None:
+        """The learner of the run ends as well: give up what is queued."""
+        self._actor.abandon()
+
     def metrics(self) -> Iterable[Metric]:
         """What it does and with which policy."""
         return actor_metrics(self._actor)
@@ -104,7 +121,9 @@ def _main() -> int:
         print(json.dumps(describe_environment(config.environment, config.environment_backend).to_json()))  # noqa: T201
         return EXIT_OK
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
-    return run_process(ActorService(config, settings, name, process.node), process, name, config, "actor")
+    return run_process(
+        ActorService(config, settings, name, process.node), process, name, config, settings.certificate_role
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 import logging
 import random
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,32 +13,36 @@ from pathlib import Path
 import numpy as np
 
 from actor_service.auto import AutoSubscription
+from actor_service.comparison import PolicyCheck
 from actor_service.counts import ActorCounts
-from actor_service.environments import Backend, describe_environment, make_environments
+from actor_service.environments import Backend, check_module, describe_environment, make_environments
 from actor_service.evaluation import MOST_ENVIRONMENTS, Evaluator
 from actor_service.exploration import explorer
+from actor_service.fallback import FallbackSubscription
 from actor_service.hold import PolicyHold
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
+from actor_service.processor import lacks_dot_product, processor_flags
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.schedule import EvaluationSchedule
 from actor_service.selection import Selection, select
-from actor_service.subscription import Subscription
 from actor_service.turns import PolicyTurns
 from actor_service.uploader import Uploader
 from actor_service.video import Video
-from actor_service.watchdog import Watchdog, Watched
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.errors import ConflictError, ExhaustedError, UnavailableError
+from actorq.errors import ConflictError, ExhaustedError, UnavailableError, UserError
 from actorq.policy import AUTO, FP32, SCHEMES, Policy, PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, Role
 from actorq.transport.reconnect import keep_connected
+from actorq.watchdog import Watchdog, Watched
 
 _log = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
+# Schemes that ONNX Runtime computes with sums of 16 bits where the processor has no dot product of int8 numbers.
+_SATURATING = ("int8", "int8-static")
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Actor:
     on_end: called once, from any thread, when there is nothing left to do; with the error when there was one.
     backend: who steps the environments.
     environment_timeout_s: that a call to them may take before the process ends itself.
+    flags: tells the flags of this processor.
+    allowed_modules: modules of environments that the learner may have this process import.
     """
 
     def __init__(
@@ -78,6 +85,8 @@ class Actor:
         node: str = "",
         backend: Backend = "python",
         environment_timeout_s: float = 60.0,
+        flags: Callable[[], frozenset[str]] = processor_flags,
+        allowed_modules: Collection[str] = (),
     ) -> None:
         self.name = name
         self.role = role
@@ -86,7 +95,9 @@ class Actor:
         self._quantizer = connect()
         self._on_end = on_end
         self._node = node
-        self._incarnation = time.time_ns()
+        # The learner gives the incarnation; until its first answer came, the nonce tells this process from others.
+        self._incarnation = 0
+        self._nonce = 1 + secrets.randbits(63)
         self._stop = threading.Event()
         self._flush_s = 0.0
         self._unsent = 0
@@ -97,16 +108,20 @@ class Actor:
         self._scheme = standalone.scheme if standalone else ""
         self._batch = standalone.environments if standalone else 0
         self._backend = backend
+        self._allowed_modules = allowed_modules
         self._record = standalone.record if standalone else None
         self._spec = (
             describe_environment(standalone.environment_id, backend, rendered=self._record is not None)
             if standalone
             else None
         )
-        self._watchdog = Watchdog("an environment", environment_timeout_s)
+        # What this processor computes wrongly, as far as its flags tell.
+        self._avoided = _SATURATING if lacks_dot_product(flags()) else ()
+        self._check: PolicyCheck | None = None
+        self._watchdog = Watchdog("an environment", environment_timeout_s, "actor.environment_timeout_s")
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._rollout: Rollout | None = None
-        self._subscription: Subscription | AutoSubscription | None = None
+        self._subscription: FallbackSubscription | AutoSubscription | None = None
         self._uploader: Uploader | None = None
         self._schedule: EvaluationSchedule
         self._evaluating = threading.Lock()
@@ -136,6 +151,12 @@ class Actor:
             self._watchdog.close()
             self._quantizer.close()
             self._on_end(None)
+
+    def abandon(self) -> None:
+        """Nobody will store what is queued: a drain need not wait for it."""
+        self._flush_s = 0.0
+        if self._uploader is not None:
+            self._uploader.abandon()
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
         """Wait for the end of a drain; returns how many segments were stored since, and how many could not be sent."""
@@ -197,7 +218,7 @@ class Actor:
         if scheme != AUTO:
             return self._quantizer.get(scheme, version)
         policies = {}
-        for name in SCHEMES:
+        for name in (scheme for scheme in SCHEMES if scheme not in self._avoided):
             policies[name] = self._quantizer.get(name, version)
             # All of one version, also while newer ones are published.
             version = policies[name].descriptor.version
@@ -228,7 +249,11 @@ class Actor:
 
     def _join(self) -> Membership:
         assert self._learner is not None
-        membership = self._learner.join(self.name, self._incarnation, self.role, __version__)
+        try:
+            membership = self._learner.join(self.name, self._incarnation, self.role, __version__, self._nonce)
+        except ConflictError as error:
+            raise UserError(str(error)) from error
+        self._incarnation = membership.incarnation
         known = self._membership
         if known is not None and membership.run.run_id != known.run.run_id:
             raise ConflictError(f"the learner has begun another run, {membership.run.run_id}, after {known.run.run_id}")
@@ -241,6 +266,7 @@ class Actor:
     def _take_part(self, membership: Membership) -> None:
         run = membership.run
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
+        check_module(run.environment_id, self._allowed_modules)
         with self._own_call:
             self._spec = describe_environment(run.environment_id, self._backend)
         # The evaluator chooses as actors do, so that it evaluates what they run.
@@ -250,7 +276,6 @@ class Actor:
         self._uploader = Uploader(
             self._learner,
             self.name,
-            self._incarnation,
             self._join,
             self._report,
             on_stop=self._run_is_over,
@@ -339,22 +364,30 @@ class Actor:
         """Have policies in the slot that are ready to act; those that are not `wanted` need not be there."""
         self._activity = "waiting for a policy"
 
+        check = PolicyCheck(
+            lambda policy: load_policy(policy, spec, batch), self._slot.wake, bool(spec.discrete_actions), self._avoided
+        )
+
         def load(policy: Policy) -> OnnxPolicy:
-            return load_policy(policy, spec, batch, greedy)
+            return check.watch(load_policy(policy, spec, batch, greedy))
 
         if scheme == AUTO:
             choose = partial(self._select, spec)
             # It chooses by what is in the slot, whatever is wanted.
-            self._subscription = AutoSubscription(self._connect, self._slot, load, choose, self._fail, self.counts)
+            self._subscription = AutoSubscription(
+                self._connect, self._slot, load, choose, self._fail, check, self.counts
+            )
         else:
-            client = self._connect()
-            self._subscription = Subscription(client, scheme, self._slot, load, self._fail, self.counts, wanted=wanted)
+            self._subscription = FallbackSubscription(
+                self._connect, scheme, self._slot, load, self._fail, check, self.counts, wanted
+            )
+        self._check = check
         self._subscription.start()
 
     def _look_again(self) -> None:
         """What is wanted may have changed."""
         self._slot.wake()
-        if isinstance(self._subscription, Subscription):
+        if isinstance(self._subscription, FallbackSubscription):
             self._subscription.look_again()
 
     def _report(self, peek: bool = False) -> ActorReport:
@@ -373,13 +406,14 @@ class Actor:
             activation_seconds=() if peek else self._slot.take_activations(),
             process=measure_process(self.name, self.role, self._node),
             waited_seconds=self._uploader.waited_s if self._uploader else 0.0,
+            avoided_scheme=self._subscription.avoided if self._subscription else "",
+            scheme_error=self._check.newest.error if self._check and self._check.newest else 0.0,
         )
 
     def _run_is_over(self) -> None:
         _log.info("the run is over")
-        assert self._uploader is not None
-        self._uploader.abandon()
         self.drain(flush_s=0.0)
+        self.abandon()
 
     def _evaluate_soon(self, version: int) -> None:
         self._schedule.want(version)

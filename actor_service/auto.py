@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 
+from actor_service.comparison import PolicyCheck
 from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.selection import Selection
@@ -33,6 +34,7 @@ class AutoSubscription:
     load: makes a policy ready to act.
     select: chooses among policies; its second argument is the scheme that acts.
     on_fault: called with an error that trying again would not mend.
+    check: tells which schemes are no candidates, because this processor computes them wrongly.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class AutoSubscription:
         load: Callable[[Policy], OnnxPolicy],
         select: Callable[[Iterable[Policy], str], Selection],
         on_fault: Callable[[BaseException], None],
+        check: PolicyCheck,
         counts: ActorCounts | None = None,
     ) -> None:
         self._connect = connect
+        self._check = check
         self._slot = slot
         self._load = load
         self._select = select
@@ -61,6 +65,11 @@ class AutoSubscription:
     def scheme(self) -> str:
         """The scheme that is watched now."""
         return self._current.scheme
+
+    @property
+    def avoided(self) -> str:
+        """The newest scheme that this processor computes wrongly; empty when there is none."""
+        return self._check.avoided[-1] if self._check.avoided else ""
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
         """Whether this policy is of the scheme that was chosen for its topology."""
@@ -84,15 +93,20 @@ class AutoSubscription:
         try:
             while not self._stop.is_set() and not self._slot.closed:
                 if (policy := self._slot.wait(self._is_due, _WAIT_S)) is not None and not self._stop.is_set():
-                    self._choose(policy.descriptor)
+                    self._check_or_choose(policy.descriptor)
         except BaseException as error:
             # A closed channel raises too: that is the end and no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 
+    def _check_or_choose(self, acting: PolicyDescriptor) -> None:
+        if not self._check.is_due(acting) or self._check.run(self._client, acting):
+            self._choose(acting)
+
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
         return (
             self._stop.is_set()
+            or self._check.is_due(descriptor)
             or descriptor.topology != self._topology
             or (self._again_at is not None and descriptor.version >= self._again_at)
         )
@@ -131,6 +145,8 @@ class AutoSubscription:
             policies.clear()
             missing.clear()
             for scheme in SCHEMES:
+                if scheme in self._check.avoided:
+                    continue
                 try:
                     policies.append(self._client.get(scheme))
                 except UnavailableError:

@@ -12,10 +12,10 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Environments
 from actor_service.frame_stack import FrameStack
 from actor_service.policy import OnnxPolicy, load_policy
-from actor_service.watchdog import Watched
 from actorq.errors import ActorQError, UnavailableError
 from actorq.policy import Policy
 from actorq.trajectory import Episode, Evaluation
+from actorq.watchdog import Watched
 
 MOST_ENVIRONMENTS = 32
 # Episodes in which an environment failed, without one between them that went well.

@@ -44,6 +44,17 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "Time in which the environments waited because their policy had taken its steps: for a newer one.",
         counts.policy_wait_seconds,
     )
+    yield labelled_gauge(
+        "actorq_actor_avoided_scheme",
+        "Always 1; the scheme that this actor does not act with because its processor computes it wrongly.",
+        ("scheme",),
+        {(report.avoided_scheme,): 1} if report.avoided_scheme else {},
+    )
+    yield gauge(
+        "actorq_actor_scheme_error_ratio",
+        "Mean error of the quantized policy on this processor relative to the range of its outputs; 0 when not known.",
+        report.scheme_error,
+    )
     yield labelled_counter(
         "actorq_actor_reconnects",
         "Streams that broke or could not be opened, and were tried again.",

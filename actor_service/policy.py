@@ -23,6 +23,7 @@ class OnnxPolicy:
 
     stochastic: the policy turns standard normal noise into exploration.
     greedy: float32[batch, ...], what the last call would have returned without noise; overwritten by the next.
+    on_observations: called with this policy and the observations of each call; None when nobody asks for them.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class OnnxPolicy:
         give these outputs. Other outputs than these are not computed for anyone.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
+        self.on_observations: Callable[[OnnxPolicy, NDArray[Any]], None] | None = None
         options = onnxruntime.SessionOptions()
         # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
         options.intra_op_num_threads = 1
@@ -68,6 +70,8 @@ class OnnxPolicy:
         action.
         """
         np.copyto(self._inputs, observations)
+        if self.on_observations is not None:
+            self.on_observations(self, self._inputs)
         if self.stochastic:
             np.copyto(self._noise, 0.0 if noise is None else noise)
         self._session.run_with_iobinding(self._binding)

@@ -13,9 +13,9 @@ from actor_service.environments import Environments, Fault
 from actor_service.frame_stack import FrameStack
 from actor_service.policy import OnnxPolicy
 from actor_service.turns import PolicyTurns
-from actor_service.watchdog import Watched
 from actorq.errors import ActorQError
 from actorq.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.watchdog import Watched
 
 _OLDEST = 255
 # With an environment that fails in every segment nothing would ever be learned.

@@ -7,13 +7,9 @@ from typing import Any
 
 from actor_service.actor import Actor
 from actorq import wire
-from actorq.errors import InvalidInputError
-from actorq.trajectory import Episode, Evaluation
+from actorq.tasks import may_be_left
+from actorq.trajectory import Episode
 from actorq.v1 import actor_pb2, actor_pb2_grpc
-
-_MOST_EPISODES = 10_000
-# All environments take seeds up to here, and each adds its number to it.
-_SEEDS = 2**31
 
 
 class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
@@ -33,12 +29,9 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         self, request: actor_pb2.EvaluateRequest, context: Any
     ) -> AsyncIterator[actor_pb2.EvaluateResponse]:
         """Greedy episodes as they end, then all of them."""
-        if not 1 <= request.episodes <= _MOST_EPISODES:
-            raise InvalidInputError(f"episodes: must be 1 to {_MOST_EPISODES}, got {request.episodes}")
-        if request.seed >= _SEEDS:
-            raise InvalidInputError(f"seed: must be below {_SEEDS}, got {request.seed}")
+        wanted = wire.evaluate_request_from_proto(request)
         loop = asyncio.get_running_loop()
-        episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=request.episodes + 1)
+        episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=wanted.episodes + 1)
 
         hung_up = threading.Event()
 
@@ -48,22 +41,17 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         evaluating = asyncio.create_task(
             asyncio.to_thread(
                 self._actor.evaluate,
-                request.episodes,
-                request.scheme,
-                request.policy_version,
-                request.seed,
+                wanted.episodes,
+                wanted.scheme,
+                wanted.version,
+                wanted.seed,
                 hung_up,
                 on_episode,
             )
         )
 
-        def on_end(evaluating: asyncio.Task[Evaluation]) -> None:
-            # Taken here too: nobody else will when the client has hung up, and asyncio would call it lost.
-            if not evaluating.cancelled():
-                evaluating.exception()
-            episodes.put_nowait(None)
-
-        evaluating.add_done_callback(on_end)
+        may_be_left(evaluating, "a requested evaluation")
+        evaluating.add_done_callback(lambda _: episodes.put_nowait(None))
         try:
             while (episode := await episodes.get()) is not None:
                 yield actor_pb2.EvaluateResponse(episode=wire.episode_to_proto(episode))

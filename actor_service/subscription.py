@@ -9,7 +9,7 @@ from collections.abc import Callable
 from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
-from actorq.errors import InvalidInputError, UnavailableError
+from actorq.errors import InvalidInputError
 from actorq.policy import Policy, PolicyDescriptor
 from actorq.transport.reconnect import keep_connected
 
@@ -100,7 +100,6 @@ class Subscription:
                 self._received = policy
                 self._newest_version = policy.descriptor.version
                 self._changed.notify_all()
-        raise UnavailableError(f"{self._client.peer} ended the stream of policies")
 
     def _load_newest(self) -> None:
         while (policy := self._next()) is not None:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from actor_service.kept import Item as Item
+from actor_service.kept import Kept
 from actorq import wire
 from actorq.client import LearnerClient
-from actorq.errors import ConflictError, NotFoundError, UnavailableError
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.status import ActorReport, Membership
 from actorq.trajectory import EnvironmentSpec, Evaluation, Segment
 from actorq.transport.errors import error_from_rpc
@@ -20,17 +22,17 @@ from actorq.v1 import learner_pb2
 
 _log = logging.getLogger(__name__)
 
-Item = Segment | Evaluation
-
 
 class Uploader:
     """Owns the actor's stream. `put` is called by the loop that acts, everything else from anywhere.
 
     Items wait in order until the learner has acknowledged them: first those it may not send yet for want of credit, at
-    most `capacity` of them, then those in flight, bounded by the credit. After a broken stream it joins again and goes
-    on after what the learner has stored.
+    most `capacity` of them, then those in flight, bounded by the credit. Acknowledged items are kept until they are on
+    the learner's disk. After a broken stream it joins again and goes on after what the learner has stored: after a
+    power cut at the learner these are fewer than it had acknowledged, and the kept items are sent again.
 
-    join: announces the actor and returns what the learner knows of it.
+    join: announces the actor and returns what the learner knows of it; raises UserError when another process has taken
+    over the actor's name.
     report: how the actor is, sent every `period_s`, at first more often.
     on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend; on_retry: the
     stream broke, or could not be opened, and will be tried again.
@@ -40,7 +42,6 @@ class Uploader:
         self,
         client: LearnerClient,
         name: str,
-        incarnation: int,
         join: Callable[[], Membership],
         report: Callable[[], ActorReport],
         on_stop: Callable[[], None],
@@ -55,7 +56,7 @@ class Uploader:
         self._clock = clock
         self._waited_s = 0.0
         self._full_since: float | None = None
-        self._incarnation = incarnation
+        self._incarnation = 0
         self._join = join
         self._report = report
         self._on_stop = on_stop
@@ -65,6 +66,8 @@ class Uploader:
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._in_flight: deque[Item] = deque()
+        self._kept = Kept()
+        self._lost_through = 0
         self._credit = 0
         self._acknowledged = 0
         self._abandoned = False
@@ -140,16 +143,20 @@ class Uploader:
 
     def _stream(self, connected: Callable[[], None]) -> None:
         """One life of the stream."""
-        self._resume_after(self._join().resume_after_sequence)
+        membership = self._join()
+        self._incarnation = membership.incarnation
+        self._resume_after(membership.resume_after_sequence)
         ended = threading.Event()
+        opened = False
         call = self._client.stub.StreamTrajectories(self._requests(ended))
         try:
             for response in call:
                 connected()
+                opened = True
                 self._take(response)
         except grpc.RpcError as error:
             if not self._closed.is_set():
-                self._raise(error)
+                self._raise(error, opened)
         finally:
             ended.set()
             self.wake()
@@ -157,32 +164,50 @@ class Uploader:
         if not self._closed.is_set():
             raise UnavailableError(f"{self._client.peer} ended the stream of trajectories")
 
-    def _raise(self, error: grpc.RpcError) -> None:
+    def _raise(self, error: grpc.RpcError, opened: bool) -> None:
         translated = error_from_rpc(error, self._client.peer)
+        if isinstance(translated, InvalidInputError) and not opened:
+            # The run cannot use this environment: a mistake in the settings, which the learner tells in one line.
+            raise UserError(str(translated).removeprefix(f"{self._client.peer}: ")) from error
         if isinstance(translated, NotFoundError):
             # The learner restarted between Join and the stream, and does not know us: join again.
             raise UnavailableError(str(translated)) from error
+        if isinstance(translated, ConflictError):
+            # If another process has taken over the name, Join says so.
+            self._join()
         raise translated from error
 
     def _resume_after(self, stored: int) -> None:
         with self._changed:
-            if stored < self._acknowledged:
-                raise ConflictError(
-                    f"{self._client.peer} has stored up to {stored}, but has acknowledged {self._acknowledged}: its "
-                    "replay was lost or it is another run"
-                )
-            pending = [item for item in (*self._in_flight, *self._waiting) if item.sequence > stored]
+            items = [*self._kept.take_all(), *self._in_flight, *self._waiting]
+            for item in items:
+                if item.sequence <= stored:
+                    # Perhaps not on the learner's disk yet.
+                    self._kept.add(item)
+            pending = [item for item in items if item.sequence > stored]
+            following = pending[0].sequence if pending else self._acknowledged + 1
+            self._lost_through = following - 1 if following - 1 > stored else 0
+            self._tell_what_was_lost(stored, following)
             self._in_flight.clear()
             self._waiting = deque(pending)
-            self._acknowledged = self._credit = stored
+            self._acknowledged = self._credit = max(stored, self._lost_through)
             self._changed.notify_all()
+
+    def _tell_what_was_lost(self, stored: int, following: int) -> None:
+        if self._acknowledged > stored:
+            lost = max(0, following - 1 - stored)
+            _log.warning(
+                "%s has lost %d acknowledged items after number %d: %d are sent again, %d are lost for good",
+                *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
+            )
 
     def _take(self, response: learner_pb2.StreamTrajectoriesResponse) -> None:
         with self._changed:
             self._acknowledged = max(self._acknowledged, response.acknowledged_sequence)
             self._credit = max(self._credit, response.credit_through_sequence)
             while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
-                self._in_flight.popleft()
+                self._kept.add(self._in_flight.popleft())
+            self._kept.forget_through(response.durable_sequence)
             self._changed.notify_all()
         if response.directive == learner_pb2.DIRECTIVE_EVALUATE:
             self._on_evaluate(response.evaluate_version)
@@ -196,10 +221,11 @@ class Uploader:
                 actor_name=self._name,
                 incarnation=self._incarnation,
                 environment=wire.environment_to_proto(self._spec),
+                lost_through_sequence=self._lost_through,
             )
         )
         soon_s = self._period_s / 8
-        report_at, period_s, sent = time.monotonic(), soon_s, False
+        report_at, period_s, sent = time.monotonic(), soon_s, 0
         while not (ended.is_set() or self._closed.is_set()):
             item = self._next_item(ended, report_at)
             if isinstance(item, Segment):
@@ -207,12 +233,16 @@ class Uploader:
                 if not sent:
                     # The first reports, and those after the first segment, follow each other sooner: a short run would
                     # be over before a whole period.
-                    report_at, period_s, sent = time.monotonic(), soon_s, True
+                    report_at, period_s = time.monotonic(), soon_s
+                sent = item.sequence
             elif item is not None:
+                sent = item.sequence
                 yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
-                yield learner_pb2.StreamTrajectoriesRequest(report=wire.actor_report_to_proto(self._report()))
+                yield learner_pb2.StreamTrajectoriesRequest(
+                    report=wire.actor_report_to_proto(self._report()), sent_sequence=sent
+                )
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
         """The next item that may be sent, None when there is none until `until` or the stream has ended."""

@@ -7,7 +7,9 @@
 Clients are safe to use from several threads. Unary calls have a deadline; streams end when their iterator is closed.
 """
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,9 +18,9 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from actorq import wire
-from actorq.errors import InvalidInputError
+from actorq.errors import CorruptedError, ExhaustedError, InvalidInputError, UnavailableError
 from actorq.policy import Policy, PolicyDescriptor, RetainedPolicy
-from actorq.status import ActorSelfStatus, Membership, RunStatus
+from actorq.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Episode, Evaluation, Role
@@ -26,6 +28,7 @@ from actorq.transport.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
+from actorq.transport.reconnect import Backoff
 from actorq.transport.renewal import Renewal
 from actorq.v1 import (
     actor_pb2,
@@ -35,10 +38,15 @@ from actorq.v1 import (
     quantizer_pb2,
     quantizer_pb2_grpc,
 )
+from actorq.wire import bounds
 
 C = TypeVar("C", bound="_Client")
 
 _CHECKPOINT_DEADLINE_S = 60.0
+# What a client takes of a quantizer at most: a model's bytes, and retained versions.
+_MAX_MODEL_BYTES = 512 * 1024**2
+_MAX_RETAINED = 100_000
+_MAX_GRANTED_S = 86_400.0
 
 
 class _Client:
@@ -61,6 +69,7 @@ class _Client:
         self._renewal = None if certificates is None else Renewal(certificates)
         self._lock = threading.Lock()
         self._channels: list[grpc.Channel] = []
+        self._closed = threading.Event()
         self._open(certificates)
 
     @property
@@ -77,6 +86,7 @@ class _Client:
 
     def close(self) -> None:
         """Close the connection; streams end with UnavailableError."""
+        self._closed.set()
         for channel in self._channels:
             channel.close()
 
@@ -110,22 +120,42 @@ class LearnerClient(_Client):
     service = "learner"
     make_stub = learner_pb2_grpc.LearnerServiceStub
 
-    def join(self, name: str, incarnation: int, role: Role, software_version: str) -> Membership:
-        """Announce an actor and get all it needs to act."""
-        request = learner_pb2.JoinRequest(
-            actor_name=name,
-            incarnation=incarnation,
-            role=wire.role_to_proto(role),
-            software_version=software_version,
-        )
+    def join(self, name: str, incarnation: int, role: Role, software_version: str, nonce: int = 0) -> Membership:
+        """Announce an actor and get all it needs to act.
+
+        incarnation: 0 at first, then what the learner gave. nonce: a random number of the process, so that a first
+        call whose answer was lost can be repeated.
+        """
+        request = wire.joining_to_proto(wire.Joining(name, incarnation, role, software_version, nonce))
         return wire.membership_from_proto(self._unary(self.stub.Join, request))
 
     def status(self) -> RunStatus:
         """How the run goes now."""
         return wire.run_status_from_proto(self._unary(self.stub.GetStatus, learner_pb2.GetStatusRequest()).status)
 
-    def watch(self, period_s: float = 1.0) -> Iterator[RunStatus]:
-        """How the run goes, now and every `period_s` seconds, until it is over."""
+    def watch(self, period_s: float = 1.0, patience_s: float = 600.0) -> Iterator[RunStatus]:
+        """How the run goes, now and every `period_s` seconds, until it is over.
+
+        When the learner moves or dies, watching goes on with the next learner. Raises UnavailableError when the first
+        call finds no learner, when no learner has answered for `patience_s` seconds, and after `close`.
+        """
+        away_since, failures, was_there = 0.0, 0, False
+        backoff, rng = Backoff(), random.Random()
+        while True:
+            try:
+                for status in self._statuses(period_s):
+                    failures, was_there = 0, True
+                    yield status
+                return
+            except UnavailableError:
+                away_since = away_since if failures else time.monotonic()
+                failures += 1
+                gives_up = not was_there or time.monotonic() - away_since >= patience_s
+                if gives_up or self._closed.wait(backoff.delay(failures, rng)):
+                    raise
+
+    def _statuses(self, period_s: float) -> Iterator[RunStatus]:
+        """One stream of statuses."""
         period = Duration()
         period.FromNanoseconds(round(period_s * 1e9))
         with translated(self.peer):
@@ -145,8 +175,18 @@ class LearnerClient(_Client):
         request = learner_pb2.SaveCheckpointRequest()
         return str(self._unary(self.stub.SaveCheckpoint, request, _CHECKPOINT_DEADLINE_S).path)
 
+    def reset_environment(self, discard: bool = False) -> EnvironmentReset:
+        """Have the run forget its environment's spec, so that the next actor's counts.
+
+        discard: also when the run has made progress; its files are set aside. Raises ConflictError otherwise.
+        """
+        request = learner_pb2.ResetEnvironmentRequest(discard=discard)
+        return wire.environment_reset_from_proto(
+            self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
+        )
+
     def stop(self) -> None:
-        """End the run; the learner saves everything."""
+        """End the run for good; the learner saves everything."""
         self._unary(self.stub.StopRun, learner_pb2.StopRunRequest())
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
@@ -164,18 +204,23 @@ class QuantizerClient(_Client):
     make_stub = quantizer_pb2_grpc.QuantizerServiceStub
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
-        """The newest policy of a scheme, then every newer one as soon as it is there; a slow caller skips some."""
+        """The newest policy of a scheme, then each newer one as soon as it is there; a slow caller skips some.
+
+        It never ends by itself. Raises UnavailableError when the quantizer drains, dies or begins another run, and
+        after `close`. To go on, watch again.
+        """
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
         with translated(self.peer):
-            yield from _policies(self.stub.WatchPolicies(request))
+            yield from _policies(self.stub.WatchPolicies(request), self.peer)
+        raise UnavailableError(f"{self.peer} has ended the stream of {scheme} policies; watch again")
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, version 0 for the newest; raises NotFoundError when it is not retained."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         with translated(self.peer):
-            for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline)):
+            for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline), self.peer):
                 return policy
-        raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
+        raise CorruptedError(f"{self.peer}: the stream of the policy ended before its last part")
 
     def list(self) -> list[RetainedPolicy]:
         """All retained versions, newest first."""
@@ -184,8 +229,10 @@ class QuantizerClient(_Client):
         while True:
             page = self._unary(self.stub.ListPolicies, quantizer_pb2.ListPoliciesRequest(page_token=token))
             policies += [wire.retained_from_proto(policy) for policy in page.policies]
-            token = page.next_page_token
-            if not token:
+            token = bounds.page_token(page.next_page_token)
+            if len(policies) > _MAX_RETAINED:
+                raise ExhaustedError(f"{self.peer}: at most {_MAX_RETAINED} retained policies are listed, got more")
+            if not (token and page.policies):
                 return policies
 
     def fidelity(self, scheme: str, version: int = 0) -> PolicyDescriptor:
@@ -200,7 +247,8 @@ class QuantizerClient(_Client):
         """
         request = quantizer_pb2.HoldPolicyRequest(version=version)
         request.duration.FromNanoseconds(round(seconds * 1e9))
-        return float(self._unary(self.stub.HoldPolicy, request).granted.ToNanoseconds() / 1e9)
+        granted = self._unary(self.stub.HoldPolicy, request).granted
+        return bounds.duration_s("granted", granted, 0.0, _MAX_GRANTED_S)
 
 
 class ActorClient(_Client):
@@ -235,14 +283,30 @@ class ActorClient(_Client):
         return response.sent_segments, response.unsent_segments
 
 
-def _policies(responses: Iterator[Any]) -> Iterator[Policy]:
+def _policies(responses: Iterator[Any], peer: str) -> Iterator[Policy]:
+    """The policies of a stream; raises CorruptedError for a message that is not what it should be."""
     descriptor: PolicyDescriptor | None = None
     for response in responses:
-        if response.WhichOneof("payload") == "policy":
-            descriptor = wire.descriptor_from_proto(response.policy)
-            assembler = BlobAssembler(descriptor.version)
-        elif descriptor is None:
-            raise InvalidInputError("policy: expected a descriptor first, got a part of its model")
-        elif (model := assembler.add(response.part)) is not None:
-            yield Policy(descriptor, model)
-            descriptor = None
+        policy = None
+        try:
+            if response.WhichOneof("payload") == "policy":
+                descriptor = wire.descriptor_from_proto(response.policy)
+                if descriptor.size_bytes > _MAX_MODEL_BYTES:
+                    raise ExhaustedError(
+                        f"policy: at most {_MAX_MODEL_BYTES} bytes are taken, got {descriptor.size_bytes}"
+                    )
+                assembler = BlobAssembler(descriptor.version, descriptor.size_bytes)
+            elif descriptor is None:
+                raise InvalidInputError("policy: expected a descriptor first, got a part of its model")
+            elif response.part.WhichOneof("part") == "header" and response.part.header.sha256 != descriptor.sha256:
+                raise InvalidInputError(
+                    f"policy: expected a model of sha256 {descriptor.sha256.hex()}, as its descriptor says, got one "
+                    f"of {response.part.header.sha256[:32].hex()}"
+                )
+            elif (model := assembler.add(response.part)) is not None:
+                policy, descriptor = Policy(descriptor, model), None
+        except (InvalidInputError, ExhaustedError) as error:
+            # Trying again helps, unlike with input of the user's.
+            raise CorruptedError(f"{peer}: {error}") from error
+        if policy is not None:
+            yield policy

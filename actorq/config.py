@@ -14,7 +14,9 @@ from actorq.mechanisms import check_mechanisms
 from actorq.presets import with_preset
 from actorq.settings import DefaultText, Settings
 from actorq.status import Exploration
-from actorq.transport.options import MAX_SEGMENT_BYTES
+from actorq.transport.access import Access
+from actorq.transport.identity import DEFAULT_RUN, RUN_PATTERN
+from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -207,6 +209,12 @@ class ReplayConfig(Settings):
     clip_rewards: PositiveFloat | None = Field(
         None, description="rewards are learned from as if within this of 0, and stored as they were; not when none"
     )
+    flush_s: Annotated[float, Field(ge=0.05, le=60)] = Field(
+        1.0, description="seconds between two flushes to the disk: a power cut takes at most what came since the last"
+    )
+    min_free_bytes: NonNegativeInt = Field(
+        64 * 2**20, description="free bytes on the disk below which actors wait until there is more room"
+    )
 
 
 class RateLimiterConfig(Settings):
@@ -245,14 +253,18 @@ class PublicationConfig(Settings):
 class EvaluationConfig(Settings):
     """Greedy episodes of the served policy, run by an evaluator."""
 
-    episodes: PositiveInt = Field(20, description="episodes whose mean return is one evaluation")
+    episodes: Annotated[int, Field(gt=0, le=10_000)] = Field(
+        20, description="episodes whose mean return is one evaluation"
+    )
     period_updates: PositiveInt = Field(250, description="gradient updates between two evaluations, at least")
 
 
 class ActorConfig(Settings):
     """How actors cut and queue what they experience."""
 
-    segment_length: PositiveInt = Field(16, description="environment steps per segment, at most")
+    segment_length: Annotated[int, Field(gt=0, le=2**20)] = Field(
+        16, description="environment steps per segment, at most"
+    )
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         MAX_SEGMENT_BYTES, description="limit of one segment in bytes; segments are shortened to fit"
     )
@@ -260,10 +272,19 @@ class ActorConfig(Settings):
         0,
         description="steps of a policy after which the actor waits for a newer one, a second at most; 0: any number",
     )
-    queue_segments: PositiveInt = Field(2, description="segments that may wait for credit before the environments do")
-    report_period_s: PositiveFloat = Field(1.0, description="seconds between two reports to the learner")
+    queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
+        2, description="segments that may wait for credit before the environments do"
+    )
+    report_period_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        1.0, description="seconds between two reports to the learner"
+    )
     environment_timeout_s: PositiveFloat = Field(
         60.0, description="seconds that a step of the environments may take; then the actor ends, to be restarted"
+    )
+    allow_modules: tuple[str, ...] = Field(
+        (),
+        description="modules that a learner may have this actor import for environments MODULE:NAME, besides that of "
+        "the actor's own --environment",
     )
 
 
@@ -299,6 +320,11 @@ class QuantizerConfig(Settings):
     retain_newest: PositiveInt = Field(32, description="newest versions kept on disk")
     retain_best: NonNegativeInt = Field(3, description="versions with the best evaluations kept on disk besides")
     retain_every: NonNegativeInt = Field(0, description="every so many versions one is kept on disk for good; 0: none")
+    work_limit_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60.0,
+        description="seconds after which work on one graph or version is ended; where it cannot be, the quantizer ends "
+        "after twice as many, to be started again",
+    )
 
 
 class CheckpointConfig(Settings):
@@ -358,13 +384,38 @@ class TransportConfig(Settings):
     """How the services connect."""
 
     certificates: Path | None = Field(None, description=CERTIFICATES_HELP)
+    run: Annotated[str, Field(pattern=RUN_PATTERN)] = Field(
+        DEFAULT_RUN, description="name of the run in certificates; a service refuses the certificates of other runs"
+    )
+    deny: Annotated[Path | None, DefaultText("the file `denied` in the folder of the certificates")] = Field(
+        None, description="file with serial numbers of certificates to refuse, one per line; read again when it changes"
+    )
+    connection_age_s: Annotated[float, Field(ge=1, le=30 * 86400)] = Field(
+        3600.0,
+        description="seconds until a connection with TLS has to be opened again, with the certificates of that time",
+    )
+    allow_readable_keys: bool = Field(
+        False, description="accept a private key that other users of the machine may read"
+    )
     drain_s: PositiveFloat = Field(20.0, description="seconds that a service may take to end when told to")
+
+    def certificates_of(self, member: str) -> Certificates | None:
+        """The certificates of a role, None without TLS; raises UserError when they cannot be used."""
+        return Certificates.of(self.certificates, member, self.allow_readable_keys)
+
+    @property
+    def access(self) -> Access:
+        """Who is let in to a service with TLS."""
+        deny = self.deny or (self.certificates and self.certificates / "denied")
+        return Access(self.run, deny, self.connection_age_s)
 
 
 class RunConfig(Settings):
     """A whole run."""
 
-    environment: Annotated[str, Field(min_length=1)] = Field("CartPole-v1", description="environment id")
+    environment: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        "CartPole-v1", description="environment id"
+    )
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="who steps the environments: their own library, or EnvPool's version of them"
     )
@@ -386,7 +437,9 @@ class RunConfig(Settings):
     )
     seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
     actors: PositiveInt = Field(2, description="actor processes")
-    environments_per_actor: PositiveInt = Field(8, description="environments that each actor steps as one batch")
+    environments_per_actor: Annotated[int, Field(gt=0, le=65_536)] = Field(
+        8, description="environments that each actor steps as one batch"
+    )
     scheme: Literal[SchemeName, "auto"] = Field(
         "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
     )

@@ -29,5 +29,13 @@ class ExhaustedError(ActorQError):
     """A stated bound (message size, queue, subscribers) would be exceeded."""
 
 
+class DeniedError(ActorQError):
+    """The peer's certificate does not allow this call: its role, its run or its name, or it is on the deny list."""
+
+
 class UnavailableError(ActorQError):
     """The peer cannot be reached or is draining; the same call may succeed later."""
+
+
+class CorruptedError(UnavailableError):
+    """A checksum shows that bytes have changed on their way; the same call may succeed later."""

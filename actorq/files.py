@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import io
 import os
 from pathlib import Path
 
@@ -23,9 +24,29 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
         sync_folder(path.parent)
 
 
+def append_whole(file: io.FileIO, data: bytes) -> None:
+    """Append all of `data` to a file that was opened with "ab" and no buffer, or nothing: then OSError is raised."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        os.ftruncate(file.fileno(), size)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Return when the names in `folder` are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Return when what the file holds is on the disk."""
+    _sync(path)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

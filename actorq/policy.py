@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 FP32 = "fp32"
 # As actors ask for them; what each one does is told in quantizer_service.schemes.
 SCHEMES = (FP32, "int8-weights", "int8", "int8-static", "int4")
+# Schemes whose layers multiply integers: what they compute depends on the instructions of the actor's processor.
+INTEGER_SCHEMES = ("int8", "int8-static", "int4")
+# What an actor takes instead of them where its processor computes them wrongly: it multiplies float32 numbers.
+FALLBACK = "int8-weights"
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
 
@@ -26,6 +30,10 @@ FIDELITY_GATE = "fidelity gate"
 OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
 # A second output of a stochastic policy, where the run asks for it: its actions without the noise that it was given.
 GREEDY_OUTPUT = "greedy_actions"
+
+# A publisher's next version may be so far above the highest one: no run publishes as many, and no single message uses
+# up all numbers.
+MAX_VERSION_STEP = 2**32
 
 # A calibration batch travels with the parameters, under the name of the graph input that it feeds.
 CALIBRATION_PREFIX = "calibration:"

@@ -6,6 +6,7 @@ is the same for all three.
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -16,14 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
 import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
 from actorq import settings
-from actorq.config import RunConfig
+from actorq.config import RunConfig, TransportConfig
 from actorq.errors import ActorQError, UserError
 from actorq.files import replace_file
 from actorq.settings import DefaultText, Settings
@@ -35,10 +36,12 @@ from actorq.transport.server import Server
 
 EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 # Of a learner, and of `actorq train`: the environment steps were used up before the target return was reached, or
-# somebody stopped the run (SIGTERM, StopRun), which is saved and can be resumed.
+# an operator stopped the run (StopRun).
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
-# Of an actor whose environment hung.
+# Of an actor whose environment hung, and of a quantizer whose worker did.
 EXIT_HUNG = 5
+# Of a learner that was told to end (SIGTERM) before its run was over. The run is saved; the next learner goes on.
+EXIT_INTERRUPTED = 6
 
 # Every setting of a process that is not part of the run's configuration, in any service or command. One environment
 # or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each
@@ -48,6 +51,7 @@ PROCESS_SETTINGS = (
     "certificates",
     "days",
     "describe",
+    "discard",
     "episodes",
     "insecure",
     "learner",
@@ -59,11 +63,14 @@ PROCESS_SETTINGS = (
     "names",
     "namespace",
     "node",
+    "open_metrics",
+    "pod",
     "quantizer",
     "read_only",
     "record",
     "resume",
     "role",
+    "run",
     "run_directory",
     "store",
     "upstream",
@@ -88,6 +95,7 @@ class ProcessSettings(Settings):
     )
     insecure: bool = Field(False, description="listen beyond loopback although there are no certificates")
     metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; not at all when empty")
+    open_metrics: bool = Field(False, description="serve the metrics beyond loopback, to everybody: they have no TLS")
     announce: Path | None = Field(None, description="file in which the address is written once the service is up")
     lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
 
@@ -99,12 +107,30 @@ class Service(Protocol):
         """Add the servicers and return the full names of their services."""
         ...
 
+    async def until_ready(self) -> None:
+        """Return once calls are useful; health says NOT_SERVING of the services until then. Called once."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether the service makes progress; asked on the event loop every second, and quick.
+
+        Health says NOT_SERVING of the process while it does not, so that Kubernetes starts it again.
+        """
+        ...
+
     async def run(self, address: str) -> int:
         """Serve from `address` until done or drained; return the exit code."""
         ...
 
     def begin_drain(self) -> None:
         """Finish what is in flight, then let `run` return. Called at most once."""
+        ...
+
+    def lose_parent(self) -> None:
+        """The parent process is gone, and with it the other services of the run: do not wait for them in the drain.
+
+        Called at most once, after `begin_drain`.
+        """
         ...
 
     def metrics(self) -> Iterable[Metric]:
@@ -180,68 +206,98 @@ def main(run: Callable[[], int]) -> int:
         return 130
 
 
+def leave(code: int) -> NoReturn:
+    """End a process that has closed everything, without the interpreter's own end: that takes a second with torch."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
 def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig, member: str = "") -> int:
     """Serve until the service is done; SIGTERM and SIGINT drain it once and end it at once the second time.
 
-    member: whose certificates it has, where one folder holds those of all.
+    member: the role whose certificates it has.
     """
     configure_logging(name)
-    certificates = Certificates.of(config.transport.certificates, member)
-    if certificates is None and not process.insecure:
-        _check_loopback(process.listen)
-    return asyncio.run(_serve(service, process, certificates, config.transport.drain_s))
-
-
-def _check_loopback(listen: str) -> None:
-    host, _ = split_listen_address("--listen", listen)
-    if not is_loopback(host):
+    certificates = config.transport.certificates_of(member)
+    if certificates is not None:
+        certificates.require_role(member, config.transport.run)
+    elif not process.insecure and not _is_private("--listen", process.listen):
         raise UserError(
-            f"--listen: other machines can reach {listen}, so give --transport.certificates DIR for mutual TLS "
+            f"--listen: other machines can reach {process.listen}, so give --transport.certificates DIR for mutual TLS "
             "(actorq certificates init DIR makes certificates), or --insecure to let anybody in"
         )
+    if process.metrics and not (process.open_metrics or process.insecure or _is_private("--metrics", process.metrics)):
+        raise UserError(
+            f"--metrics: other machines can reach {process.metrics}, and metrics have no TLS: listen on 127.0.0.1, or "
+            "give --open-metrics to let anybody read them"
+        )
+    return asyncio.run(_serve(service, process, certificates, config.transport))
 
 
-async def _serve(service: Service, process: ProcessSettings, certificates: Certificates | None, drain_s: float) -> int:
-    server = Server(process.listen, certificates)
+def _is_private(flag: str, listen: str) -> bool:
+    host, _ = split_listen_address(flag, listen)
+    return is_loopback(host)
+
+
+async def _serve(
+    service: Service, process: ProcessSettings, certificates: Certificates | None, transport: TransportConfig
+) -> int:
+    server = Server(process.listen, certificates, access=transport.access)
     names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
     if process.metrics:
         # Never closed: it answers to the very end of the process, and stops with it.
-        open_metrics(process.metrics, server.calls, service.metrics, lambda: server.serving, loop)
-    address = await server.start(names)
+        open_metrics(process.metrics, server.calls, service.metrics, service.alive, lambda: server.serving, loop)
+    address = await server.start(names, ready=False, alive=service.alive)
+    readiness = loop.create_task(_say_when_ready(service, server))
     _log.info("serving on %s", address)
-    drain = _Drain(service, server, loop, drain_s)
+    drain = _Drain(service, server, loop, transport.drain_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain.request, signal.Signals(number).name)
     try:
         if process.announce:
             _announce(process.announce, address)
+        # The garbage collector, which a busy event loop runs often, need not look at what was imported.
+        gc.freeze()
         if process.lifeline:
             threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
         return await service.run(address)
     finally:
+        readiness.cancel()
         drain.end()
-        await server.stop(grace_s=min(2.0, drain_s))
+        await server.stop(grace_s=min(2.0, transport.drain_s))
+
+
+async def _say_when_ready(service: Service, server: Server) -> None:
+    await service.until_ready()
+    await server.say_ready()
 
 
 class _Drain:
-    """The first request drains; a second one, or running out of time, ends the process."""
+    """The first signal drains; a second one, or running out of time, ends the process. The parent's end drains, too."""
 
     def __init__(self, service: Service, server: Server, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         self._service = service
         self._server = server
         self._loop = loop
         self._drain_s = drain_s
-        self._requested = False
+        self._draining = False
+        self._signalled = False
         self._ended = False
         self._telling: asyncio.Task[None] | None = None
 
     def lose_parent(self) -> None:
-        """Drain, unless the parent asked for it before it went."""
-        if self._requested:
+        """The parent is gone, or holds its end of standard input no longer because the run is over."""
+        if self._ended:
+            return
+        if self._draining:
             _log.info("the parent process is gone; draining goes on")
         else:
-            self.request("the parent process is gone")
+            self._begin("the parent process is gone")
+        self._service.lose_parent()
 
     def end(self) -> None:
         """The service has ended and its exit code counts: from now on to the end of the process, signals do not.
@@ -253,13 +309,21 @@ class _Drain:
             self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
-    def request(self, reason: str) -> None:
+    def request(self, name: str) -> None:
+        """A signal of this name arrived."""
         if self._ended:
             return
-        if self._requested:
-            _log.error("%s while draining: ending at once", reason)
+        if self._signalled:
+            _log.error("%s while draining: ending at once", name)
             os._exit(EXIT_FAILED)
-        self._requested = True
+        self._signalled = True
+        if self._draining:
+            _log.info("%s: draining goes on", name)
+        else:
+            self._begin(name)
+
+    def _begin(self, reason: str) -> None:
+        self._draining = True
         _log.info("%s: draining for at most %.0f s", reason, self._drain_s)
         # A thread and not the event loop: it has to work when the loop is what hangs.
         deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))

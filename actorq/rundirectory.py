@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,10 +14,13 @@ from typing import Any
 
 from actorq import settings
 from actorq.config import RunConfig
+from actorq.documents import copy_of, is_as_signed, read_document, sign_text, write_document
 from actorq.errors import InvalidInputError, UserError
 from actorq.files import replace_file
 
 RUNS = Path("runs")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,15 +90,26 @@ class RunDirectory:
             raise UserError(f"run directory {self.root} cannot be made ({error.strerror})") from None
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the configuration in place of the one there is, whole or not at all, and make the folders."""
+        """Write the configuration and a copy in place of what there is, each whole or not at all; make the folders."""
         for folder in (self.logs, self.announcement("").parent):
             folder.mkdir(exist_ok=True)
-        replace_file(self.config, settings.to_yaml(config))
+        for path in (self.config, copy_of(self.config)):
+            replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
 
     def config_tree(self) -> dict[str, Any]:
-        """The configuration as it was written; raises UserError when there is none."""
+        """The configuration as it was written; raises UserError when there is none, or no whole one.
+
+        A damaged config.yaml is told in one line; then the copy counts.
+        """
         if not self.root.is_dir():
             raise UserError(f"run directory {self.root} does not exist")
+        copy = copy_of(self.config)
+        if not _is_whole(self.config) and _is_whole(copy):
+            _log.warning(
+                "%s is damaged or was edited by hand; its copy %s is used: give changed settings as flags",
+                *(self.config, copy.name),
+            )
+            return settings.from_file(copy)
         if not self.config.is_file():
             raise UserError(f"run directory {self.root} has no {self.config.name}: it is no run")
         try:
@@ -104,14 +119,13 @@ class RunDirectory:
 
     def write_addresses(self, addresses: Addresses) -> None:
         """Tell other programs where the run's processes are."""
-        replace_file(self.addresses, json.dumps(asdict(addresses), indent=2) + "\n")
+        write_document(self.addresses, asdict(addresses), indent=2)
 
     def read_addresses(self) -> Addresses:
         """Where the run's processes are, or were; raises InvalidInputError when the file is not what was written."""
         try:
-            tree = json.loads(self.addresses.read_text(encoding="utf-8"))
-            return Addresses(str(tree["learner"]), str(tree["quantizer"]), dict(tree["actors"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return Addresses(**read_document(self.addresses))
+        except (OSError, InvalidInputError, TypeError) as error:
             raise InvalidInputError(f"{self.addresses}: no addresses of a run can be read ({error})") from None
 
     def read_announcement(self, name: str) -> str | None:
@@ -129,12 +143,11 @@ class RunDirectory:
             return 0
 
     def read_summary(self) -> dict[str, Any]:
-        """What the learner wrote at the end of the run; empty when there is nothing, or nothing readable."""
+        """What the learner wrote at the end of the run; empty when there is no summary, or a damaged one."""
         try:
-            tree = json.loads(self.summary.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_document(self.summary)
+        except (OSError, InvalidInputError):
             return {}
-        return tree if isinstance(tree, dict) else {}
 
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
@@ -178,6 +191,10 @@ def newest_run(runs: Path = RUNS) -> RunDirectory:
     if not found:
         raise UserError(f"no run is going on under {runs}/: pass --learner HOST:PORT for one elsewhere")
     return RunDirectory(found[-1].parent)
+
+
+def _is_whole(path: Path) -> bool:
+    return path.is_file() and is_as_signed(path.read_bytes())
 
 
 def _open_lock(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from actorq.policy import PolicyDescriptor
 from actorq.telemetry.process_stats import ProcessStats
@@ -9,7 +10,10 @@ from actorq.trajectory import EnvironmentSpec, Evaluation, Role
 
 
 class RunState(Enum):
-    """State of a run; the last three are final."""
+    """State of a run.
+
+    Solved, budget ended and stopped are final. Interrupted is not: this learner leaves, the next one goes on.
+    """
 
     WAITING_FOR_ACTORS = "waiting for actors"
     COLLECTING = "collecting"
@@ -19,6 +23,7 @@ class RunState(Enum):
     SOLVED = "solved"
     BUDGET_ENDED = "budget ended"
     STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
 
     @property
     def final(self) -> bool:
@@ -65,6 +70,7 @@ class Membership:
 
     exploration: None for an evaluator.
     seed: of its environments and exploration, another one in each of its lives.
+    incarnation: tells this process from others of its name; later ones are higher.
     """
 
     run: RunSpec
@@ -72,6 +78,7 @@ class Membership:
     exploration: Exploration | None
     resume_after_sequence: int
     seed: int
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,9 @@ class ActorReport:
     """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot.
 
     waited_seconds: since it started, in which its environments have waited for credit.
+    avoided_scheme: a scheme that it does not act with because its processor computes it wrongly; empty when none.
+    scheme_error: mean error of a quantized policy on its processor, relative to the range of the outputs; 0 before the
+        first comparison.
     """
 
     policy_version: int
@@ -89,6 +99,8 @@ class ActorReport:
     activation_seconds: tuple[float, ...]
     process: ProcessStats
     waited_seconds: float = 0.0
+    avoided_scheme: str = ""
+    scheme_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,18 @@ class DynamicCapacityStatus:
 
 
 @dataclass(frozen=True)
+class StorageStatus:
+    """How whole and how durable the replay is: `ReplayStorage` in protos/actorq/v1/learner.proto."""
+
+    disk_free_bytes: int
+    disk_low: bool
+    damaged_segments: int
+    dropped_segments: int
+    lost_segments: int
+    unflushed_transitions: int
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """How a run goes; the fields are explained at the message of the same name in protos/actorq/v1/learner.proto."""
 
@@ -186,3 +210,19 @@ class RunStatus:
     batch_bytes: int = 0
     multi_step_since: int | None = None
     dynamic_capacity: DynamicCapacityStatus | None = None
+    storage: StorageStatus | None = None
+    problem: str = ""
+    refused_environments: int = 0
+    flagged_evaluation: str = ""
+
+
+@dataclass(frozen=True)
+class EnvironmentReset:
+    """What came of forgetting a run's environment.
+
+    set_aside: folder on the learner's disk with the earlier files; None when there were none.
+    spec: the spec that the run had; None when it had none.
+    """
+
+    set_aside: Path | None
+    spec: EnvironmentSpec | None

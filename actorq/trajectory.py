@@ -7,11 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from actorq.errors import InvalidInputError
 
 Array = NDArray[np.generic]
+
+_FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
+
+# Of a value in a message: bounds may have one number for each of thousands of elements.
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,15 @@ class EnvironmentSpec:
             return self.observations
         return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
 
+    def differences(self, other: "EnvironmentSpec") -> str:
+        """The fields in which `other` differs, with its value and ours, as one line of bounded length."""
+        ours, theirs = _fields(self), _fields(other)
+        return ", ".join(
+            f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
+            for name, value in ours.items()
+            if theirs[name] != value
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` turns back into an equal spec."""
         return asdict(self)
@@ -79,6 +93,21 @@ class EnvironmentSpec:
             for name in ("observations", "actions")
         )
         return cls(**{**values, "observations": observations, "actions": actions})
+
+
+def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
+    """The fields of a spec, those of its arrays as "observations.shape"."""
+    fields: dict[str, Any] = {}
+    for name, value in asdict(spec).items():
+        fields.update(
+            {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return fields
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 @dataclass(frozen=True)
@@ -161,12 +190,13 @@ class Segment:
         rows, batch = (steps, environments), (spec.frame_stack + steps, environments)
         _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
         _check_column("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
-        _check_column("rewards", self.rewards, rows, "float32")
-        for name in ("terminated", "truncated", "valid"):
-            _check_column(name, getattr(self, name), rows, "bool")
-        _check_column("ages", self.ages, (environments,), "uint8")
+        _check_column("rewards", self.rewards, rows, _FLOAT32)
+        _check_column("terminated", self.terminated, rows, _BOOL)
+        _check_column("truncated", self.truncated, rows, _BOOL)
+        _check_column("valid", self.valid, rows, _BOOL)
+        _check_column("ages", self.ages, (environments,), _UINT8)
         if spec.discrete_actions and not (
-            np.all(self.actions >= 0) and np.all(self.actions < spec.discrete_actions)  # type: ignore[operator]
+            int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
         ):
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
         if self.greedy_actions is not None:
@@ -214,8 +244,10 @@ class Evaluation:
 Role = Literal["actor", "evaluator", "standalone"]
 
 
-def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: str) -> None:
-    if column.shape != shape or column.dtype != np.dtype(dtype):
-        raise InvalidInputError(f"segment: {name} must be {dtype}{list(shape)}, got {column.dtype}{list(column.shape)}")
-    if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
+def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    if column.shape != shape or column.dtype != dtype:
+        raise InvalidInputError(
+            f"segment: {name} must be {np.dtype(dtype)}{list(shape)}, got {column.dtype}{list(column.shape)}"
+        )
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
         raise InvalidInputError(f"segment: {name} must be finite, got NaN or infinity")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -19,16 +18,17 @@ from actorq.errors import ActorQError, UserError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.process import (
     EXIT_BUDGET_ENDED,
+    EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_STOPPED,
     ProcessSettings,
+    leave,
     main,
     parse_arguments,
     run_process,
 )
 from actorq.settings import Settings
 from actorq.status import RunState
-from actorq.transport.options import Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.metrics import learner_metrics
 from learner_service.report import Reporter
@@ -42,10 +42,11 @@ _EXIT_CODES = {
     RunState.SOLVED: EXIT_OK,
     RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,
     RunState.STOPPED: EXIT_STOPPED,
+    RunState.INTERRUPTED: EXIT_INTERRUPTED,
 }
 # Between two events for TensorBoard.
 _PERIOD_S = 1.0
-# What actors and watchers get to hear that the run is over before the server stops.
+# What actors and watchers get to hear that the run is over, or that its learner leaves, before the server stops.
 _FAREWELL_S = 3.0
 
 
@@ -59,13 +60,25 @@ class LearnerSettings(Settings):
         False,
         description="when the run is over, serve its status until SIGTERM; a run that is over stays over when resumed",
     )
+    pod: str = Field(
+        "", description="name of the StatefulSet's pod that this learner runs in; only the first pod (-0) may train"
+    )
+
+    def require_first_pod(self) -> None:
+        """Raise UserError in a second pod of a StatefulSet: a run has one learner."""
+        name, _, ordinal = self.pod.rpartition("-")
+        if name and ordinal.isdigit() and int(ordinal):
+            raise UserError(
+                f"--pod: a run has one learner, in pod {name}-0, and this is {self.pod}: set it back with `kubectl "
+                f"scale statefulset/{name} --replicas=1`; for more actors use `kubectl scale deployment/actor`"
+            )
 
 
 class LearnerService:
     """One run, from its first actor to its summary."""
 
     def __init__(self, config: RunConfig, settings: LearnerSettings, node: str = "") -> None:
-        certificates = Certificates.of(config.transport.certificates, "learner")
+        certificates = config.transport.certificates_of("learner")
         self._client = QuantizerClient(settings.quantizer, certificates)
         self._run = Run(config, settings.run_directory, self._client, settings.resume, node, settings.linger)
         self._reporter = Reporter(self._run)
@@ -82,20 +95,27 @@ class LearnerService:
             externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"].full_name,
         )
 
-    async def run(self, address: str) -> int:
-        """Train until the run is over; 0 when it was solved, 3 when its budget ended, 4 when it was stopped.
+    def alive(self) -> bool:
+        """Always: a learner that cannot go on ends."""
+        return True
 
-        One that lingers serves on until it is told to end, and returns 0: whoever runs it restarts what fails.
+    async def until_ready(self) -> None:
+        """Ready once the run is restored."""
+        await self._run.restored.wait()
+
+    async def run(self, address: str) -> int:
+        """Train until the run is over or this learner is told to end.
+
+        Returns 0 when the run was solved, 3 when its budget ended, 4 when it was stopped, and 6 when it was
+        interrupted. A learner that lingers serves on until it is told to end, and returns 0 in each case.
         """
         run = self._run
         was_over = not run.wants_actors
-        with contextlib.suppress(Exception):
-            # What goes wrong here is the run's fault, which the loop below tells.
-            await run.restore()
-        while not run.over.is_set() and run.fault is None:
+        await run.restore()
+        while not run.ended.is_set() and run.fault is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_S):
-                    await run.over.wait()
+                    await run.ended.wait()
             run.beat()
             self._reporter.write_events()
         if run.fault is not None:
@@ -119,9 +139,12 @@ class LearnerService:
         raise ActorQError(f"the run cannot go on: {fault}") from fault
 
     def begin_drain(self) -> None:
-        """SIGTERM: save everything and tell the actors."""
+        """SIGTERM: save everything; the run goes on with the next learner, unless it is over."""
         self._told_to_end.set()
-        self._run.finish(RunState.STOPPED, interrupted=True)
+        self._run.interrupt()
+
+    def lose_parent(self) -> None:
+        """A drain waits for nobody else."""
 
 
 def _main() -> int:
@@ -131,10 +154,16 @@ def _main() -> int:
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, LearnerSettings)
+    settings.require_first_pod()
     torch.set_num_threads(config.learner.torch_threads)
-    service = LearnerService(config, settings, process.node)
+    try:
+        service = LearnerService(config, settings, process.node)
+    except OSError as error:
+        raise UserError(
+            f"--run-directory: {settings.run_directory} cannot be written or read: {error.strerror or error}"
+        ) from error
     return run_process(service, process, process.name or "learner", config, "learner")
 
 
 if __name__ == "__main__":
-    sys.exit(main(_main))
+    leave(main(_main))

@@ -1,21 +1,32 @@
 """TensorBoard events of a run."""
 
+import io
+import os
+import socket
+import uuid
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
+from actorq.files import append_whole
 from actorq.status import RunStatus
 from actorq.trajectory import Evaluation
 from learner_service.sparsity import Flops
+from learner_service.tolerance import Tolerated
 
 
 class EventLog:
-    """Writes scalars to an event file in `directory`; the step of every scalar is the number of environment steps."""
+    """Writes scalars to an event file in `directory`; the step of every scalar is the number of environment steps.
+
+    On a full disk events are lost, and the file stays whole.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._writer = EventFileWriter(str(directory))
+        self._directory = directory
+        self._file: io.FileIO | None = None
+        self._writes = Tolerated(f"{directory.name}: the event file")
 
     def status(self, status: RunStatus, wall_time: float) -> None:
         """Write how the run goes; `wall_time` in unix seconds."""
@@ -75,9 +86,36 @@ class EventLog:
         self._add({"return/evaluation": evaluation.mean_return}, environment_steps, wall_time)
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
     def _add(self, scalars: dict[str, float], step: int, wall_time: float) -> None:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._writer.add_event(Event(wall_time=wall_time, step=step, summary=Summary(value=values)))
+        event = Event(wall_time=wall_time, step=step, summary=Summary(value=values))
+        self._writes.attempt(lambda: self._append(event))
+
+    def _append(self, event: Event) -> None:
+        if self._file is None:
+            self._file = self._begin(event.wall_time)
+        append_whole(self._file, _record(event))
+
+    def _begin(self, wall_time: float) -> io.FileIO:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        host, number = socket.gethostname(), uuid.uuid4().hex[:8]
+        path = self._directory / f"events.out.tfevents.{int(wall_time):010d}.{host}.{os.getpid()}.{number}"
+        file = io.FileIO(path, "ab")
+        try:
+            append_whole(file, _record(Event(wall_time=wall_time, file_version="brain.Event:2")))
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
+        return file
+
+
+def _record(event: Event) -> bytes:
+    """The event as TensorBoard's files frame it: length, content, and checksums of both."""
+    buffer = io.BytesIO()
+    RecordWriter(buffer).write(event.SerializeToString())
+    return buffer.getvalue()

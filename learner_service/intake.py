@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from actorq.errors import InvalidInputError
-from actorq.trajectory import EnvironmentSpec, Segment
+from actorq.highwater import LEAP
+from actorq.trajectory import EnvironmentSpec, Evaluation, Segment
 from learner_service.members import Member
-from learner_service.replay import ReplayBuffer
+from learner_service.plausibility import Plausibility
+from learner_service.replay import LastSequences, ReplayBuffer, SegmentSource
 from learner_service.schemes import acting_schemes
 from learner_service.statistics import Episodes, StalenessHistogram
 
@@ -20,7 +24,8 @@ _log = logging.getLogger(__name__)
 class IntakeStatistics:
     """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme.
 
-    stored_segments, duplicate_segments: since this process started.
+    stored_segments, duplicate_segments, lost_segments: since this process started.
+    exploring_returns: the lowest and the highest of all episodes; None before the first.
     """
 
     episodes: int
@@ -30,6 +35,8 @@ class IntakeStatistics:
     transitions_by_scheme: dict[str, int]
     stored_segments: int = 0
     duplicate_segments: int = 0
+    lost_segments: int = 0
+    exploring_returns: tuple[float, float] | None = None
 
 
 NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
@@ -50,12 +57,18 @@ class Intake:
         self._scheme = scheme
         self._acting_schemes = acting_schemes(scheme)
         self._published_version = published_version
+        # Never held for the replay's lock or the disk: the event loop takes it too.
         self._lock = threading.Lock()
+        self._sequences = LastSequences()
+        for (key, incarnation), sequence in replay.last_sequences().items():
+            self._sequences.advance(SegmentSource(key, incarnation, sequence))
         self._episodes = Episodes()
+        self._plausibility = Plausibility(spec.max_episode_steps)
         self._staleness = StalenessHistogram()
         self._by_scheme: dict[str, int] = {}
         self._stored_segments = 0
         self._duplicate_segments = 0
+        self._lost_segments = 0
 
     def insert(self, member: Member, segment: Segment, reserved: int) -> None:
         """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
@@ -70,25 +83,49 @@ class Intake:
                     f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
                 )
             self._check_policies(segment)
-        except InvalidInputError:
-            self._replay.limiter.release(reserved)
+        except BaseException:
+            self.give_back(reserved)
             raise
-        if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
-            self.note_duplicate(member, segment)
+        source = member.source(segment.sequence)
+        if self._replay.insert(segment, source, reserved) is None:
+            self.note_duplicate(member, segment.sequence)
             return
         with self._lock:
+            self._sequences.advance(source)
             self._count(segment)
 
-    def note_duplicate(self, member: Member, segment: Segment) -> None:
+    def give_back(self, reserved: int) -> None:
+        """Nothing will come under this credit."""
+        self._replay.limiter.release(reserved)
+
+    def note_duplicate(self, member: Member, sequence: int) -> None:
         """A segment came that is stored already."""
-        _log.info("%s sent segment %d again: dropped", member.name, segment.sequence)
+        _log.info("%s sent segment %d again: dropped", member.name, sequence)
         with self._lock:
             self._duplicate_segments += 1
 
+    def note_lost(self, member: Member, stored: int, through: int) -> None:
+        """An actor has the segments after `stored` up to `through` no more, and the replay has lost them too."""
+        lost = through - stored
+        _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
+        self._replay.skip(member.source(through))
+        with self._lock:
+            self._lost_segments += lost
+
     def resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
-        source = member.source(0)
-        return self._replay.last_sequences().get((source.actor_key, source.incarnation), 0)
+        with self._lock:
+            return self._sequences.last(member.source(0))
+
+    def newest_incarnation(self, name: str) -> int:
+        """The highest incarnation of this name that has stored a segment, 0 when none has."""
+        with self._lock:
+            return self._sequences.newest_incarnation(SegmentSource.from_name(name, 0, 0))
+
+    def doubt(self, evaluation: Evaluation) -> str:
+        """Why an evaluation cannot be true, by what actors have sent; empty when it can."""
+        with self._lock:
+            return self._plausibility.doubt(evaluation)
 
     def statistics(self) -> IntakeStatistics:
         """What has been stored so far."""
@@ -101,6 +138,8 @@ class Intake:
                 transitions_by_scheme=dict(self._by_scheme),
                 stored_segments=self._stored_segments,
                 duplicate_segments=self._duplicate_segments,
+                lost_segments=self._lost_segments,
+                exploring_returns=self._plausibility.exploring_returns,
             )
 
     def state(self) -> dict[str, Any]:
@@ -108,6 +147,7 @@ class Intake:
         with self._lock:
             return {
                 "episodes": self._episodes.state(),
+                "plausibility": self._plausibility.state(),
                 "staleness": self._staleness.state(),
                 "transitions_by_scheme": dict(self._by_scheme),
             }
@@ -116,6 +156,7 @@ class Intake:
         """Restore what `state` returned."""
         with self._lock:
             self._episodes.load_state(state["episodes"])
+            self._plausibility.load_state(state.get("plausibility"))
             self._staleness.load_state(state["staleness"])
             self._by_scheme.update(state["transitions_by_scheme"])
 
@@ -137,20 +178,22 @@ class Intake:
 
     def _count(self, segment: Segment) -> None:
         self._stored_segments += 1
-        steps = segment.valid.sum(axis=1)
-        self._staleness.add(self._published_version() - segment.policy_versions().repeat(steps))
+        published = self._published_version()
         stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
         for span, stop in zip(segment.spans, stops, strict=True):
-            acted = int(steps[span.first_step : stop].sum())
+            acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
+            self._staleness.add(published - span.version, acted)
             self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
+        self._plausibility.note(segment)
         for episode in segment.episodes:
             self._episodes.add(episode.episode_return)
 
     def _check_policies(self, segment: Segment) -> None:
-        # No upper bound: after a crash the learner may have forgotten versions that actors already have.
+        # Not only those that were published: a run that was restored from a copy may have forgotten later versions.
+        highest = self._published_version() + LEAP
         for span in segment.spans:
-            if span.version < 1:
-                raise InvalidInputError(f"segment: policy versions must be at least 1, got {span.version}")
+            if not 1 <= span.version <= highest:
+                raise InvalidInputError(f"segment: expected policy versions from 1 to {highest}, got {span.version}")
             if span.scheme not in self._acting_schemes:
                 raise InvalidInputError(
                     f"segment: must come from {' or '.join(self._acting_schemes)} policies, got {span.scheme!r}"

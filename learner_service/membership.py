@@ -37,6 +37,7 @@ def membership(
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
+        incarnation=member.incarnation,
     )
 
 

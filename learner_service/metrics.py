@@ -103,6 +103,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "Size of the replay's files when full.",
         training.replay.nbytes if training else None,
     )
+    yield from _storage(status)
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
@@ -128,6 +129,37 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
             ("stored",): stored.stored_segments,
             ("duplicate",): stored.duplicate_segments,
             ("refused",): run.refused_segments,
+        },
+    )
+
+
+def _storage(status: RunStatus) -> Iterator[Metric]:
+    storage = status.storage
+    yield gauge(
+        "actorq_learner_disk_free_bytes",
+        "Bytes that may still be written to the disk of the run.",
+        storage.disk_free_bytes if storage else None,
+    )
+    yield gauge(
+        "actorq_learner_disk_low",
+        "1 while actors wait because the disk of the run is full, else 0.",
+        float(storage.disk_low) if storage else None,
+    )
+    yield gauge(
+        "actorq_learner_replay_unflushed_transitions",
+        "Transitions that a power cut would take now.",
+        storage.unflushed_transitions if storage else None,
+    )
+    yield labelled_counter(
+        "actorq_learner_replay_missing_segments",
+        "Stored segments that the replay has no more, by reason: damaged, dropped after a power cut, or lost for good.",
+        ("reason",),
+        {}
+        if storage is None
+        else {
+            ("damaged",): storage.damaged_segments,
+            ("dropped",): storage.dropped_segments,
+            ("lost",): storage.lost_segments,
         },
     )
 

@@ -1,16 +1,18 @@
 """How a run ended, on disk, so that a restarted learner neither trains it further nor forgets how long it took."""
 
-import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from actorq.config import RunConfig
-from actorq.errors import UserError
-from actorq.files import replace_file
+from actorq.documents import read_either, remove_both, write_twice
+from actorq.errors import InvalidInputError
 from actorq.status import RunState
 
 _NAME = "outcome.json"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,24 +31,22 @@ class Outcome:
 
     @classmethod
     def read(cls, directory: Path) -> "Outcome | None":
-        """What the directory says, None when its run is not over; raises UserError when that cannot be told."""
-        path = directory / _NAME
+        """What the directory says; None when its run is not over, or when nobody can tell, which is logged."""
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**values, "state": RunState(values["state"])})
-        except FileNotFoundError:
+            values: dict[str, Any] | None = read_either(directory / _NAME)
+        except InvalidInputError as error:
+            _log.error("%s, and no copy of it is whole: the run goes on as if it were not over", error)
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); delete it to go on with the run") from None
+        return None if values is None else cls(**{**values, "state": RunState(values["state"])})
 
     @staticmethod
     def forget(directory: Path) -> None:
         """The run goes on."""
-        (directory / _NAME).unlink(missing_ok=True)
+        remove_both(directory / _NAME)
 
     def write(self, directory: Path) -> None:
         """Put it on the disk; returns when it would outlive a power failure."""
-        replace_file(directory / _NAME, json.dumps({**asdict(self), "state": self.state.value}), sync=True)
+        write_twice(directory / _NAME, {**asdict(self), "state": self.state.value})
 
     def holds_for(self, config: RunConfig) -> bool:
         """Whether a run with this configuration is over: not if the target or the budget was changed since."""

@@ -1,4 +1,4 @@
-"""Exports a policy module once as an ONNX graph without weights, and snapshots its weights for each version."""
+"""Turns a policy module once into an ONNX graph without weights, and snapshots its weights for each version."""
 
 import contextlib
 import copy
@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from actorq.errors import UserError
 from actorq.policy import GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec
-
-_OPSET = 21
+from learner_service.graph_operations import UnknownOperationError
+from learner_service.graph_writer import OPSET, write_graph
+from learner_service.networks.layers import Linear
 
 
 def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
@@ -48,30 +49,32 @@ def calibration_batch(
 def export_policy_graph(
     policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False, greedy: bool = False
 ) -> PolicyGraph:
-    """Trace `policy` and return its graph with every parameter and buffer as a graph input of its own name.
+    """The graph of `policy`, with every parameter and buffer as a graph input of its own name.
 
     stochastic: the policy takes noise as its second input.
     greedy: a stochastic policy's graph has a second output, its actions without the noise. Any other's actions are that
         already.
 
-    Raises RuntimeError when a parameter does not appear in the graph under its name, that is, when the exporter
-    folded it into a constant that later versions could not replace, and UserError when a stochastic policy has no
-    `with_greedy` that gives both outputs.
+    Raises RuntimeError when a parameter is not an input of the graph: the exporter has folded it into a constant, which
+    later versions could not replace. Raises UserError when a stochastic policy has no `with_greedy` for both outputs.
     """
-    inputs = data_inputs(spec, stochastic)
-    outputs = ["q_values" if spec.discrete_actions else "actions"]
-    # A copy, since the graph has to be that of the CPU, where actors run it, and hooks of training are no part of it.
-    policy = copy.deepcopy(policy).to("cpu").eval()
-    if greedy and stochastic:
-        both = getattr(policy, "with_greedy", None)
-        if both is None:
-            raise UserError(
-                f"dynamic_buffer needs a stochastic policy with a method with_greedy(observations, noise), which gives "
-                f"its actions with noise and those without; {type(policy).__name__} has none"
-            )
-        policy.forward = both
-        outputs.append(GREEDY_OUTPUT)
-    model = _export(policy, inputs, outputs)
+    try:
+        return write_policy_graph(policy, spec, stochastic, greedy)
+    except UnknownOperationError:
+        return exported_policy_graph(policy, spec, stochastic, greedy)
+
+
+def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+    """The same graph without PyTorch's exporter, in milliseconds; raises UnknownOperationError for many policies."""
+    acted = as_acted(policy, stochastic and greedy)
+    model = write_graph(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
+    return _checked(model, spec, stochastic)
+
+
+def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+    """The same graph by PyTorch's exporter, in seconds."""
+    acted = as_acted(policy, stochastic and greedy)
+    model = _export(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -84,10 +87,41 @@ def export_policy_graph(
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parameters
     )
     _strip(model)
-    onnx.checker.check_model(model, full_check=True)
+    return _checked(model, spec, stochastic)
+
+
+def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
+    """A copy of a policy as actors run it, on the CPU and without hooks of training.
+
+    greedy: its forward pass has the second output of `with_greedy`. Raises UserError when it has no such method.
+    """
+    copied = copy.deepcopy(policy).to("cpu").eval()
+    for module in copied.modules():
+        # It computes the same in faster ways, for which exporters have no rules.
+        if type(module) is Linear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
+    if greedy:
+        both = getattr(copied, "with_greedy", None)
+        if both is None:
+            raise UserError(
+                f"dynamic_buffer needs a stochastic policy with a method with_greedy(observations, noise), which gives "
+                f"its actions with noise and those without; {type(policy).__name__} has none"
+            )
+        copied.forward = both
+    return copied
+
+
+def example_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, Tensor]:
+    """Two rows of zeros for each data input, by name and in order."""
+    inputs = data_inputs(spec, stochastic)
+    return {name: torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for name, each in inputs.items()}
+
+
+def describe_graph(model: bytes, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
+    """A serialized graph, with all that the quantizer must know of it."""
     return PolicyGraph(
-        model=model.SerializeToString(deterministic=True),
-        inputs=tuple(inputs),
+        model=model,
+        inputs=tuple(data_inputs(spec, stochastic)),
         discrete_actions=bool(spec.discrete_actions),
         action_spans=_action_spans(spec),
     )
@@ -101,6 +135,16 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
     }
 
 
+def _outputs(spec: EnvironmentSpec, greedy: bool) -> list[str]:
+    actions = "q_values" if spec.discrete_actions else "actions"
+    return [actions, GREEDY_OUTPUT] if greedy else [actions]
+
+
+def _checked(model: onnx.ModelProto, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
+    onnx.checker.check_model(model, full_check=True)
+    return describe_graph(model.SerializeToString(deterministic=True), spec, stochastic)
+
+
 def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     """Highest minus lowest action of each component; empty for discrete actions and those without bounds."""
     if spec.discrete_actions or not spec.actions.bounded:
@@ -109,9 +153,8 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     return tuple((high - low).ravel().tolist())
 
 
-def _export(policy: nn.Module, inputs: dict[str, ArraySpec], outputs: list[str]) -> onnx.ModelProto:
+def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
     _make_distinct(policy)
-    examples = tuple(torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for each in inputs.values())
     batch = torch.export.Dim("batch")
     # The exporter prints its progress and warns about packages that nothing here uses.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -119,11 +162,11 @@ def _export(policy: nn.Module, inputs: dict[str, ArraySpec], outputs: list[str])
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
             policy,
-            examples,
+            tuple(inputs.values()),
             input_names=list(inputs),
             output_names=outputs,
             dynamic_shapes=tuple({0: batch} for _ in inputs),
-            opset_version=_OPSET,
+            opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )

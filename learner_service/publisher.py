@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.errors import ActorQError, ConflictError, InvalidInputError, UnavailableError
-from actorq.policy import CALIBRATION_PREFIX, PolicyGraph
+from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, UnavailableError
+from actorq.highwater import HighWaterMark
+from actorq.policy import CALIBRATION_PREFIX, MAX_VERSION_STEP, PolicyGraph
 from actorq.status import Receipt
 from actorq.trajectory import Evaluation
 from actorq.transport.blobs import split_blob
@@ -47,7 +48,10 @@ class Snapshot:
 
 
 class Publisher:
-    """Owns the stream to the quantizer. `offer` and `evaluated` may be called from any thread."""
+    """Owns the stream to the quantizer. `offer` and `evaluated` may be called from any thread.
+
+    mark: reserves each version before it is sent, so that a learner that was killed never sends its number again.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,13 @@ class Publisher:
         scheme: str,
         on_receipt: Callable[[Receipt], None],
         first_version: int = 1,
+        mark: HighWaterMark | None = None,
     ) -> None:
         self._client = client
         self._run_id = run_id
         self._scheme = scheme
         self._on_receipt = on_receipt
+        self._mark = mark
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._graph: PolicyGraph | None = None
@@ -114,13 +120,20 @@ class Publisher:
         with self._changed:
             return self._fault
 
-    def flush(self, timeout_s: float) -> bool:
+    def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the newest version has been received and all evaluations sent.
+
+        wait_for_quantizer: also wait for one that is away.
 
         False when it takes too long, and at once when there is a fault or the publisher is closed.
         """
+
+        def settled() -> bool:
+            away = not self._connected and not wait_for_quantizer
+            return self._flushed() or away or self._fault is not None or self._stop.is_set()
+
         with self._changed:
-            self._changed.wait_for(lambda: self._flushed() or self._fault is not None or self._stop.is_set(), timeout_s)
+            self._changed.wait_for(settled, timeout_s)
             return self._flushed()
 
     def close(self) -> None:
@@ -130,10 +143,14 @@ class Publisher:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
+        if self._mark is not None and not self._thread.is_alive():
+            self._mark.close()
 
     def _run(self) -> None:
         try:
-            keep_connected(self._publish, self._stop, self._client.peer, random.Random())
+            # A quantizer takes no larger checkpoint later: only `_publish` knows when ExhaustedError will pass.
+            retried = (UnavailableError,)
+            keep_connected(self._publish, self._stop, self._client.peer, random.Random(), retried=retried)
         except ActorQError as error:
             _log.error("publishing has ended: %s", error)
             self._fail(error)
@@ -152,13 +169,13 @@ class Publisher:
     def _publish(self, connected: Callable[[], None]) -> None:
         """One life of the stream: requests go out from a generator, answers come in here."""
         ended = threading.Event()
-        ready: deque[quantizer_pb2.PublishReady] = deque(maxlen=1)
+        ready: deque[wire.Ready] = deque(maxlen=1)
         call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
         try:
             for response in call:
                 if response.WhichOneof("payload") == "ready":
                     connected()
-                    self._begin(response.ready, ready)
+                    self._begin(wire.ready_from_proto(response.ready), ready)
                 else:
                     self._take_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
@@ -175,28 +192,47 @@ class Publisher:
     def _raise_unless_stopped(self, error: Exception) -> None:
         if self._stop.is_set():
             return
+        if isinstance(error, InvalidInputError):
+            # The quantizer may be mended or replaced, and the run goes on meanwhile.
+            raise UnavailableError(f"{self._client.peer} answered what cannot be read: {error}") from error
         if not isinstance(error, grpc.RpcError):
             raise error
         translated = error_from_rpc(error, self._client.peer)
         with self._changed:
-            sending = self._connected and self._sent_version > self._received_version
+            connected = self._connected
+            sending = connected and self._sent_version > self._received_version
             if sending and isinstance(translated, InvalidInputError):
                 # Of two in flight the older one is meant. If it was the newer one, that is refused alone next time.
                 self._refused_version = max(self._refused_version, min(self._in_flight, default=self._sent_version))
         if sending and isinstance(translated, InvalidInputError | ConflictError):
             # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good. And a
             # stream that broke may have left the quantizer with a version that we believe unsent.
-            raise UnavailableError(f"version {self._sent_version} was refused: {translated}") from error
+            _log.warning("version %d was refused: %s", self._sent_version, translated)
+            raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
+        if isinstance(translated, ExhaustedError) and not connected:
+            # It has too many other callers.
+            raise UnavailableError(str(translated)) from error
         raise translated from error
 
-    def _begin(self, message: quantizer_pb2.PublishReady, ready: deque[quantizer_pb2.PublishReady]) -> None:
+    def _begin(self, message: wire.Ready, ready: deque[wire.Ready]) -> None:
+        if message.newest_version > self.version + MAX_VERSION_STEP:
+            # Tried again: its operator may mend it, and the run goes on meanwhile.
+            raise UnavailableError(
+                f"{self._client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
+                f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; is its store another run's?"
+            )
         with self._changed:
-            if message.newest_version > self._sent_version and message.newest_version >= self._version:
+            newest, snapshot = message.newest_version, self._snapshot
+            # A number is sent once: a quantizer that lost its store may have served what it never confirmed.
+            unconfirmed = (
+                snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= self._sent_version
+            )
+            if unconfirmed or (newest > self._sent_version and newest >= self._version):
                 # A learner that restarted from an older checkpoint goes on above what it published before.
-                self._version = message.newest_version
-                if self._snapshot is not None:
+                self._version = max(newest, self._version)
+                if snapshot is not None:
                     self._version += 1
-                    self._snapshot = (self._version, self._snapshot[1])
+                    self._snapshot = (self._version, snapshot[1])
             self._received_version = message.newest_version
             self._connected = True
             self._in_flight.clear()
@@ -217,7 +253,7 @@ class Publisher:
         self._on_receipt(receipt)
 
     def _requests(
-        self, ready: deque[quantizer_pb2.PublishReady], ended: threading.Event
+        self, ready: deque[wire.Ready], ended: threading.Event
     ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
         yield quantizer_pb2.PublishCheckpointsRequest(
             open=quantizer_pb2.PublishOpen(run_id=self._run_id, scheme=self._scheme)
@@ -234,7 +270,19 @@ class Publisher:
                 yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
             else:
                 sent, snapshot = work
+                if not self._reserve(sent):
+                    return
                 yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
+
+    def _reserve(self, version: int) -> bool:
+        """Put a version's number on disk; False when the disk does not take it, and the stream has to end."""
+        try:
+            if self._mark is not None:
+                self._mark.reserve(version)
+        except OSError as error:
+            _log.warning("version %d is not published, since its number cannot be stored: %s", version, error)
+            return False
+        return True
 
     def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
         with self._changed:

@@ -1,12 +1,11 @@
 """Tells how a run goes: its status for the wire, its events for TensorBoard, its summary at the end."""
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from actorq.files import replace_file
+from actorq.documents import write_document
 from actorq.status import RunState, RunStatus
 from learner_service.intake import NOTHING_STORED
 from learner_service.run import Run
@@ -61,6 +60,10 @@ class Reporter:
             batch_bytes=training.trainer.batch_nbytes if training else 0,
             multi_step_since=training.replay.multi_step_since if training else None,
             dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
+            problem=run.preparation.problem,
+            refused_environments=run.preparation.refused,
+            storage=training.storage() if training else None,
+            flagged_evaluation=run.flagged_evaluation,
         )
 
     def write_events(self) -> None:
@@ -71,8 +74,8 @@ class Reporter:
             self._run.events.flops(flops, status.updates, status.environment_steps, time.time())
 
     def write_summary(self, path: Path) -> None:
-        """Write summary.json atomically."""
-        replace_file(path, json.dumps(self._summary(), indent=2) + "\n")
+        """Write summary.json whole or not at all."""
+        write_document(path, self._summary(), indent=2)
 
     def _flops(self) -> Flops | None:
         """What the networks cost; None before there are any, and for an algorithm that does not tell."""
@@ -98,6 +101,8 @@ class Reporter:
                 "policy_version": evaluation.policy_version,
             },
             "training_return": status.training_return,
+            "exploring_returns": run.training.intake.statistics().exploring_returns if run.training else None,
+            "flagged_evaluation": status.flagged_evaluation,
             "wall_clock_s": round(elapsed, 3),
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),

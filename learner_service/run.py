@@ -1,38 +1,49 @@
-"""A run: who takes part, how it goes, and how it ends."""
+"""A run: who takes part, how it goes, and how it ends or is interrupted."""
 
 import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError
-from actorq.policy import PolicyDescriptor
-from actorq.status import ActorReport, Membership, Receipt, RunState
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, UnavailableError
+from actorq.policy import PolicyDescriptor, PolicyGraph
+from actorq.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import EnvironmentSpec, Evaluation, Role, Segment
-from learner_service.checkpoint import Checkpoints
 from learner_service.credits import ActorStream, Credits
 from learner_service.evaluations import EvaluationLog
 from learner_service.events import EventLog
 from learner_service.identity import RunClock, RunIdentity, check_same_run
-from learner_service.members import Member, Members
+from learner_service.members import Member, Members, taken_over
 from learner_service.membership import membership
 from learner_service.outcome import Outcome
+from learner_service.preparation import Parts, Preparation
 from learner_service.resources import Resources
 from learner_service.scaling import ScalingSignal
 from learner_service.schemes import acting_schemes, policy_of
 from learner_service.statistics import Samples
-from learner_service.training import Training, build_training
+from learner_service.storage_thread import StorageThread
+from learner_service.tolerance import Tolerated
+from learner_service.training import Training
+from learner_service.uploads import Uploads
 
 _log = logging.getLogger(__name__)
 
 # What a run waits at its end for the evaluation of its last policy, and for the quantizer to store it.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
+_MOVING = "the learner is moving; the run goes on when it is back"
+
+
+def _log_failure(error: BaseException) -> None:
+    _log.warning("the run's clock could not be written: %s", error)
 
 
 class Run:
@@ -53,33 +64,37 @@ class Run:
         """A run that has ended trains on, unless it `stays_over`; then it does so if what ends it was changed."""
         self.config = config
         self.identity = RunIdentity.claim(directory, resume)
-        self.clock = RunClock(directory, measure_process("learner", "learner").started_at)
-        self.members = Members()
+        self.members = Members(self.identity.lives, time.monotonic)
         self.activation = Samples()
         self.emission = Samples()
         self.receipt: Receipt | None = None
-        self.refused_segments = 0
-        self.training: Training | None = None
+        self.flagged_evaluation = ""
         self.outcome: RunState | None = None
         self.state_when_over: RunState | None = None
-        self.over = asyncio.Event()
+        self.interrupted = False
+        """Whether this learner leaves a run that is not over."""
+        self.ended = asyncio.Event()
+        """Everything is saved: the run is over, or this learner is about to leave it."""
         self.scaling = ScalingSignal(config.rate_limiter.samples_per_insert, time.monotonic)
-        self._interrupted = False
-        self._client = client
-        self._checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
-        self._restored = self._checkpoints.load_newest() if resume else None
-        self._known_spec = self.identity.read_environment()
-        check_same_run(config, self._restored.values if self._restored else {}, self._known_spec)
-        energy = EnergyLedger.from_state(self._restored.values["energy"]) if self._restored else None
-        self.resources = Resources(energy, node)
+        self._beats = Tolerated("the run's clock or evaluations")
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
+        parts = Parts(
+            config, self.identity, client, self.evaluations, self._values, self.take_receipt, self._take_training
+        )
+        self.preparation = Preparation(parts, resume)
+        restored = self.preparation.restored
+        check_same_run(config, restored.values if restored else {}, self.preparation.known)
+        self.resources = Resources(EnergyLedger.from_state(restored.values["energy"]) if restored else None, node)
+        known_s = max(self.evaluations.elapsed_s, restored.values.get("elapsed_s", 0.0) if restored else 0.0)
+        self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
         self.events = EventLog(directory / "events")
         self.restored = asyncio.Event()
-        if self._known_spec is None:
+        if self.preparation.known is None:
             self.restored.set()
-        self._building: asyncio.Task[Training] | None = None
         self._streams: set[ActorStream] = set()
         self._credits: Credits | None = None
+        self._uploads: Uploads | None = None
+        self._storage = StorageThread()
         self._evaluated = asyncio.Event()
         self._left = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
@@ -90,8 +105,13 @@ class Run:
             Outcome.forget(directory)
 
     @property
+    def training(self) -> Training | None:
+        """The parts that know the environment; None before they are built."""
+        return self.preparation.training
+
+    @property
     def wants_actors(self) -> bool:
-        """Whether there is anything for actors to do."""
+        """Whether there is anything for actors to do, if only with the next learner."""
         return self.outcome is None
 
     @property
@@ -113,12 +133,19 @@ class Run:
             return self.state_when_over
         if self.outcome is not None:
             return RunState.STOPPING
+        if self.interrupted:
+            return RunState.INTERRUPTED
         if self.training is None:
             return RunState.WAITING_FOR_ACTORS
         if self.training.trainer.paused:
             return RunState.PAUSED
         collecting = self.training.replay.total_transitions < self.config.replay.min_size
         return RunState.COLLECTING if collecting else RunState.TRAINING
+
+    @property
+    def refused_segments(self) -> int:
+        """Segments that were refused since this process started."""
+        return self._uploads.refused if self._uploads else 0
 
     @property
     def fault(self) -> BaseException | None:
@@ -128,8 +155,8 @@ class Run:
         return self.training.trainer.fault or self.training.publisher.fault
 
     def beat(self) -> None:
-        """Once a second: keep the time, and measure who waits for whom."""
-        self.clock.beat()
+        """Once a second: keep time and evaluations on the disk, and measure who waits for whom."""
+        self._storage.submit(partial(self._beats.attempt, self._sync), self._tell_durable_evaluations, _log_failure)
         if self.training is not None and self.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.members.connected("actor")
@@ -137,9 +164,13 @@ class Run:
             self.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
 
     async def restore(self) -> None:
-        """Go on at once with what is on disk, before the first actor is back."""
-        if self._known_spec is not None:
-            await self._prepare(self._known_spec)
+        """Go on at once with what is on disk, before the first actor is back; what does not fit is the run's fault."""
+        try:
+            await self.preparation.restore()
+        except Exception as error:
+            self._fault = error
+            self.ended.set()
+            return
         if not self.wants_actors and self._finishing is None:
             self._be_over()
 
@@ -151,28 +182,52 @@ class Run:
         if not self.restored.is_set():
             raise UnavailableError("the learner is restoring its run")
 
-    def join(self, name: str, incarnation: int, role: Role) -> Membership:
-        """Take in an actor and tell it all it needs."""
+    def require_here(self) -> None:
+        """Raise UnavailableError once this learner has begun to leave: the next one takes the call."""
+        if self.interrupted:
+            raise UnavailableError(_MOVING)
+
+    def join(self, name: str, incarnation: int, role: Role, nonce: int = 0) -> Membership:
+        """Take in an actor and tell it all it needs; a process with an older incarnation of its name is out at once."""
         if self.outcome is not None:
             raise UnavailableError("the run is over")
+        self.require_here()
         self.require_restored()
-        member = self.members.join(name, incarnation, role)
+        newest_stored = self.evaluations.newest_incarnation(name)
+        if self.training is not None:
+            newest_stored = max(newest_stored, self.training.intake.newest_incarnation(name))
+        before = self.members.known(name)
+        member = self.members.join(name, incarnation, role, nonce, newest_stored)
+        if before is not None and before is not member:
+            self._end_streams(before, taken_over(name, before.incarnation))
         steps = self.training.replay.total_transitions if self.training else 0
         return membership(self.config, self.identity, member, self._resume_after(member), steps)
 
-    async def open_stream(self, name: str, incarnation: int, spec: EnvironmentSpec) -> ActorStream:
-        """An actor opened its stream; the first one's environment is the run's."""
+    async def open_stream(
+        self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0
+    ) -> ActorStream:
+        """An actor opened its stream; the first environment that the run can learn is the run's.
+
+        lost_through: the highest acknowledged sequence that the actor has no more and that is not stored, or 0.
+        """
+        self.require_here()
         member = self.members.connect(name, incarnation)
         try:
-            await self._prepare(spec)
+            await self.preparation.prepare(spec, name)
+            self.require_here()
+            # Another process may have joined under the name meanwhile.
+            self.members.connect(name, incarnation)
         except BaseException:
-            self.members.disconnect(member)
+            self._disconnect(member)
             raise
-        stream = ActorStream(member, self._resume_after(member))
+        # The actor has given up the stream before, whether that was noticed here or not.
+        self._end_streams(member, UnavailableError(f"actor {name!r} has opened another stream"))
+        stream = ActorStream(member, self._go_on_after(member, lost_through))
         self._streams.add(stream)
         stream.stop = self.outcome is not None
         if member.role == "actor" and self._credits is not None:
             self._credits.open(stream)
+        self._tell_durable()
         return stream
 
     def close_stream(self, stream: ActorStream) -> None:
@@ -181,36 +236,29 @@ class Run:
         self._left.set()
         if stream.member.role == "actor" and self._credits is not None:
             self._credits.close(stream)
-        if all(other.member is not stream.member for other in self._streams):
-            # Not so when the actor has opened another stream before this broken one was noticed.
-            self.members.disconnect(stream.member)
-            self.scaling.forget(stream.member.name)
-            _log.info("%s left", stream.member.name)
+        self._disconnect(stream.member)
 
-    def insert(self, stream: ActorStream, segment: Segment) -> None:
-        """Store a segment and acknowledge it; raises ConflictError when it came without credit or out of order."""
-        assert self.training is not None
-        assert self._credits is not None
-        if segment.sequence <= stream.acknowledged:
-            self.training.intake.note_duplicate(stream.member, segment)
-            stream.acknowledge(stream.acknowledged)
-            return
-        if segment.sequence != stream.acknowledged + 1 or not self._credits.take(stream, segment.sequence):
-            raise ConflictError(
-                f"segment: expected sequence {stream.acknowledged + 1} with credit through {stream.credit}, got "
-                f"{segment.sequence}"
-            )
-        self.training.intake.insert(stream.member, segment, self._credits.segment_transitions)
-        self._credits.stored(stream, segment.sequence)
-        if self.training.replay.total_transitions >= self.config.max_environment_steps:
-            self.finish(RunState.BUDGET_ENDED)
+    async def may_receive(self) -> None:
+        """Wait until there is room for one more message of a stream."""
+        await self._storage.room()
+
+    def insert(
+        self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
+    ) -> None:
+        """Store a segment, and acknowledge it once it is stored; see `Uploads.insert`."""
+        assert self._uploads is not None
+        self._uploads.insert(stream, sequence, size, decode)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Note an evaluation, acknowledge it, and end the run when it reached the target."""
+        """Note an evaluation, acknowledge it, and end the run when it reached the target.
+
+        Raises UnavailableError once the learner leaves: the next one must see whether the target is reached.
+        """
+        self.require_here()
         training = self.training
         assert training is not None
-        if evaluation.sequence <= stream.acknowledged:
-            stream.acknowledge(stream.acknowledged)
+        if evaluation.sequence <= stream.received:
+            stream.changed.set()
             return
         acting = acting_schemes(self.config.scheme)
         if stream.member.role != "evaluator" or evaluation.scheme not in acting or evaluation.policy_version < 1:
@@ -220,17 +268,24 @@ class Run:
             )
         steps = training.replay.total_transitions
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
-        self.evaluations.append(stream.member, evaluation, steps, self.clock.elapsed_s)
-        self.events.evaluation(evaluation, steps, time.time())
-        training.publisher.evaluated(evaluation)
-        stream.acknowledge(evaluation.sequence)
-        self._evaluated.set()
-        if self.target_return is not None and evaluation.mean_return >= self.target_return:
-            self.finish(RunState.SOLVED)
+        stream.received = evaluation.sequence
+
+        def store() -> bool:
+            try:
+                if not self.evaluations.append(stream.member, evaluation, steps, self.clock.elapsed_s):
+                    return False
+            except OSError as error:
+                reason = f"the evaluation cannot be written ({error.strerror}): send it again"
+                raise UnavailableError(reason) from error
+            self.events.evaluation(evaluation, steps, time.time())
+            return True
+
+        self._storage.submit(store, partial(self._note_evaluation, stream, evaluation), stream.fail)
 
     def note_report(self, stream: ActorStream, report: ActorReport) -> None:
         """Note how an actor says it is."""
-        self.members.report(stream.member, report)
+        # Statuses tell of a thousand actors in one message: without the activations, which are counted here.
+        self.members.report(stream.member, replace(report, activation_seconds=()))
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
         if stream.member.role == "actor":
@@ -260,13 +315,30 @@ class Run:
         path = await asyncio.to_thread(self._require_training().trainer.save)
         return path, int(path.name)
 
-    def finish(self, outcome: RunState, interrupted: bool = False) -> None:
-        """Begin to end the run; `over` is set when all is saved. The first outcome counts, but solved beats budget.
+    async def reset_environment(self, discard: bool) -> EnvironmentReset:
+        """Forget the environment, so that the next actor's counts; see `Preparation.reset`."""
+        self.require_here()
+        if self.outcome is not None:
+            raise ConflictError(f"the run is {self.state.value}: expected one that goes on")
+        return await self.preparation.reset(discard, self._forget_training)
 
-        interrupted: it is only this learner that ends; the run is to be gone on with.
+    def interrupt(self) -> None:
+        """Begin to leave a run that is not over; `ended` is set when all is saved. Nothing changes for one that is."""
+        if self.outcome is None and not self.interrupted:
+            self.interrupted = True
+            _log.info("the run is interrupted: its learner was told to end")
+            if self._credits is not None:
+                self._credits.stop()
+            self._finishing = asyncio.get_running_loop().create_task(self._leave())
+
+    def finish(self, outcome: RunState) -> None:
+        """Begin to end the run; `ended` is set when all is saved. The first outcome counts, but solved beats budget.
+
+        Once the learner leaves, the run goes on: the next learner ends it.
         """
+        if self.interrupted:
+            return
         if self.outcome is None:
-            self._interrupted = interrupted
             _log.info("the run ends: %s", outcome.value)
             self.outcome = outcome
             if self._credits is not None:
@@ -276,7 +348,7 @@ class Run:
             self.outcome = outcome
 
     async def farewell(self, timeout_s: float) -> None:
-        """Wait until all actors have heard that the run is over and left, at most `timeout_s` seconds."""
+        """Wait until all actors have heard that the run is over or its learner leaves, at most `timeout_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._streams:
@@ -285,11 +357,25 @@ class Run:
 
     async def close(self) -> None:
         """End all threads and close all files."""
+        await self._storage.close()
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
         self.events.close()
         self.evaluations.close()
-        self.clock.beat(ended=True)
+        # Until the next learner the run is not at a pause, but between two lives.
+        self._beats.attempt(partial(self.clock.beat, ended=not self.interrupted))
+
+    def _judge(self, training: Training, evaluator: Member, evaluation: Evaluation) -> None:
+        """End the run when an evaluation reached the target; one that cannot be true counts for nothing."""
+        reached = self.target_return is not None and evaluation.mean_return >= self.target_return
+        if reached and (doubt := training.intake.doubt(evaluation)):
+            self.flagged_evaluation = f"version {evaluation.policy_version}, by {evaluator.name}: {doubt}"
+            _log.warning("flagged evaluation of %s; the run goes on", self.flagged_evaluation)
+            return
+        self.flagged_evaluation = ""
+        training.publisher.evaluated(evaluation)
+        if reached:
+            self.finish(RunState.SOLVED)
 
     def _stay_over(self, ended: Outcome | None) -> None:
         if ended is not None and ended.holds_for(self.config):
@@ -303,8 +389,9 @@ class Run:
             if self.training is not None:
                 await self._finish_training(self.training)
             self.clock.stop()
-            if not self._interrupted:
-                Outcome.of(self.outcome, self.clock.elapsed_s, self.config).write(self.identity.directory)
+            Outcome.of(self.outcome, self.clock.elapsed_s, self.config).write(self.identity.directory)
+        except OSError as error:
+            _log.error("the run could not be ended cleanly: %s", error)
         except Exception:
             _log.exception("the run could not be ended cleanly")
         for stream in self._streams:
@@ -315,12 +402,34 @@ class Run:
 
     def _be_over(self) -> None:
         self.state_when_over = self.outcome
-        self.over.set()
+        self.ended.set()
+
+    async def _leave(self) -> None:
+        try:
+            await self.preparation.settle()
+            if self.training is not None:
+                await self._save_training(self.training)
+                # The next learner publishes what a quantizer that is away has missed.
+                await asyncio.to_thread(self.training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
+        except Exception:
+            _log.exception("the run could not be saved cleanly")
+        self._close_streams(_MOVING)
+        self.resources.note_self()
+        self.ended.set()
+
+    def _close_streams(self, reason: str) -> None:
+        """Let all actors come again."""
+        for stream in self._streams:
+            stream.fail(UnavailableError(reason))
+
+    async def _save_training(self, training: Training) -> None:
+        """End the updates and write a checkpoint, before anything else: nothing is lost where time runs out."""
+        await asyncio.to_thread(training.trainer.stop)
+        write = partial(self.preparation.save, training.trainer.updates)
+        await asyncio.to_thread(Tolerated("the last checkpoint").attempt, write)
 
     async def _finish_training(self, training: Training) -> None:
-        await asyncio.to_thread(training.trainer.stop)
-        # First of all, so that nothing is lost when there is no time for the rest.
-        await asyncio.to_thread(self._write_checkpoint, training.trainer.updates)
+        await self._save_training(training)
         if self.outcome is RunState.BUDGET_ENDED and self.members.connected("evaluator"):
             await self._evaluate_last(training.trainer.publish())
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
@@ -339,61 +448,93 @@ class Run:
         except TimeoutError:
             _log.warning("the last policy, version %d, was not evaluated in time", version)
 
-    async def _prepare(self, spec: EnvironmentSpec) -> Training:
-        if spec.environment_id != self.config.environment:
-            raise ConflictError(f"environment: the run is on {self.config.environment}, got {spec.environment_id}")
-        if self._building is None:
-            self._building = asyncio.create_task(self._build(spec))
-        # Shielded: an actor that leaves meanwhile must not take with it what all the others wait for.
-        training = await asyncio.shield(self._building)
-        if spec != training.spec:
-            raise ConflictError(f"environment: the run is on {training.spec}, got {spec}")
-        return training
-
-    async def _build(self, spec: EnvironmentSpec) -> Training:
-        loop = asyncio.get_running_loop()
-
-        def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self.take_receipt, receipt)
-
-        try:
-            training, graph = await asyncio.to_thread(
-                build_training,
-                self.config,
-                spec,
-                self.identity.directory,
-                self.identity.run_id,
-                self._client,
-                self._restored,
-                self._write_checkpoint,
-                on_receipt,
-            )
-        except Exception as error:
-            # What an actor's environment brings to light is the run's fault, not the actor's.
-            self._fault = error
-            self.over.set()
-            raise
-        self.identity.write_environment(spec)
+    def _take_training(self, training: Training, graph: PolicyGraph) -> None:
+        """The training was built: let actors send."""
         transitions = self.config.actor.segment_length * self.config.environments_per_actor
+        loop = asyncio.get_running_loop()
         self._credits = Credits(training.replay.limiter, transitions, loop)
-        self.training = training
+        self._uploads = Uploads(training.intake, self._credits, self._storage, self._note_stored)
+        training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
         self.restored.set()
-        if self.wants_actors:
+        if self.interrupted:
+            self._credits.stop()
+        elif self.wants_actors:
             training.start(graph)
-        return training
 
-    def _write_checkpoint(self, updates: int) -> Path:
-        """Called on the trainer's thread, or on another when that has ended."""
-        assert self.training is not None
-        return self._checkpoints.save(self.training.state(updates, {"energy": self.resources.state()}))
+    async def _forget_training(self) -> None:
+        """The environment is reset: let all actors come again; returns when nothing is stored any more."""
+        if self._credits is not None:
+            self._credits.stop()
+            for stream in self._streams:
+                self._credits.close(stream)
+            self._credits = self._uploads = None
+        self._close_streams("the run's environment was reset; join again")
+        self.receipt = None
+        self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
+        await self._storage.settle()
+
+    def _values(self) -> dict[str, object]:
+        """What a checkpoint holds of the run itself; called on the trainer's thread."""
+        return {"energy": self.resources.state(), "elapsed_s": self.clock.elapsed_s}
+
+    def _sync(self) -> None:
+        self.clock.beat()
+        self.evaluations.sync()
+
+    def _disconnect(self, member: Member) -> None:
+        if all(stream.member is not member for stream in self._streams):
+            # Not so when the actor has opened another stream before the end of its broken one was noticed.
+            self.members.disconnect(member)
+            self.scaling.forget(member.name)
+            _log.info("%s left", member.name)
+
+    def _end_streams(self, member: Member, error: ActorQError) -> None:
+        for stream in self._streams:
+            if stream.member is member:
+                stream.fail(error)
+
+    def _note_stored(self) -> None:
+        # There is no training when the environment was reset meanwhile.
+        if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
+            self.finish(RunState.BUDGET_ENDED)
+
+    def _note_evaluation(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:
+        stream.acknowledge(evaluation.sequence)
+        if not is_new:
+            return
+        if self.training is not None:
+            self._judge(self.training, stream.member, evaluation)
+        self._evaluated.set()
 
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
         if member.role == "evaluator":
             return self.evaluations.last_sequence(member)
-        return self.training.intake.resume_after(member) if self.training else 0
+        return self.preparation.resume_after(member)
+
+    def _go_on_after(self, member: Member, lost_through: int) -> int:
+        """The sequence after which an actor's stream goes on."""
+        stored = self._resume_after(member)
+        if lost_through <= stored:
+            return stored
+        if member.role == "actor" and self.training is not None:
+            self.training.intake.note_lost(member, stored, lost_through)
+        return lost_through
+
+    def _tell_durable_evaluations(self, synced: bool) -> None:
+        for stream in self._streams:
+            if synced and stream.member.role == "evaluator":
+                stream.note_durable(self.evaluations.durable_sequence(stream.member))
+
+    def _tell_durable(self) -> None:
+        """Let each actor forget the segments that survive a power cut by now."""
+        durable = self.training.replay.durable_sequences() if self.training else {}
+        for stream in self._streams:
+            source = stream.member.source(0)
+            stream.note_durable(durable.get((source.actor_key, source.incarnation), 0))
 
     def _require_training(self) -> Training:
+        self.require_here()
         if self.training is None or self.outcome is not None:
             raise ConflictError(f"the run is {self.state.value}: there is no training to control")
         return self.training

@@ -7,6 +7,7 @@ from typing import Any
 from actorq.errors import UnavailableError
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
+from actorq.wire import bounds
 from learner_service.run import Run
 
 # Of one replica: with it the metric is the number of replicas, whatever KEDA and HPA divide.
@@ -27,10 +28,14 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.IsActiveResponse(result=self._run.wants_actors)
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
-        """Whether the run wants actors, now and when it is over; then nothing changes any more."""
+        """Whether the run wants actors, now and when it is over; then nothing changes any more.
+
+        Raises UnavailableError when the learner leaves a run that goes on.
+        """
         if self._run.wants_actors:
             yield pb.IsActiveResponse(result=True)
-            await self._run.over.wait()
+            await self._run.ended.wait()
+            self._run.require_here()
         yield pb.IsActiveResponse(result=False)
         # KEDA would open an ended stream again and again.
         await asyncio.Event().wait()
@@ -45,16 +50,17 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
 
         Raises UnavailableError while that cannot be told, so that KEDA and HPA leave the number as it is.
         """
+        name = bounds.optional_name("metricName", request.metricName)
         value = self._desired_actors() * _TARGET
-        metric = pb.MetricValue(metricName=request.metricName or _METRIC, metricValue=value, metricValueFloat=value)
+        metric = pb.MetricValue(metricName=name or _METRIC, metricValue=value, metricValueFloat=value)
         return pb.GetMetricsResponse(metricValues=[metric])
 
     def _desired_actors(self) -> int:
         run = self._run
-        if run.over.is_set():
+        run.require_here()
+        if run.ended.is_set():
             return 0
         if not run.wants_actors:
-            # Of a run that ends, or of a learner that ends and whose run goes on.
             raise UnavailableError("the learner is saving its run, and cannot tell yet whether it wants actors")
         run.require_restored()
         if self._comes_back and not run.scaling.can_tell:

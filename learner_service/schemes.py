@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from actorq.policy import AUTO, FP32, SCHEMES, PolicyDescriptor
+from actorq.policy import AUTO, FALLBACK, FP32, INTEGER_SCHEMES, SCHEMES, PolicyDescriptor
 from actorq.status import ActorStatus
 
 
@@ -11,9 +11,12 @@ def acting_schemes(scheme: str) -> tuple[str, ...]:
     """The schemes that policies of a run with this scheme may have acted in.
 
     With "auto" every actor chooses. Otherwise it is the run's own, or fp32 where the quantizer found nothing to
-    quantize or the fidelity gate let no quantized policy through.
+    quantize or the fidelity gate let no quantized policy through. Actors whose processors do not compute the run's
+    scheme as they should act in the fallback.
     """
-    return SCHEMES if scheme == AUTO else tuple(dict.fromkeys((scheme, FP32)))
+    if scheme == AUTO:
+        return SCHEMES
+    return tuple(dict.fromkeys((scheme, FP32, *((FALLBACK,) if scheme in INTEGER_SCHEMES else ()))))
 
 
 def policy_of(

@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from actorq import wire
-from actorq.errors import ActorQError, InvalidInputError
+from actorq.errors import InvalidInputError
 from actorq.status import RunState
-from actorq.v1 import learner_pb2, learner_pb2_grpc, trajectory_pb2
+from actorq.transport.identity import require_member
+from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.credits import ActorStream
 from learner_service.report import Reporter
 from learner_service.run import Run
-
-_WATCH_PERIOD_S = (0.05, 3600.0)
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
@@ -25,8 +25,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
         """An actor announces itself."""
-        role = wire.role_from_proto(request.role)
-        return wire.membership_to_proto(self._run.join(request.actor_name, request.incarnation, role))
+        joining = wire.joining_from_proto(request)
+        require_member(context, joining.name, joining.role)
+        membership = self._run.join(joining.name, joining.incarnation, joining.role, joining.nonce)
+        return wire.membership_to_proto(membership)
 
     async def StreamTrajectories(
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
@@ -35,17 +37,20 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         first = await anext(aiter(request_iterator), None)
         if first is None or first.WhichOneof("payload") != "open":
             raise InvalidInputError("stream: the first message must be `open`")
-        spec = wire.environment_from_proto(first.open.environment)
-        stream = await self._run.open_stream(first.open.actor_name, first.open.incarnation, spec)
+        opening = wire.stream_opening_from_proto(first.open)
+        member = self._run.members.known(opening.name)
+        require_member(context, opening.name, member.role if member else None)
+        stream = await self._run.open_stream(
+            opening.name, opening.incarnation, opening.environment, opening.lost_through
+        )
         reader = asyncio.create_task(self._read(request_iterator, stream))
         try:
-            while not reader.done():
+            while not stream.over:
                 stream.changed.clear()
                 yield _response(stream)
-                changed = asyncio.create_task(stream.changed.wait())
-                await asyncio.wait((reader, changed), return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-            await reader
+                await stream.changed.wait()
+            if stream.fault is not None:
+                raise stream.fault
             yield _response(stream)
         finally:
             reader.cancel()
@@ -56,25 +61,29 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def _read(
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], stream: ActorStream
     ) -> None:
-        async for request in request_iterator:
-            match request.WhichOneof("payload"):
-                case "segment":
-                    self._insert(stream, request.segment)
-                case "evaluation":
-                    self._run.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
-                case "report":
-                    self._run.note_report(stream, wire.actor_report_from_proto(request.report))
-                case other:
-                    raise InvalidInputError(
-                        f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"
-                    )
-
-    def _insert(self, stream: ActorStream, segment: trajectory_pb2.Segment) -> None:
         try:
-            self._run.insert(stream, wire.segment_from_proto(segment))
-        except ActorQError:
-            self._run.refused_segments += 1
-            raise
+            async for request in request_iterator:
+                self._take(request, stream)
+                await self._run.may_receive()
+            stream.end()
+        except Exception as error:
+            stream.fail(error)
+
+    def _take(self, request: learner_pb2.StreamTrajectoriesRequest, stream: ActorStream) -> None:
+        match request.WhichOneof("payload"):
+            case "segment":
+                segment = request.segment
+                decode = partial(wire.segment_from_proto, segment)
+                self._run.insert(stream, segment.sequence, request.ByteSize, decode)
+            case "evaluation":
+                self._run.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
+            case "report":
+                stream.note_sent(request.sent_sequence)
+                self._run.note_report(stream, wire.actor_report_from_proto(request.report))
+            case other:
+                raise InvalidInputError(
+                    f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"
+                )
 
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
         """How the run goes."""
@@ -85,19 +94,18 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.WatchStatusRequest, context: Any
     ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
         """How the run goes, again and again."""
-        period = request.period.ToNanoseconds() / 1e9 if request.HasField("period") else 1.0
-        lowest, highest = _WATCH_PERIOD_S
-        if not lowest <= period <= highest:
-            raise InvalidInputError(f"period: must be {lowest} to {highest} s, got {period}")
+        period = wire.watch_period_from_proto(request)
         await self._run.restored.wait()
         while True:
             status = self._reporter.status()
             yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))
             if status.state.final:
                 return
+            if status.state is RunState.INTERRUPTED and self._run.ended.is_set():
+                self._run.require_here()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(period):
-                    await self._run.over.wait()
+                    await self._run.ended.wait()
 
     async def PauseTraining(
         self, request: learner_pb2.PauseTrainingRequest, context: Any
@@ -120,16 +128,23 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def StopRun(self, request: learner_pb2.StopRunRequest, context: Any) -> learner_pb2.StopRunResponse:
         """End the run."""
+        self._run.require_here()
         self._run.finish(RunState.STOPPED)
         assert self._run.outcome is not None
         return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(self._run.outcome))
+
+    async def ResetEnvironment(
+        self, request: learner_pb2.ResetEnvironmentRequest, context: Any
+    ) -> learner_pb2.ResetEnvironmentResponse:
+        """Forget the run's environment."""
+        return wire.environment_reset_to_proto(await self._run.reset_environment(request.discard))
 
     async def ReportEnergy(
         self, request: learner_pb2.ReportEnergyRequest, context: Any
     ) -> learner_pb2.ReportEnergyResponse:
         """Take a node's energy."""
-        processes = tuple(wire.process_from_proto(stats) for stats in request.processes)
-        self._run.resources.report_energy(wire.node_energy_from_proto(request.energy), processes)
+        energy, processes = wire.node_energy_from_proto(request.energy), wire.processes_from_proto(request.processes)
+        self._run.resources.report_energy(energy, processes)
         return learner_pb2.ReportEnergyResponse()
 
 
@@ -144,4 +159,5 @@ def _response(stream: ActorStream) -> learner_pb2.StreamTrajectoriesResponse:
         credit_through_sequence=stream.credit,
         directive=directive,
         evaluate_version=stream.evaluate_version,
+        durable_sequence=stream.durable,
     )

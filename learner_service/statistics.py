@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 class RateMeter:
-    """Events per second over the last `window_s` seconds of a cumulative count."""
+    """Events per second over the last `window_s` seconds of a cumulative count. A count that falls begins anew."""
 
     def __init__(self, clock: Callable[[], float], window_s: float = 5.0) -> None:
         self._clock = clock
@@ -19,6 +18,8 @@ class RateMeter:
     def rate(self, count: int) -> float:
         """Note the count so far and return the rate; 0 before there are two different times."""
         now = self._clock()
+        if self._marks and count < self._marks[-1][1]:
+            self._marks.clear()
         if not self._marks or now - self._marks[-1][0] >= self._window / 256:
             self._marks.append((now, count))
         while len(self._marks) > 2 and now - self._marks[1][0] >= self._window:
@@ -36,10 +37,9 @@ class StalenessHistogram:
     def __init__(self, bins: int = 1024) -> None:
         self._counts = np.zeros(bins, np.int64)
 
-    def add(self, staleness: NDArray[np.int64]) -> None:
-        """Count each element; negative ones, from before a restart of the learner, count as 0."""
-        clipped = np.clip(staleness, 0, len(self._counts) - 1)
-        self._counts += np.bincount(clipped, minlength=len(self._counts))
+    def add(self, staleness: int, count: int) -> None:
+        """Count a number so many times; a negative one, from before a restart of the learner, counts as 0."""
+        self._counts[min(max(staleness, 0), len(self._counts) - 1)] += count
 
     def percentile(self, percent: float) -> float:
         """The smallest value that at least `percent` of the elements do not exceed; 0 when there are none."""

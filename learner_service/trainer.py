@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config import RunConfig
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, UnavailableError
 from actorq.policy import OBSERVATIONS_INPUT
 from learner_service.algorithms import Algorithm
 from learner_service.device import batches_for
@@ -26,6 +26,7 @@ from learner_service.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.publisher import Publisher, Snapshot
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer
+from learner_service.tolerance import Tolerated
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 _MOST_UPDATES_PER_SAMPLE = 8
 # Of the running mean of the loss: what the newest updates are of it.
 _LOSS_SHARE = 0.05
+# After which a checkpoint that could not be written is tried again.
+_SAVE_AGAIN_S = 10.0
 # How long the loop waits for data before it looks again whether it should pause, save or stop.
 _WAIT_S = 0.1
 
@@ -82,6 +85,7 @@ class Trainer:
         self._saved_at = clock()
         self._saves = 0
         self._saved_path: Path | None = None
+        self._checkpoint = Tolerated("the checkpoint")
         self._recent: NDArray[Any] | None = None
         self._fault: BaseException | None = None
         self._idle = True
@@ -124,12 +128,18 @@ class Trainer:
             self._changed.notify_all()
 
     def save(self) -> Path:
-        """Write a checkpoint between two updates and return its folder."""
+        """Write a checkpoint between two updates and return its folder.
+
+        Raises ConflictError when training has ended and UnavailableError when the disk refuses it.
+        """
         with self._changed:
             self._requests.saves += 1
             wanted = self._requests.saves
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._saves >= wanted or self._ended)
+            if self._saves >= wanted and (error := self._checkpoint.error) is not None:
+                reason = error.strerror or error
+                raise UnavailableError(f"the checkpoint cannot be written ({reason}): make room and save again")
             if self._saves < wanted or self._saved_path is None:
                 raise ConflictError("training has ended: its last checkpoint is on disk or about to be")
             return self._saved_path
@@ -233,8 +243,12 @@ class Trainer:
         if not (due or asked > self._saves):
             return
         self._prefetcher.discard()
-        path = self._save(self.updates)
-        self._saved_at = self._clock()
+        saved = self._checkpoint.attempt(self._write_checkpoint)
+        period = self._config.checkpoint.period_s
+        self._saved_at = self._clock() - (0.0 if saved else max(0.0, period - _SAVE_AGAIN_S))
         with self._changed:
-            self._saves, self._saved_path = asked, path
+            self._saves = asked
             self._changed.notify_all()
+
+    def _write_checkpoint(self) -> None:
+        self._saved_path = self._save(self.updates)

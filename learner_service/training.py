@@ -13,9 +13,10 @@ import torch
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, ExhaustedError, UserError
+from actorq.highwater import HighWaterMark
 from actorq.mechanisms import dynamic_capacity_of
 from actorq.policy import PolicyGraph
-from actorq.status import Receipt
+from actorq.status import Receipt, StorageStatus
 from actorq.trajectory import EnvironmentSpec
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.algorithms import Algorithm, make_algorithm
@@ -23,13 +24,15 @@ from learner_service.checkpoint import LearnerState
 from learner_service.device import choose_device
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.intake import Intake
+from learner_service.kept_graph import FILE, kept_policy_graph
 from learner_service.mechanisms import dynamic_capacity, returns_of
 from learner_service.networks.observations import are_frames
-from learner_service.policy_graph import export_policy_graph
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
+    DiskWatch,
     DynamicCapacity,
+    Flusher,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
@@ -37,8 +40,9 @@ from learner_service.replay import (
     ReplayStore,
     UniformSampler,
 )
-from learner_service.replay.columns import segment_rows
+from learner_service.replay.rows import segment_rows
 from learner_service.sparsity import topology_settings
+from learner_service.tolerance import Tolerated
 from learner_service.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -56,16 +60,27 @@ class Training:
     publisher: Publisher
     trainer: Trainer
     quantization_aware: QuantizationAware
+    flusher: Flusher
     rng: np.random.Generator
     dynamic_capacity: DynamicCapacity | None = None
 
     def start(self, graph: PolicyGraph) -> None:
         """Publish the first policy and begin to train."""
+        self.flusher.start()
         self.trainer.start()
         self.publisher.start(graph)
 
     def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
-        """What a checkpoint must hold; `values` are the run's own."""
+        """What a checkpoint must hold; `values` are the run's own.
+
+        When it returns, the transitions that the checkpoint counts on are on the disk. Raises OSError when the disk
+        refuses them.
+        """
+        state = self._state(updates, values)
+        self.replay.flush()
+        return state
+
+    def _state(self, updates: int, values: dict[str, Any]) -> LearnerState:
         return LearnerState(
             updates,
             self.algorithm.state(),
@@ -83,11 +98,24 @@ class Training:
             },
         )
 
+    def storage(self) -> StorageStatus:
+        """How whole and how durable the replay is now."""
+        storage, disk = self.replay.storage(), self.flusher.disk
+        return StorageStatus(
+            disk_free_bytes=disk.free_bytes,
+            disk_low=disk.low,
+            damaged_segments=storage.damaged_segments,
+            dropped_segments=storage.dropped_segments,
+            lost_segments=self.intake.statistics().lost_segments,
+            unflushed_transitions=storage.unflushed_transitions,
+        )
+
     def close(self) -> None:
         """End all threads and release the replay, in the order in which data flows."""
         self.trainer.stop()
         self.publisher.close()
-        self.replay.close()
+        self.flusher.close()
+        Tolerated("the replay").attempt(self.replay.close)
 
 
 def build_training(
@@ -99,8 +127,11 @@ def build_training(
     state: LearnerState | None,
     save: Callable[[int], Path],
     on_receipt: Callable[[Receipt], None],
+    published: int = 0,
 ) -> tuple[Training, PolicyGraph]:
     """Build everything, from a checkpoint's `state` when there is one; blocks for a second or two.
+
+    published: the newest version that the run is known to have published; later ones are above it.
 
     Returns the training, not yet started, and the graph to start it with. Raises UserError when algorithm, environment,
     replay or checkpoint do not fit; then nothing stays open.
@@ -115,7 +146,8 @@ def build_training(
         raise UserError(str(error)) from error
     try:
         training, graph = _assemble(
-            config, spec, algorithm, device, replay, rng, run_id, client, state, save, on_receipt
+            *(config, spec, algorithm, device, replay, directory, rng, run_id),
+            *(client, state, save, on_receipt, published),
         )
     except BaseException:
         replay.close()
@@ -133,21 +165,24 @@ def _assemble(
     algorithm: Algorithm,
     device: torch.device,
     replay: ReplayBuffer,
+    directory: Path,
     rng: np.random.Generator,
     run_id: str,
     client: QuantizerClient,
     state: LearnerState | None,
     save: Callable[[int], Path],
     on_receipt: Callable[[Receipt], None],
+    published: int,
 ) -> tuple[Training, PolicyGraph]:
-    values = state.values if state else {}
-    publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=values.get("version", 0) + 1)
+    published = max(published, state.values.get("version", 0) if state else 0)
+    mark = HighWaterMark(directory / "published.json", published)
+    publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
     dynamic = dynamic_capacity(config, algorithm, replay, device)
-    graph = _export(algorithm, spec, greedy=dynamic is not None)
+    graph = _graph(directory / FILE, algorithm, spec, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -156,7 +191,9 @@ def _assemble(
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
     trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
-    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, rng, dynamic), graph
+    disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
+    flusher = Flusher(replay, disk, config.replay.flush_s)
+    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, flusher, rng, dynamic), graph
 
 
 def _open_replay(
@@ -179,9 +216,9 @@ def _open_replay(
     return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 
-def _export(algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
+def _graph(path: Path, algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return export_policy_graph(algorithm.policy, spec, algorithm.stochastic, greedy=greedy)
+        return kept_policy_graph(path, algorithm.policy, spec, algorithm.stochastic, greedy)
     except UserError:
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ from actorq.errors import UserError
 from actorq.process import EXIT_OK, ProcessSettings, Service, main, parse_arguments, run_process
 from actorq.settings import DefaultText, Settings
 from actorq.telemetry.process_stats import measure_process
-from actorq.transport.options import Certificates
+from actorq.watchdog import Watchdog
 from quantizer_service.emitter import Emitter
 from quantizer_service.metrics import quantizer_metrics
 from quantizer_service.policy_stream import Messages, policy_messages
@@ -26,9 +26,7 @@ from quantizer_service.reader import PolicyReader
 from quantizer_service.relay_process import RelayProcess
 from quantizer_service.servicer import QuantizerServicer
 from quantizer_service.store import PolicyStore
-
-# The name of its certificates, where one folder holds those of all.
-_MEMBER = "quantizer"
+from quantizer_service.worker import Worker
 
 
 class QuantizerProcessSettings(Settings):
@@ -45,14 +43,28 @@ class QuantizerProcessSettings(Settings):
 
 
 class QuantizerProcess:
-    """Serves one store until it is drained."""
+    """Serves one store until it is drained.
 
-    def __init__(self, store: Path, config: RunConfig, name: str, read_only: bool = False, node: str = "") -> None:
+    worker: does the CPU work; None for one whose process ends when it hangs.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        config: RunConfig,
+        name: str,
+        read_only: bool = False,
+        node: str = "",
+        worker: Worker | None = None,
+    ) -> None:
         self._directory = store
         self._read_only = read_only
         self._config = config.resolved_quantizer()
         self._name = name
         self._node = node
+        limit_s = self._config.work_limit_s
+        self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
+        self._worker = worker or Worker(limit_s, self._watchdog.watch())
         self._store: PolicyReader
         self._quantizer: Quantizer[Messages]
 
@@ -63,13 +75,16 @@ class QuantizerProcess:
             Emitter(self._store, self._config),
             policy_messages,
             partial(measure_process, self._name, "quantizer", self._node),
+            worker=self._worker,
         )
+        self._watchdog.start()
         return (QuantizerServicer(self._quantizer).register(server),)
 
     async def run(self, address: str) -> int:
         """Serve until drained and all work that was taken is done."""
         await self._quantizer.draining.wait()
         await self._quantizer.settle()
+        self._watchdog.close()
         if isinstance(self._store, PolicyStore):
             self._store.close()
         return EXIT_OK
@@ -77,6 +92,16 @@ class QuantizerProcess:
     def begin_drain(self) -> None:
         """End the streams; see Quantizer.begin_drain."""
         self._quantizer.begin_drain()
+
+    def alive(self) -> bool:
+        """Whether the worker makes progress."""
+        return self._worker.alive
+
+    async def until_ready(self) -> None:
+        """Ready at once."""
+
+    def lose_parent(self) -> None:
+        """A drain waits for nobody else."""
 
     def metrics(self) -> Iterable[Metric]:
         """What it emitted and for whom."""
@@ -100,7 +125,7 @@ def make_service(
         raise UserError(
             f"--upstream: a relay has no store, but {' and '.join(given)} came with it; leave one of the two away"
         )
-    return RelayProcess(quantizer.upstream, Certificates.of(config.transport.certificates, _MEMBER))
+    return RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
 
 
 def _run() -> int:
@@ -114,7 +139,8 @@ def _run() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
-    return run_process(make_service(config, process, quantizer, name), process, name, config, _MEMBER)
+    role = "relay" if quantizer.upstream else "quantizer"
+    return run_process(make_service(config, process, quantizer, name), process, name, config, role)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,9 @@ def compare(
     """
     graph.check_parameters(parameters)
     graph.check_calibration(observations)
-    checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0)
     topology = Topology(graph)
+    observations = topology.footprint.fitting(observations)
+    checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), observations, 0.0)
     form, left = topology.form(checkpoint.parameters)
     ladders = {name: Ladder(form.graph, scheme, options, thresholds, form.widths) for name, scheme in SCHEMES.items()}
     observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders.values()))

@@ -6,11 +6,11 @@ Plain calls with plain values: it knows neither the network nor threads, and mus
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actorq.config import QuantizerConfig
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
-from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.policy import MAX_VERSION_STEP, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.trajectory import Evaluation
 from quantizer_service.graph import Graph
 from quantizer_service.ladder import Ladder
@@ -59,7 +59,7 @@ class Emitter:
         self._served: dict[tuple[int, str], Policy] = {}
         self._topologies: dict[bytes, Topology] = {}
         self._newest = _newest(store)
-        self._highest = store.highest_version
+        self._highest = store.taken_version
 
     @property
     def newest_version(self) -> int:
@@ -71,8 +71,9 @@ class Emitter:
         return tuple(self._newest.policies.values()) if self._newest else ()
 
     def ready(self, run_id: str) -> tuple[int, tuple[bytes, ...]]:
-        """The highest version that was ever taken, 0 for none, and the topologies whose graph is here.
+        """The version above which a publisher goes on, 0 for none, and the topologies whose graph is here.
 
+        Every version up to it may have been served, also by a process that was killed before it stored the version.
         The first run to come owns the store; raises ConflictError for another one.
         """
         if not run_id:
@@ -90,22 +91,36 @@ class Emitter:
     def emit(self, checkpoint: Checkpoint, schemes: Iterable[str]) -> tuple[Policy, ...]:
         """Emit a new version in each of the schemes and serve it from memory; `persist` has to follow.
 
-        Raises ConflictError when its version is not above all before or its graph is not here, and InvalidInputError
-        when its tensors do not fit the graph, are not finite or do not run; then nothing has changed.
+        Its number is on disk before this returns. Raises ConflictError when its version is not above all before or its
+        graph is not here, InvalidInputError when its version is too far above, or its tensors do not fit the graph, are
+        not finite or do not run, and UnavailableError when the disk is full; then nothing has changed.
         """
         if checkpoint.version <= self._highest:
             raise ConflictError(
                 f"checkpoint: expected a version above {self._highest}, got {checkpoint.version}; open the stream "
                 "again and go on above the version that `ready` tells"
             )
+        if checkpoint.version > (last := self._highest + MAX_VERSION_STEP):
+            raise InvalidInputError(
+                f"checkpoint: expected a version of at most {last}, {MAX_VERSION_STEP} above the highest one, got "
+                f"{checkpoint.version}"
+            )
         policies = self._emit(checkpoint, schemes)
+        self._writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
         self._newest = _Newest(checkpoint, {policy.descriptor.scheme: policy for policy in policies})
         return policies
 
     def persist(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
-        """Store an emitted version; raises UnavailableError when the disk does not take it."""
-        self._writer.add_version(checkpoint, policies)
+        """Store an emitted version, with the schemes that were asked for since.
+
+        Raises UnavailableError when the disk does not take it.
+        """
+        served = {policy.descriptor.scheme: policy for policy in policies}
+        if self._newest is not None and self._newest.checkpoint.version == checkpoint.version:
+            # Emitted again after a restart, they might differ from what actors have.
+            served = self._newest.policies | served
+        self._writer.add_version(checkpoint, served.values())
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """A policy of a retained version, 0 for the newest; emitted and stored now if it was not before.
@@ -157,7 +172,7 @@ class Emitter:
                 "this quantizer is read-only: it cannot hold a version; ask the one that writes the store"
             )
         # The newest may be held although it is not yet persisted.
-        if not 0 < version <= self._highest:
+        if not 0 < version <= self.newest_version:
             raise NotFoundError(f"version {version} is not retained; the newest is {self.newest_version}")
         return self._writable.hold(version, seconds)
 
@@ -196,6 +211,7 @@ class Emitter:
         self, checkpoint: Checkpoint, topology: Topology, left: Left | None, ladders: Iterable[Ladder]
     ) -> Origin:
         observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders))
+        checkpoint = replace(checkpoint, calibration=topology.footprint.fitting(checkpoint.calibration))
         return Origin.of(self._run_id, checkpoint, topology.reference, observed, left)
 
     def _policy(self, origin: Origin, ladder: Ladder, scheme: str) -> Policy:

@@ -1,11 +1,10 @@
 """What the store's files hold.
 
-Nothing is synchronised to the disk: after a power failure the newest files may be torn, which their digests tell, and
-the learner publishes a newer version within seconds.
+Every file carries a digest, or its digest is in the JSON file beside it. Versions are not synchronized to the disk.
+After a power failure the newest ones may be torn, and the learner publishes a newer version within seconds.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from actorq.documents import read_document, write_document
 from actorq.errors import InvalidInputError
-from actorq.files import replace_file
 from actorq.policy import (
     CALIBRATION_PREFIX,
     Checkpoint,
@@ -82,19 +81,16 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
 
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    replace_file(path, json.dumps(tree))
+    """Write a JSON file with a digest, whole or not at all."""
+    write_document(path, tree, sync=False)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raises InvalidInputError that names the file."""
+    """Read a JSON file and check its digest; raises InvalidInputError that names the file."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path}: expected a JSON file, but {error}; {_REMEDY}") from None
-    if not isinstance(tree, dict):
-        raise InvalidInputError(f"{path}: expected a JSON object, got {type(tree).__name__}; {_REMEDY}")
-    return tree
+        return read_document(path)
+    except (OSError, InvalidInputError) as error:
+        raise InvalidInputError(f"{path}: {error}; {_REMEDY}") from None
 
 
 def read_verified(path: Path, sha256: bytes) -> bytes:

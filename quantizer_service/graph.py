@@ -15,6 +15,7 @@ from actorq.errors import InvalidInputError
 from actorq.policy import PolicyGraph
 from actorq.transport.options import MAX_BLOB_BYTES
 from quantizer_service.lifting import lift_parameters
+from quantizer_service.operators import check_operators
 
 # Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
 OLDEST_OPSET = 13
@@ -45,7 +46,7 @@ class Graph:
     inputs: the data inputs by name.
     parameters: shape of each float32 parameter by name.
 
-    Operators and inner shapes are checked by running it: see Reference.
+    Its operators are allowed ones. What it takes to run it is checked by Footprint, inner shapes also by Reference.
     """
 
     source: PolicyGraph
@@ -58,6 +59,7 @@ class Graph:
     def parse(cls, source: PolicyGraph) -> "Graph":
         """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
         model = _parsed(source.model)
+        check_operators(model)
         _check_constants(model)
         _check_valid(model)
         _check_opset(model)
@@ -90,6 +92,7 @@ class Graph:
         Raises InvalidInputError that says what is wrong and how to export it right.
         """
         parsed = _parsed(model)
+        check_operators(parsed)
         _check_external(parsed)
         _check_valid(parsed)
         parameters = lift_parameters(parsed)

@@ -8,6 +8,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
+from quantizer_service.job import OverdueError, current_job
 
 _ERRORS_ONLY = 3
 CALIBRATION_BATCH = "the calibration batch"
@@ -16,8 +17,11 @@ CALIBRATION_BATCH = "the calibration batch"
 def open_session(model: bytes, what: str, arena: bool = False) -> ort.InferenceSession:
     """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
 
+    Its runs belong to the job of the caller, which can end them: see job.
+
     arena: keep memory between calls, which makes many calls faster; a session that runs a few times only holds it.
     """
+    current_job().check()
     options = ort.SessionOptions()
     # One thread: the service shares its machine with learners and actors, and its batches are small.
     options.intra_op_num_threads = 1
@@ -60,7 +64,10 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
     inputs = {value.name for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
     try:
-        outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
+        with current_job().run_options() as options:
+            outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs}, options)
+    except OverdueError:
+        raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         reason = " ".join(str(error).split())[:300]
         raise InvalidInputError(f"{failure}: {reason}") from None

@@ -25,6 +25,7 @@ from actorq.policy import FIDELITY_GATE, FidelityReport, LayerReport, RefusedRun
 from quantizer_service.fidelity import measure, unfit
 from quantizer_service.gate import judge, severity
 from quantizer_service.graph import Graph
+from quantizer_service.job import OverdueError, current_job
 from quantizer_service.origin import Origin
 from quantizer_service.plan import Plan
 from quantizer_service.schemes.base import Emission, Options, Scheme
@@ -183,6 +184,7 @@ class Ladder:
     def _run(self, origin: Origin, rung: Rung, plan: Plan) -> _Attempt:
         checkpoint = origin.checkpoint
         layers: tuple[LayerReport, ...] = ()
+        current_job().check()
         try:
             statistics = self._statistics(origin, plan)
             emission = plan.emit(origin.parameters, statistics, origin.run_id, checkpoint.version)
@@ -190,7 +192,7 @@ class Ladder:
             layers = emission.layers
             report = measure(emission, origin.outputs, origin.batch, self._graph.source)
         except InvalidInputError as error:
-            if rung is None:
+            if rung is None or isinstance(error, OverdueError):
                 raise
             # The FP32 policy runs, so it is quantization that made this unfit to run, such as by an overflow.
             report = unfit(layers, origin.batch, self._graph.source)

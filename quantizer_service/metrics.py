@@ -6,7 +6,7 @@ from typing import TypeVar
 from prometheus_client import Metric
 
 from actorq.policy import PolicyDescriptor
-from actorq.telemetry.metrics import histogram, labelled_counter, labelled_gauge
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 from quantizer_service.quantizer import Quantizer
 
 T = TypeVar("T")
@@ -38,6 +38,16 @@ def quantizer_metrics(quantizer: Quantizer[T]) -> Iterator[Metric]:
         "actorq_quantizer_emit_seconds",
         "From the last byte of a checkpoint to policies that are served.",
         emissions.seconds,
+    )
+    yield gauge(
+        "actorq_quantizer_work_age_seconds",
+        "For how long the work has run that runs now; 0 when there is none.",
+        quantizer.worker.busy_s,
+    )
+    yield counter(
+        "actorq_quantizer_work_cancelled",
+        "Work that was ended because it took longer than quantizer.work_limit_s.",
+        quantizer.worker.cancelled,
     )
     yield labelled_gauge(
         "actorq_quantizer_subscribers",

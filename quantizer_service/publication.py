@@ -1,8 +1,6 @@
 """What a publisher may send, in which order, and what it amounts to."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from actorq import wire
 from actorq.errors import InvalidInputError
@@ -12,22 +10,13 @@ from actorq.transport.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
 from quantizer_service.files import decode_tensors
 
-_DIGEST_BYTES = 32
 # Graphs hold no weights: the largest seen have some hundred kilobytes.
-MAX_GRAPH_BYTES = 64 * 1024**2
+MAX_GRAPH_BYTES = 8 * 1024**2
 # Four times the FP32 tensors of a policy with three layers of 4096 units: no actor runs a larger one on its CPU.
 MAX_CHECKPOINT_BYTES = 512 * 1024**2
 
 
-@dataclass(frozen=True)
-class Opening:
-    """A publisher has named its run and the scheme of the run's actors."""
-
-    run_id: str
-    scheme: str
-
-
-Submission = Opening | PolicyGraph | Checkpoint | Evaluation
+Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
 
 
 class Publication:
@@ -53,7 +42,7 @@ class Publication:
             raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
         if kind == "open":
             self._opened = True
-            return Opening(request.open.run_id, request.open.scheme)
+            return wire.opening_from_proto(request.open)
         if kind == "graph":
             self._announce_graph(request.graph)
         elif kind == "checkpoint":
@@ -73,37 +62,31 @@ class Publication:
                 f"publication: expected the parts of {self._announced}, got the end of the stream; it is dropped"
             )
 
-    def _announce_graph(self, header: quantizer_pb2.GraphHeader) -> None:
-        topology = _topology("graph", header.topology)
-        inputs, discrete_actions, spans = tuple(header.inputs), header.discrete_actions, tuple(header.action_spans)
-        if not all(span > 0 and math.isfinite(span) for span in spans):
-            raise InvalidInputError(f"graph: expected action spans above 0 and finite, got {list(spans)}")
+    def _announce_graph(self, message: quantizer_pb2.GraphHeader) -> None:
+        header = wire.graph_header_from_proto(message)
 
         def finish(blob: bytes) -> PolicyGraph:
-            graph = PolicyGraph(blob, inputs, discrete_actions, spans)
-            if graph.topology != topology:
+            graph = PolicyGraph(blob, header.inputs, header.discrete_actions, header.action_spans)
+            if graph.topology != header.topology:
                 raise InvalidInputError(
-                    f"graph: expected the blob of topology {topology.hex()}, got one of {graph.topology.hex()}; the "
-                    "topology is the SHA-256 of the model's bytes"
+                    f"graph: expected the blob of topology {header.topology.hex()}, got one of {graph.topology.hex()}; "
+                    "the topology is the SHA-256 of the model's bytes"
                 )
             return graph
 
         self._announce("the graph", 0, MAX_GRAPH_BYTES, finish)
 
-    def _announce_checkpoint(self, header: quantizer_pb2.CheckpointHeader) -> None:
-        version, learner_step = header.version, header.learner_step
-        topology = _topology("checkpoint", header.topology)
-        if not version:
-            raise InvalidInputError("checkpoint: expected a version from 1, got 0")
-        if not header.HasField("snapshot_at"):
-            raise InvalidInputError("checkpoint: expected snapshot_at, the time of the snapshot, got none")
-        snapshot_at = wire.timestamp_from_proto(header.snapshot_at)
+    def _announce_checkpoint(self, message: quantizer_pb2.CheckpointHeader) -> None:
+        header = wire.checkpoint_header_from_proto(message)
+        what = f"checkpoint {header.version}"
 
         def finish(blob: bytes) -> Checkpoint:
-            parameters, calibration = decode_tensors(blob, f"checkpoint {version}")
-            return Checkpoint(version, learner_step, topology, parameters, calibration, snapshot_at)
+            parameters, calibration = decode_tensors(blob, what)
+            return Checkpoint(
+                header.version, header.learner_step, header.topology, parameters, calibration, header.snapshot_at
+            )
 
-        self._announce(f"checkpoint {version}", version, MAX_CHECKPOINT_BYTES, finish)
+        self._announce(what, header.version, MAX_CHECKPOINT_BYTES, finish)
 
     def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[bytes], Submission]) -> None:
         self._announced = what
@@ -118,12 +101,6 @@ class Publication:
             return None
         finish, self._finish, self._assembler = self._finish, None, None
         return finish(blob)
-
-
-def _topology(what: str, digest: bytes) -> bytes:
-    if len(digest) != _DIGEST_BYTES:
-        raise InvalidInputError(f"{what}: expected a topology of {_DIGEST_BYTES} bytes, got {len(digest)}")
-    return digest
 
 
 def _named(kind: str | None) -> str:

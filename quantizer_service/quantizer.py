@@ -1,21 +1,23 @@
 """The emitter at work in an event loop: CPU work on one thread of its own, new policies on the board."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
+from actorq.config import QuantizerConfig
 from actorq.errors import UnavailableError
 from actorq.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.status import Receipt
+from actorq.tasks import may_be_left
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation
 from quantizer_service.board import Board, Subscription
 from quantizer_service.emissions import Emissions
 from quantizer_service.emitter import Emitter
 from quantizer_service.schemes import scheme_named
+from quantizer_service.worker import Worker
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -28,6 +30,7 @@ class Quantizer(Generic[T]):
     encode: what is sent of a policy; made once for a policy of the newest version and shared by all who get it.
     resources: measures this process.
     clock: seconds; times emissions.
+    worker: does the CPU work; None for one with the usual limit.
     """
 
     def __init__(
@@ -36,13 +39,13 @@ class Quantizer(Generic[T]):
         encode: Callable[[Policy], T],
         resources: Callable[[], ProcessStats],
         clock: Callable[[], float] = time.perf_counter,
+        worker: Worker | None = None,
     ) -> None:
         self._emitter = emitter
         self._encode = encode
         self._resources = resources
         self._board: Board[T] = Board()
-        # One worker: the emitter is for one thread, and a second one would take its core from learner or actors.
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
+        self.worker = worker or Worker(QuantizerConfig().work_limit_s)
         self.emissions = Emissions()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
@@ -66,11 +69,8 @@ class Quantizer(Generic[T]):
         return self
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run CPU work off the event loop, after the work that is waiting already."""
-        # A partial and no lambda: its frame, in the traceback of an error, would hold on to the arguments.
-        call = asyncio.get_running_loop().run_in_executor(self._worker, partial(function, *args, **kwargs))
-        # Shielded: work that has begun is finished, also when the caller hangs up.
-        return await asyncio.shield(call)
+        """Run CPU work off the event loop, after the work that is waiting already; see Worker.do."""
+        return await self.worker.do(function, *args, **kwargs)
 
     async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
         """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready.
@@ -92,11 +92,18 @@ class Quantizer(Generic[T]):
         """
         own = () if scheme == AUTO else (scheme,)
         schemes = tuple(dict.fromkeys((*own, *self._board.schemes)))
-        task = asyncio.get_running_loop().create_task(self._publish(checkpoint, schemes, received_at))
+        begun = threading.Event()
+        task = asyncio.create_task(self._publish(checkpoint, schemes, received_at, begun))
+        may_be_left(task, f"publication of version {checkpoint.version}")
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
-        # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
-        return await asyncio.shield(task)
+        try:
+            # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not begun.is_set():
+                task.cancel()
+            raise
 
     async def get(self, scheme: str, version: int = 0) -> T:
         """A retained policy as it is sent; see Emitter.get."""
@@ -145,8 +152,11 @@ class Quantizer(Generic[T]):
         """Wait until every checkpoint that was taken is stored."""
         await asyncio.gather(*self._publishing, return_exceptions=True)
 
-    async def _publish(self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float) -> Receipt:
-        policies, items = await self.work(self._emit, checkpoint, schemes)
+    async def _publish(
+        self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float, begun: threading.Event
+    ) -> Receipt:
+        """begun: set once the version is being emitted, after which it is also served and stored."""
+        policies, items = await self.work(self._emit, checkpoint, schemes, begun)
         self._board.post(checkpoint.version, items)
         emit_seconds = self.clock() - received_at
         self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
@@ -163,7 +173,10 @@ class Quantizer(Generic[T]):
             process=await self.work(self._resources),
         )
 
-    def _emit(self, checkpoint: Checkpoint, schemes: tuple[str, ...]) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
+    def _emit(
+        self, checkpoint: Checkpoint, schemes: tuple[str, ...], begun: threading.Event
+    ) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
+        begun.set()
         policies = self._emitter.emit(checkpoint, schemes)
         return policies, [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from actorq.documents import read_either
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from quantizer_service import files
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 # Counts the changes of what the files hold; before 2 it was not written. Other formats are refused: what a store holds
 # is published again within seconds, so nothing is worth reading it in two ways.
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 
 
 @dataclass
@@ -54,6 +55,8 @@ class PolicyReader:
         self._load_versions([int(folder.name) for folder in folders])
         # Also of versions that cannot be read: their numbers are taken.
         self.highest_version = max((int(folder.name) for folder in folders), default=0)
+        self.taken_version = self.highest_version
+        """Every version up to this one may have been served: its number is not given again."""
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
@@ -118,9 +121,15 @@ class PolicyReader:
 
     def _load_run_id(self) -> str | None:
         path = self._directory / "run.json"
-        if not path.exists():
+        try:
+            tree = read_either(path)
+        except InvalidInputError as error:
+            raise UserError(
+                f"--store: {self._directory}: {error}, and no copy of it is whole; give an empty folder, the learner "
+                "publishes its policy again"
+            ) from None
+        if tree is None:
             return None
-        tree = files.read_json(path)
         run_id: str = _field(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) != STORE_FORMAT:
             raise UserError(
@@ -164,6 +173,10 @@ class PolicyReader:
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         for path in self._folder(version).glob("policy-*.json"):
             entry.schemes.add(_read_policy(path).descriptor.scheme)
+        # After a power cut a file may be missing. Emitted again, the policy might differ from the one that actors have.
+        described = self._folder(version) / "checkpoint.json"
+        if missing := set(files.read_json(described).get("schemes", ())) - entry.schemes:
+            raise InvalidInputError(f"{self._folder(version)}: expected a policy in {sorted(missing)}, got none")
         path = self._folder(version) / "evaluation.json"
         if path.exists():
             try:

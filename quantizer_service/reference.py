@@ -9,13 +9,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
+from quantizer_service.footprint import TRIAL_ROWS
 from quantizer_service.graph import Graph
 from quantizer_service.inference import CALIBRATION_BATCH, call_session, checked_output, open_session, run_session
 from quantizer_service.statistics import Observed, summarize
 
 Outputs = dict[str, NDArray[np.float64]]
-# More than one, so that what was traced for a batch of one shows.
-_TRIAL_ROWS = 2
 # Sessions that give hidden tensors: one for each set of schemes that is asked for, and for what ladders did meanwhile.
 _MAX_PROBES = 8
 
@@ -36,11 +35,11 @@ class Reference:
 
     def _run_once(self) -> None:
         zeros: dict[str, NDArray[Any]] = {
-            name: np.zeros((_TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
         }
         zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
         # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
-        outputs = run_session(self._session, zeros, _TRIAL_ROWS, "graph", trial=True)
+        outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(self._graph.source.action_spans)) not in (0, components):
             raise InvalidInputError(

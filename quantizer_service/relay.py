@@ -183,6 +183,15 @@ class Relay:
         if self.run_id and descriptor.run_id != self.run_id:
             self._begin_run(descriptor.run_id)
         self.run_id = descriptor.run_id
+        newest = self.newest.get(feed.scheme)
+        if newest is not None and descriptor.version == newest.version and descriptor.sha256 != newest.sha256:
+            self.refused[feed.scheme] += 1
+            _log.error(
+                "%s serves version %d in %s with other bytes than before; those that came first stay served",
+                self._upstream.peer,
+                descriptor.version,
+                feed.scheme,
+            )
         if descriptor.version <= self._board.version(feed.scheme):
             return
         self._board.post(descriptor.version, [(feed.scheme, delivery.messages)])

@@ -44,6 +44,16 @@ class RelayProcess:
         """End the watchers' streams; see Relay.begin_drain."""
         self._relay.begin_drain()
 
+    def alive(self) -> bool:
+        """Always: a relay that cannot go on ends."""
+        return True
+
+    async def until_ready(self) -> None:
+        """Ready at once."""
+
+    def lose_parent(self) -> None:
+        """A drain waits for nobody else."""
+
     def metrics(self) -> Iterable[Metric]:
         """What it relayed and to whom."""
         return relay_metrics(self._relay)

@@ -1,7 +1,7 @@
 """The quantizer's RPCs: decode, call what serves policies (a quantizer or a relay), encode."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import grpc
@@ -10,12 +10,13 @@ from actorq import wire
 from actorq.errors import UnavailableError
 from actorq.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.status import Receipt
+from actorq.tasks import may_be_left
 from actorq.trajectory import Evaluation
 from actorq.transport.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.board import Subscription
 from quantizer_service.policy_stream import Messages, plain_messages
-from quantizer_service.publication import Opening, Publication, Submission
+from quantizer_service.publication import Publication, Submission
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,6 +85,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def __init__(self, policies: PolicySource) -> None:
         self._policies = policies
+        # Set when a newer publisher takes the place of the one that is listened to.
+        self._replaced = asyncio.Event()
         # What was written plain last: of callers that take no encoding many ask for the same.
         self._plain: tuple[Messages, Messages] = ((), ())
 
@@ -101,17 +104,26 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         request_iterator: AsyncIterator[quantizer_pb2.PublishCheckpointsRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[quantizer_pb2.PublishCheckpointsResponse]:
-        """Take graphs, checkpoints and evaluations of a learner, in the order in which it sends them."""
+        """Take graphs, checkpoints and evaluations of a learner, in the order in which it sends them.
+
+        Of several publishers the newest is listened to, and what the one before it was sending is dropped.
+        """
         intake = self._policies.intake()
         publication = Publication()
-        scheme = ""
-        async for request in _until(self._policies.draining, request_iterator):
+        scheme, replaced = "", asyncio.Event()
+        ends = {
+            self._policies.draining: "this service is draining; open the stream again later",
+            replaced: "another publisher of the run has opened its stream; only the newest is listened to",
+        }
+        async for request in _until(ends, request_iterator):
             received_at = intake.clock()
             submission: Submission | None = await intake.work(publication.take, request)
-            if isinstance(submission, Opening):
+            if isinstance(submission, wire.Opening):
                 scheme = submission.scheme
                 version, topologies = await intake.ready(submission.run_id, scheme)
-                ready = quantizer_pb2.PublishReady(newest_version=version, topologies=topologies, encodings=ENCODINGS)
+                self._replaced.set()
+                self._replaced = replaced
+                ready = wire.ready_to_proto(wire.Ready(version, topologies, ENCODINGS))
                 yield quantizer_pb2.PublishCheckpointsResponse(ready=ready)
             elif isinstance(submission, PolicyGraph):
                 await intake.add_graph(submission)
@@ -126,28 +138,33 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         """Send the newest policy of a scheme, and again whenever there is a newer one."""
-        with await self._policies.subscribe(request.scheme, request.after_version) as subscription:
+        wanted = wire.watch_request_from_proto(request)
+        with await self._policies.subscribe(wanted.scheme, wanted.version) as subscription:
             # A call that is cancelled leaves its generator to the garbage collector: count it out at once.
             context.add_done_callback(lambda _: subscription.close())
             # Tells the watcher that it watches, also when there is no policy yet.
             await context.send_initial_metadata(())
             while (messages := await subscription.next()) is not None:
-                for message in self._taken(messages, request.encodings):
+                for message in self._taken(messages, wanted.encodings):
                     yield message
+        # Not OK, which would say that no newer policy will ever come.
+        raise UnavailableError("this service is draining or begins another run; watch again later")
 
     async def GetPolicy(
         self, request: quantizer_pb2.GetPolicyRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         """Send one retained policy."""
-        messages = await self._policies.get(request.scheme, request.version)
-        for message in self._taken(messages, request.encodings):
+        wanted = wire.policy_request_from_proto(request)
+        messages = await self._policies.get(wanted.scheme, wanted.version)
+        for message in self._taken(messages, wanted.encodings):
             yield message
 
     async def ListPolicies(
         self, request: quantizer_pb2.ListPoliciesRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.ListPoliciesResponse:
         """List a page of the retained versions."""
-        page, token = await self._policies.list_versions(request.page_size, request.page_token)
+        wanted = wire.page_request_from_proto(request)
+        page, token = await self._policies.list_versions(wanted.size, wanted.token)
         return quantizer_pb2.ListPoliciesResponse(
             policies=[wire.retained_to_proto(policy) for policy in page], next_page_token=token
         )
@@ -156,7 +173,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.HoldPolicyRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.HoldPolicyResponse:
         """Hold one retained version."""
-        granted = await self._policies.hold(request.version, request.duration.ToNanoseconds() / 1e9)
+        wanted = wire.hold_request_from_proto(request)
+        granted = await self._policies.hold(wanted.version, wanted.seconds)
         response = quantizer_pb2.HoldPolicyResponse()
         response.granted.FromNanoseconds(round(granted * 1e9))
         return response
@@ -165,7 +183,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.GetFidelityReportRequest, context: grpc.aio.ServicerContext
     ) -> quantizer_pb2.GetFidelityReportResponse:
         """Describe one retained policy."""
-        descriptor = await self._policies.describe(request.scheme, request.version)
+        wanted = wire.fidelity_request_from_proto(request)
+        descriptor = await self._policies.describe(wanted.scheme, wanted.version)
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
 
     def _taken(self, messages: Messages, encodings: Iterable[int]) -> Messages:
@@ -175,21 +194,21 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         return messages if set(ENCODINGS).issubset(encodings) else self._plain[1]
 
 
-async def _until(draining: asyncio.Event, requests: AsyncIterator[R]) -> AsyncIterator[R]:
-    """Pass requests on until their stream ends; raises UnavailableError between two of them when draining begins."""
-    drain = asyncio.ensure_future(draining.wait())
+async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) -> AsyncIterator[R]:
+    """Pass requests on until their stream ends; raises UnavailableError between two of them when an event is set."""
+    waits = {asyncio.ensure_future(event.wait()): reason for event, reason in ends.items()}
     read: asyncio.Future[Any] | None = None
     try:
         while True:
-            read = asyncio.ensure_future(_next(requests))
-            await asyncio.wait((read, drain), return_when=asyncio.FIRST_COMPLETED)
-            if not read.done():
-                raise UnavailableError("this service is draining; open the stream again later")
+            read = may_be_left(asyncio.ensure_future(_next(requests)), "reading a publisher's stream")
+            await asyncio.wait((read, *waits), return_when=asyncio.FIRST_COMPLETED)
+            if over := [reason for wait, reason in waits.items() if wait.done()]:
+                raise UnavailableError(over[0])
             if not (found := read.result()):
                 return
             yield found[0]
     finally:
-        for task in (read, drain):
+        for task in (read, *waits):
             if task is not None:
                 task.cancel()
 

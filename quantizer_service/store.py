@@ -1,10 +1,11 @@
 """The versions on disk: written atomically, checked when read, the newest, the best and every Nth kept.
 
-run.json                                  which run it holds, in which format
+run.json, run.copy.json                   which run it holds, in which format
 graphs/<topology>.onnx, .json             each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
 00000012/evaluation.json                  its newest evaluation
+high_water.json                           versions up to its mark may have been served, also those that are not here
 writer.lock                               locked by the process that writes here
 """
 
@@ -18,8 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from actorq.documents import write_twice
 from actorq.errors import ConflictError, UnavailableError, UserError
-from actorq.files import replace_file
+from actorq.files import replace_file, sync_file, sync_folder
+from actorq.highwater import HighWaterMark
 from actorq.policy import Checkpoint, Policy, PolicyGraph
 from quantizer_service import files
 from quantizer_service.leases import Leases
@@ -64,16 +67,30 @@ class PolicyStore(PolicyReader):
                 f"--store: cannot write to {directory} ({error.strerror}); give a writable folder"
             ) from None
         super().__init__(directory)
+        if self.run_id is not None:
+            # One of the two files may be damaged.
+            self._write_run(self.run_id)
+        self._mark = HighWaterMark(directory / "high_water.json", self.highest_version)
+        self.taken_version = self._mark.floor
 
     def close(self) -> None:
         """Let another one write; nothing may be added after that."""
+        self._mark.close()
         self._lock.close()
+
+    def reserve(self, version: int) -> None:
+        """Return when the disk says that this version may have been served, so that no other gets its number.
+
+        Nearly always at once: see HighWaterMark. Raises UnavailableError when the disk does not take it.
+        """
+        with _writing(self._directory / "high_water.json"):
+            self._mark.reserve(version)
+        self.taken_version = max(self.taken_version, version)
 
     def claim(self, run_id: str) -> None:
         """Make it the store of that run; raises ConflictError when it holds another one."""
         if self.run_id is None:
-            with _writing(self._directory):
-                files.write_json(self._directory / "run.json", {"run_id": run_id, "format": STORE_FORMAT})
+            self._write_run(run_id)
             self.run_id = run_id
         elif self.run_id != run_id:
             raise ConflictError(
@@ -99,10 +116,12 @@ class PolicyStore(PolicyReader):
 
     def add_version(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
         """Keep a version, higher than all before, with what was emitted for it; drop what need not be kept longer."""
+        self.reserve(checkpoint.version)
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
         tensors = files.encode_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
+        policies = tuple(policies)
         with _writing(folder):
             partial.mkdir()
             (partial / "checkpoint.safetensors").write_bytes(tensors)
@@ -112,6 +131,7 @@ class PolicyStore(PolicyReader):
                 "topology": checkpoint.topology.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
                 "sha256": hashlib.sha256(tensors).hexdigest(),
+                "schemes": [policy.descriptor.scheme for policy in policies],
             }
             files.write_json(partial / "checkpoint.json", tree)
             for policy in policies:
@@ -123,11 +143,15 @@ class PolicyStore(PolicyReader):
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
-        """Keep another scheme of a retained version."""
+        """Keep another scheme of a retained version, on the disk before it is served: emitted again it might differ."""
         version = policy.descriptor.version
         entry = self._entry(version)
-        with _writing(self._folder(version)):
-            _write_policy(self._folder(version), policy)
+        folder = self._folder(version)
+        with _writing(folder):
+            _write_policy(folder, policy)
+            for path in folder.glob(f"policy-{policy.descriptor.scheme}.*"):
+                sync_file(path)
+            sync_folder(folder)
         entry.schemes.add(policy.descriptor.scheme)
 
     def hold(self, version: int, seconds: float) -> float:
@@ -149,6 +173,10 @@ class PolicyStore(PolicyReader):
         entry.mean_return = mean_return
         self._leases.end(version)
         self._retain()
+
+    def _write_run(self, run_id: str) -> None:
+        with _writing(self._directory):
+            write_twice(self._directory / "run.json", {"run_id": run_id, "format": STORE_FORMAT})
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from quantizer_service.footprint import Footprint
 from quantizer_service.graph import Graph
 from quantizer_service.ladder import Ladder
 from quantizer_service.origin import Left
@@ -38,11 +39,13 @@ class Form:
 class Topology:
     """A graph and its forms; not safe for several threads.
 
-    Raises InvalidInputError when the graph does not run.
+    Raises InvalidInputError when the graph takes too much to run, or does not run.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        # Before ONNX Runtime sees it, which computes constants of any size when it opens a session.
+        self.footprint = Footprint(graph.model, tuple(graph.inputs))
         self.reference = Reference(graph)
         self.shrinker = Shrinker(graph)
         self.whole = Form(graph)

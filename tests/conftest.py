@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -32,5 +33,7 @@ def _no_run_outlives_its_test() -> Iterator[None]:
     """A run that a failed test has left would train beside all that follow. Its services go with it."""
     yield
     for process in psutil.Process().children():
-        if "train" in process.cmdline():
-            process.kill()
+        # A child may end meanwhile, and it is a zombie until its parent asks for its exit code.
+        with suppress(psutil.NoSuchProcess):
+            if "train" in process.cmdline():
+                process.kill()

@@ -26,6 +26,7 @@ SERVICES: dict[str, tuple[ServiceDescriptor, dict[str, tuple[bool, bool]]]] = {
             "PauseTraining": UNARY,
             "ResumeTraining": UNARY,
             "SaveCheckpoint": UNARY,
+            "ResetEnvironment": UNARY,
             "StopRun": UNARY,
             "ReportEnergy": UNARY,
         },

@@ -8,6 +8,7 @@ An id chooses a library, `--environment-backend` who steps it: `python` steps th
 the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/environments.md tells more.
 """
 
+from collections.abc import Collection
 from importlib import import_module
 from typing import Literal
 
@@ -15,7 +16,16 @@ from actor_service.environments.interface import Environments, Fault, Step
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
 
-__all__ = ["Backend", "Environments", "Fault", "Step", "describe_environment", "make_environments"]
+__all__ = [
+    "Backend",
+    "Environments",
+    "Fault",
+    "Step",
+    "check_module",
+    "describe_environment",
+    "make_environments",
+    "module_of",
+]
 
 Backend = Literal["python", "envpool"]
 
@@ -54,6 +64,21 @@ def describe_environment(
     environments = make_environments(environment_id, 1, backend, rendered=rendered)
     environments.close()
     return environments.spec
+
+
+def module_of(environment_id: str) -> str:
+    """The module that has to be imported to make an environment, MODULE of MODULE:NAME; empty where there is none."""
+    return environment_id.rpartition(":")[0]
+
+
+def check_module(environment_id: str, allowed: Collection[str]) -> None:
+    """Raise UserError when an environment that a learner names needs a module that is not allowed here."""
+    module = module_of(environment_id)
+    if module and module not in allowed:
+        raise UserError(
+            f"environment {environment_id!r}: the learner names the module {module!r}, which this actor may not "
+            f"import: give the actor --actor.allow-modules {module} if you trust the module"
+        )
 
 
 def _module(environment_id: str, backend: Backend) -> str:

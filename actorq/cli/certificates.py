@@ -10,12 +10,13 @@ from pydantic import Field
 from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
 from actorq.settings import Settings
-from actorq.transport.options import MEMBERS
+from actorq.transport.identity import DEFAULT_RUN, RUN_PATTERN
+from actorq.transport.roles import ROLES
 
 _PROGRAM = "actorq certificates"
-_DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder each for learner,
-quantizer, actor, meter and client, with ca.crt, tls.crt and tls.key. The authority's own key is not kept, so nobody can
-add to them; make new ones in another folder before they expire."""
+_DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder for each role, such
+as learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/tls.md says which role may do what. The
+authority's own key is not kept, so nobody can add to them; make new ones in another folder before they expire."""
 
 
 class CertificatesSettings(Settings):
@@ -26,6 +27,9 @@ class CertificatesSettings(Settings):
     )
     namespace: Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = Field(
         "actorq", description="namespace of the cluster in which the services have DNS names"
+    )
+    run: Annotated[str, Field(pattern=RUN_PATTERN)] = Field(
+        DEFAULT_RUN, description="name of the run that they are for; services take it as --transport.run"
     )
     days: Annotated[int, Field(ge=1, le=3650)] = Field(365, description="days until they expire")
 
@@ -45,7 +49,9 @@ def run(arguments: Sequence[str]) -> int:
             f"certificates need the package {error.name}: pip install '.[cluster]' in the checkout"
         ) from None
     directory: Path = namespace.directory
-    write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days)
-    print(f"valid for {how.days} days: {', '.join(MEMBERS)}; on this machine: actorq train --certificates {directory}")
+    write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days, how.run)
+    print(f"valid for {how.days} days: {', '.join(ROLES)}")
+    named = "" if how.run == DEFAULT_RUN else f" --transport.run {how.run}"
+    print(f"on this machine: actorq train --certificates {directory}{named}")
     print(directory)
     return 0

@@ -11,7 +11,7 @@ from rich.console import Console
 from actorq.cli.cluster_view import rows, summary, table
 from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
 from actorq.cli.view import RunView
-from actorq.cluster import access, deployment, diagnosis, inventory, manifests
+from actorq.cluster import access, configuration, deployment, diagnosis, inventory, manifests
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
@@ -29,7 +29,7 @@ A run on Kubernetes, in one namespace of the current context. Needs a Role in th
   up OVERLAY_DIR     apply a kustomize overlay (or a rendered YAML file) and wait until the run makes progress
   status             show each pod and how the run goes
   scale actors N     set the number of actor pods
-  logs [ROLE|POD]    print logs; -f goes on with them
+  logs [ROLE|POD]    print logs; -f goes on with them, --previous prints those from before a restart
   forward [POD]...   lead ports of this machine to learner and quantizer, and to pods of actors, until Ctrl-C
   down               save the run and delete what `up` made; the volume stays unless --delete-volume
 
@@ -80,14 +80,14 @@ def _up(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     if not given.timeout >= 0:
         parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
-    certificates = Certificates.of(given.certificates, "client")
+    certificates = Certificates.of(given.certificates, "operator")
     rendered = manifests.render(given.overlay)
     name = manifests.check_name(given.name) if given.name else manifests.default_name(given.overlay)
     cluster = connect(given.namespace or manifests.namespace_of(rendered))
     images = manifests.parse_images(given.set_image)
     ready = manifests.prepared(rendered, name, cluster.namespace, images)
     console = Console(highlight=False)
-    deployment.apply(cluster, ready, name, print)
+    deployment.apply(cluster, ready, name, print, lambda: _running_status(cluster, certificates))
     print(f"run {name} applied in namespace {cluster.namespace}: {len(ready)} objects", flush=True)
     view = RunView(f"{name} in namespace {cluster.namespace}", "", "")
     with (
@@ -96,6 +96,19 @@ def _up(arguments: Sequence[str]) -> None:
     ):
         status = await_progress(cluster, learner.status, given.timeout, display)
     _print_outcome(cluster, name, status)
+
+
+def _running_status(cluster: Cluster, certificates: Certificates | None) -> RunStatus | None:
+    """What the learner tells; None when it has no ready pod: the next learner checks its configuration itself."""
+    if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
+        return None
+    try:
+        with access.learner_of(cluster, certificates) as learner:
+            return learner.status()
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"the run that is there cannot be asked what it trains: {error}{_hint(certificates)}"
+        ) from None
 
 
 def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
@@ -114,7 +127,7 @@ def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
 
 def _status(arguments: Sequence[str]) -> None:
     given = _parser("status", "Show each pod and how the run goes.", certificates=True).parse_args(arguments)
-    certificates = Certificates.of(given.certificates, "client")
+    certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace)
     pods = access.some_pods(cluster)
     views = [diagnosis.view(pod) for pod in pods]
@@ -126,6 +139,11 @@ def _status(arguments: Sequence[str]) -> None:
     for pod in pods:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())
+    if stale := configuration.stale_pods(cluster, pods):
+        print(
+            f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
+            "restart` lets the change take effect"
+        )
 
 
 def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:
@@ -165,20 +183,25 @@ def _logs(arguments: Sequence[str]) -> None:
     parser = _parser("logs", "Print the logs of all pods, those of a role, or one pod's.")
     parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help="learner, quantizer, actor, evaluator or a pod")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C or the pods have ended")
+    parser.add_argument("--previous", action="store_true", help="those of containers before their last restart")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
     given = parser.parse_args(arguments)
     if given.tail is not None and given.tail < 0:
         parser.error(f"--tail: expected 0 or more, got {given.tail}")
+    if given.previous and given.follow:
+        parser.error("--previous: a container that has ended logs nothing more; leave out --follow")
     cluster = connect(given.namespace)
-    views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
-    names = [view.name for view in access.matching(views, given.pods)]
+    views = access.matching([diagnosis.view(pod) for pod in access.some_pods(cluster)], given.pods)
+    names = [view.name for view in views if view.restarts or not given.previous]
+    if not names:
+        raise UserError(f"--previous: no container of {', '.join(view.name for view in views)} has been restarted")
     width = max(map(len, names))
     write: Callable[[str, str], None] = (
         (lambda _, line: print(line, flush=True))
         if len(names) == 1
         else (lambda pod, line: print(f"{pod:<{width}}  {line}", flush=True))
     )
-    stream_logs(cluster, names, given.follow, given.tail, write)
+    stream_logs(cluster, names, given.follow, given.tail, write, given.previous)
 
 
 def _forward(arguments: Sequence[str]) -> None:
@@ -221,7 +244,7 @@ def _down(arguments: Sequence[str]) -> None:
         "--delete-volume", action="store_true", help="delete the run's volume too: nothing of it is left"
     )
     given = parser.parse_args(arguments)
-    certificates = Certificates.of(given.certificates, "client")
+    certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace)
     if not given.delete_volume:
         _save(cluster, certificates)

@@ -115,6 +115,11 @@ class PlainDisplay:
     def status(self, status: RunStatus) -> None:
         """Say how the run goes, when there is a new evaluation, a new state, or it is time."""
         before = self._view.state
+        if status.problem and (self.last_status is None or self.last_status.problem != status.problem):
+            self._line(f"refused {status.problem}")
+        told = self.last_status.flagged_evaluation if self.last_status else ""
+        if status.flagged_evaluation not in ("", told):
+            self._line(f"flagged evaluation of {status.flagged_evaluation}")
         is_news = self._view.take_status(status) or self._view.state != before
         self.last_status = status
         if is_news or self._clock() >= self._next_line:

@@ -14,6 +14,8 @@ _COMMANDS = {
     "train": ("actorq.cli.train", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
     "status": ("actorq.cli.status", "show how a run goes"),
+    "reset-environment": ("actorq.cli.reset_environment", "have a run forget a wrong environment's spec"),
+    "verify": ("actorq.cli.verify", "check the files of a run, and tell what a resume would do"),
     "cluster": ("actorq.cli.cluster", "run on Kubernetes: up, status, scale, logs, forward, down"),
     "certificates": ("actorq.cli.certificates", "make a development authority and certificates for mutual TLS"),
 }
@@ -73,7 +75,7 @@ def _dispatch(given: list[str]) -> int:
 
 def _help() -> str:
     def lines(commands: dict[str, tuple[str, str]]) -> str:
-        return "\n".join(f"  {name:<12} {text}" for name, (_, text) in commands.items())
+        return "\n".join(f"  {name:<17} {text}" for name, (_, text) in commands.items())
 
     return f"""usage: actorq COMMAND [flags]
 
@@ -89,8 +91,8 @@ services, as started by train or in a cluster:
   --help     print this; actorq COMMAND --help tells a command's flags
 
 Settings come from --config FILE, then ACTORQ_* environment variables, then flags.
-exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 somebody stopped the run (it is
-saved and can be resumed), 2 a mistake in what was given, 1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
+exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 an operator stopped the run
+(StopRun), 2 a mistake in what was given, 1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
 
 
 def _fail(error: ActorQError, code: int) -> int:

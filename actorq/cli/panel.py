@@ -113,6 +113,7 @@ def _solved(status: RunStatus) -> bool:
         status.evaluation is not None
         and status.target_return is not None
         and status.evaluation.mean_return >= status.target_return
+        and not status.flagged_evaluation
     )
 
 
@@ -139,7 +140,18 @@ def figures(status: RunStatus) -> list[Figure]:
         *_fidelity(status),
         Figure("learner starved", numbers.duration(status.starved_s)),
         Figure("quantizer", "connected" if status.quantizer_connected else "away"),
+        *_storage(status),
     ]
+
+
+def _storage(status: RunStatus) -> list[Figure]:
+    """What is wrong with the replay's disk, if something is."""
+    storage = status.storage
+    if storage is None:
+        return []
+    missing = storage.damaged_segments + storage.dropped_segments + storage.lost_segments
+    full = [Figure("disk", "full: actors wait", "yellow")] if storage.disk_low else []
+    return full + ([Figure("missing segments", f"{missing:,}", "yellow")] if missing else [])
 
 
 def _fidelity(status: RunStatus) -> list[Figure]:

@@ -36,7 +36,7 @@ class StatusSettings(Settings):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A learner's address, what to call its run, and the certificates that this run is known to use."""
 
     address: str
@@ -49,9 +49,9 @@ def run(arguments: Sequence[str]) -> int:
     (how,) = parse_arguments("actorq status", "Show how a run goes.", (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
-    asked = _Asked(how.learner, f"learner at {how.learner}", None) if how.learner else _newest_run()
-    address, title = asked.address, asked.title
-    certificates = Certificates.of(how.certificates or asked.certificates, "client")
+    found = asked(how.learner)
+    address, title = found.address, found.title
+    certificates = Certificates.of(how.certificates or found.certificates, "monitor")
     try:
         with LearnerClient(address, certificates) as client:
             status = client.status()
@@ -73,10 +73,13 @@ def _view(title: str, status: RunStatus) -> RunView:
     return view
 
 
-def _newest_run() -> _Asked:
+def asked(learner: str | None) -> Asked:
+    """The learner at this address, else that of the newest run here; raises UserError where there is none."""
+    if learner:
+        return Asked(learner, f"learner at {learner}", None)
     run = newest_run()
     config = settings.build(RunConfig, run.config_tree())
-    return _Asked(run.read_addresses().learner, f"newest run: {run.root}", config.transport.certificates)
+    return Asked(run.read_addresses().learner, f"newest run: {run.root}", config.transport.certificates)
 
 
 def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:

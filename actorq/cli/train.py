@@ -26,7 +26,6 @@ from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, descriptions, family_of
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
-from actorq.transport.options import MEMBERS, Certificates
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
@@ -34,9 +33,11 @@ Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. What is not give
 environment (at the end of this help), else from the defaults; config.yaml in the run's folder has the outcome.
 Each setting is also ACTORQ_SETTING in the
 environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32}; process: {resume: true}).
-Exit codes: 0 the target was reached, 3 the budget ended first, 4 somebody stopped the run (StopRun, or SIGTERM to its
-learner), 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
+Exit codes: 0 the target was reached, 3 the budget ended first, 4 an operator stopped the run (StopRun), 130 and 143
+ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
 
+# Roles of the processes of a run; the launcher itself is the monitor.
+_CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
 # What the networks, the replay's files and the checkpoints of a run are made for.
 _FIXED = (
     *("environment", "algorithm", "network", "normalize_observations", "replay.capacity"),
@@ -102,8 +103,7 @@ def _resolve(arguments: Sequence[str]) -> _Request:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
-    for member in MEMBERS:
-        Certificates.of(train.certificates or config.transport.certificates, member)
+    _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_algorithm(config.algorithm)
     is_continuous = not _described(config)["discrete_actions"]
     if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
@@ -124,6 +124,14 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
                 f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
                 f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"
             )
+
+
+def _check_certificates(config: RunConfig) -> None:
+    """Raise UserError for certificates that a process of the run could not use, before anything is started."""
+    for role in _CERTIFIED:
+        certificates = config.transport.certificates_of(role)
+        if certificates is not None:
+            certificates.require_role(role, config.transport.run)
 
 
 def _check_algorithm(name: str) -> None:

@@ -55,6 +55,11 @@ class RunView:
 
     def take_status(self, status: RunStatus) -> bool:
         """Keep the newest status; returns whether it has a new evaluation."""
+        if status.problem and (self.status is None or self.status.problem != status.problem):
+            self.events.append(f"refused {status.problem}")
+        told = self.status.flagged_evaluation if self.status else ""
+        if status.flagged_evaluation not in ("", told):
+            self.events.append(f"flagged evaluation of {status.flagged_evaluation}")
         self.status = status
         self.environment = status.environment_id
         self.algorithm = status.algorithm
@@ -128,9 +133,10 @@ def _doing_of_actor(actor: ActorStatus | None) -> str:
         return "joined"
     if actor.report.policy_version == 0:
         return "waiting for a policy"
-    if actor.role == "evaluator":
-        return "evaluating"
-    return f"acting, {actor.report.queued_segments} queued"
+    doing = "evaluating" if actor.role == "evaluator" else f"acting, {actor.report.queued_segments} queued"
+    if (avoided := actor.report.avoided_scheme) and actor.report.scheme_error:
+        return f"{doing}; avoids {avoided}: error {actor.report.scheme_error:.0%} here"
+    return f"{doing}; avoids {avoided}: no dot product" if avoided else doing
 
 
 def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:

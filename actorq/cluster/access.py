@@ -6,9 +6,9 @@ from typing import Any
 
 from actorq.client import LearnerClient
 from actorq.cluster import diagnosis
-from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import PodView
-from actorq.cluster.manifests import ACTORQ, COMPONENT_LABEL
+from actorq.cluster.objects import ACTORQ, COMPONENT_LABEL, Object
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates

@@ -18,10 +18,9 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
 
+from actorq.cluster.objects import Object
 from actorq.cluster.refusals import explained
 from actorq.errors import NotFoundError, UserError
-
-Object = dict[str, Any]
 
 FIELD_MANAGER = "actorq"
 _READ_TIMEOUT_S = 30.0

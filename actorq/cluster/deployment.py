@@ -2,26 +2,39 @@
 
 from collections.abc import Callable, Sequence
 
-from actorq.cluster import inventory
-from actorq.cluster.connection import Cluster, Object
+from actorq.cluster import configuration, inventory
+from actorq.cluster.connection import Cluster
 from actorq.cluster.inventory import Inventory, Reference
-from actorq.cluster.manifests import ACTORQ, RUN_LABEL
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
+from actorq.cluster.storage import VOLUME, require_changeable, volumes
 from actorq.errors import ActorQError, UserError
+from actorq.status import RunStatus
 
-_VOLUME = "PersistentVolumeClaim"
 _CHANGE_S = 2
 
 
-def apply(cluster: Cluster, manifests: Sequence[Object], name: str, say: Callable[[str], None]) -> None:
+def apply(
+    cluster: Cluster,
+    manifests: Sequence[Object],
+    name: str,
+    say: Callable[[str], None],
+    ask: Callable[[], RunStatus | None] = lambda: None,
+) -> None:
     """Make the run's objects; nothing is made where the cluster would refuse one of them.
 
-    Raises UserError for a namespace with another run or another run's volume, and for what the cluster refuses.
+    Raises UserError for a namespace with another run or another run's volume, for settings that the run keeps, and for
+    what the cluster refuses.
+
+    ask: for the status of the learner that is there, None when it does not run.
     """
     before = inventory.read(cluster)
     _check_alone(cluster, before, name)
+    configuration.require_time_to_end(manifests)
+    configuration.require_same_run(cluster, manifests, ask, say)
     own = _ensure_shared(cluster, manifests, say)
     for manifest in own:
         _check_free(cluster, manifest, name)
+        require_changeable(cluster, manifest)
         cluster.apply(manifest, dry_run=True)
     references = tuple(Reference.of(manifest) for manifest in own)
     # Written before the first object: whatever happens from here on, `down` finds it.
@@ -33,7 +46,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, say: Callabl
         for manifest in own:
             cluster.apply(manifest)
         for left in before.objects if before else ():
-            if left not in references and left.kind != _VOLUME:
+            if left not in references and left.kind != VOLUME:
                 _delete(cluster, left)
     except ActorQError as error:
         raise type(error)(f"{error} (`actorq cluster down -n {cluster.namespace}` removes what was made)") from error
@@ -49,23 +62,18 @@ def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
             "was applied in another way with kubectl"
         )
     for reference in reversed(made.objects if made else ()):
-        if reference.kind != _VOLUME:
+        if reference.kind != VOLUME:
             _delete(cluster, reference)
     _await_no_pods(cluster, say)
     names = [volume["metadata"]["name"] for volume in volumes(cluster)]
     for name in names:
         if delete_volume:
-            cluster.delete("v1", _VOLUME, name)
+            cluster.delete("v1", VOLUME, name)
         else:
             say(f"volume {name} kept: `up` goes on with it, `down --delete-volume` deletes it")
     if delete_volume:
         _await_no_volumes(cluster, names, say)
     inventory.erase(cluster)
-
-
-def volumes(cluster: Cluster) -> list[Object]:
-    """The volume claims of a run in the namespace, whether it is there or gone."""
-    return cluster.list("v1", _VOLUME, ACTORQ)
 
 
 def _check_alone(cluster: Cluster, before: Inventory | None, name: str) -> None:
@@ -95,7 +103,7 @@ def _check_free(cluster: Cluster, manifest: Object, name: str) -> None:
     api_version, kind, called = manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
     found = cluster.get(api_version, kind, called)
     # Volumes outlive a run that was applied with kubectl; those of other runs are told apart before.
-    if found is None or kind == _VOLUME or (found["metadata"].get("labels") or {}).get(RUN_LABEL) == name:
+    if found is None or kind == VOLUME or (found["metadata"].get("labels") or {}).get(RUN_LABEL) == name:
         return
     raise UserError(
         f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs one of that name: choose "

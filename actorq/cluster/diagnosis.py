@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from actorq.cluster.connection import Object
-from actorq.cluster.manifests import COMPONENT_LABEL
+from actorq.cluster.objects import COMPONENT_LABEL, Object
 from actorq.process import EXIT_USER_ERROR
 
 # The scheduler needs a moment: a volume is being bound, a node is being added.
@@ -68,11 +67,14 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
     if pod["metadata"].get("deletionTimestamp"):
         return None
     subject = f"pod {pod['metadata']['name']}"
-    for status in _containers(pod):
-        if (text := _container_fault(status)) is not None:
+    for container in _containers(pod):
+        if (text := _container_fault(container)) is not None:
             crashed = "crash looping" in text or "ended at once" in text
-            return Fault(subject, text, status["name"] if crashed else None)
-    for condition in (pod.get("status") or {}).get("conditions") or []:
+            return Fault(subject, text, container["name"] if crashed else None)
+    status = pod.get("status") or {}
+    # The scheduler has chosen a node, and waits until the pods that make room there have ended.
+    conditions = [] if status.get("nominatedNodeName") else status.get("conditions") or []
+    for condition in conditions:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
             if since is None or now - since >= PATIENCE_S:
@@ -127,7 +129,9 @@ def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence
 
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:
     """What a pod that is not ready waits for, by its newest warning; its phase when there is none."""
-    uid = pod["metadata"].get("uid")
+    uid, status = pod["metadata"].get("uid"), pod.get("status") or {}
+    if (node := status.get("nominatedNodeName")) and not status.get("containerStatuses"):
+        return f"other pods make room for it on node {node}"
     for event in newest_first(events):
         if event["involvedObject"].get("uid") == uid and event.get("type") == "Warning":
             return _sentence(event)

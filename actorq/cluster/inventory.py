@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actorq.cluster.connection import Cluster, Object
-from actorq.cluster.manifests import RUN_LABEL
+from actorq.cluster.connection import Cluster
+from actorq.cluster.objects import RUN_LABEL, Object
 from actorq.errors import ConflictError, UserError
 
 _NAME = "actorq-run"

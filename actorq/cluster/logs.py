@@ -36,14 +36,21 @@ def _last_lines(cluster: Cluster, pod: str, container: str, previous: bool = Fal
 
 
 def stream_logs(
-    cluster: Cluster, pods: Sequence[str], follow: bool, tail: int | None, write: Callable[[str, str], None]
+    cluster: Cluster,
+    pods: Sequence[str],
+    follow: bool,
+    tail: int | None,
+    write: Callable[[str, str], None],
+    previous: bool = False,
 ) -> None:
     """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
+
+    previous: the logs of the containers as they were before their last restart; not together with `follow`.
 
     Why one of several pods has no log stands in place of its lines. `write` is called by the caller's thread alone.
     """
     if len(pods) == 1:
-        for line in _lines(cluster, pods[0], follow, tail):
+        for line in _lines(cluster, pods[0], follow, tail, previous=previous):
             write(pods[0], line)
     elif follow:
         with _Followed(cluster, pods, tail) as followed:
@@ -51,7 +58,7 @@ def stream_logs(
                 write(pod, line)
     else:
         for pod in pods:
-            for line in _lines_or_reason(cluster, pod, False, tail):
+            for line in _lines_or_reason(cluster, pod, False, tail, previous=previous):
                 write(pod, line)
 
 
@@ -116,18 +123,28 @@ def _end(response: Any) -> None:
 
 
 def _lines_or_reason(
-    cluster: Cluster, pod: str, follow: bool, tail: int | None, opened: Callable[[Any], None] = lambda _: None
+    cluster: Cluster,
+    pod: str,
+    follow: bool,
+    tail: int | None,
+    opened: Callable[[Any], None] = lambda _: None,
+    previous: bool = False,
 ) -> Iterator[str]:
     try:
-        yield from _lines(cluster, pod, follow, tail, opened)
+        yield from _lines(cluster, pod, follow, tail, opened, previous)
     except ActorQError as error:
         yield str(error)
 
 
 def _lines(
-    cluster: Cluster, pod: str, follow: bool, tail: int | None, opened: Callable[[Any], None] = lambda _: None
+    cluster: Cluster,
+    pod: str,
+    follow: bool,
+    tail: int | None,
+    opened: Callable[[Any], None] = lambda _: None,
+    previous: bool = False,
 ) -> Iterator[str]:
-    options: dict[str, Any] = {} if tail is None else {"tail_lines": tail}
+    options: dict[str, Any] = {"previous": previous} if tail is None else {"previous": previous, "tail_lines": tail}
     with cluster.refusals(f"read the log of pod {pod}"):
         response: Any = cluster.core().read_namespaced_pod_log(
             pod, cluster.namespace, follow=follow, _preload_content=False, **options

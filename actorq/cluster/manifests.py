@@ -11,12 +11,10 @@ from typing import Any
 
 import yaml
 
-from actorq.cluster.connection import Object
+from actorq.cluster import configuration, storage
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, items, part
 from actorq.errors import UserError
 
-RUN_LABEL = "actorq/run"
-COMPONENT_LABEL = "app.kubernetes.io/component"
-ACTORQ = "app.kubernetes.io/name=actorq"
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -33,7 +31,12 @@ _FIRST = (
 )  # fmt: skip
 # What the addresses in k8s/ name; there fields cannot know where they will be.
 _WRITTEN_NAMESPACE = "actorq"
-_WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
+
+_TWO_AUTOSCALERS = (
+    "overlay {} has two autoscalers of its actors, components/hpa and components/keda: leave one of them out"
+)
+# Both components take the number of actors out; the second one finds none, and kubectl does not say more.
+_NO_NUMBER_LEFT = re.compile(r"components/(hpa|keda)\b.*/spec/replicas\b")
 
 
 def render(source: str) -> list[Object]:
@@ -63,12 +66,14 @@ def parse(text: str, source: str) -> list[Object]:
             raise UserError(
                 f"{source} is no overlay of a run: it has no {kind} with pods of {COMPONENT_LABEL}={component}"
             )
+    if {"HorizontalPodAutoscaler", "ScaledObject"} <= {each["kind"] for each in documents if _scales_actors(each)}:
+        raise UserError(_TWO_AUTOSCALERS.format(source))
     return documents
 
 
 def component_of(manifest: Object) -> str:
     """What the pods of a workload are: learner, quantizer, actor or evaluator."""
-    labels = _part(manifest, "spec", "template", "metadata", "labels")
+    labels = part(manifest, "spec", "template", "metadata", "labels")
     return str(labels.get(COMPONENT_LABEL, ""))
 
 
@@ -113,9 +118,10 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str, images: Map
             _move_addresses(manifest, address, namespace)
         _name_protocols(manifest)
         used |= _set_images(manifest, images)
-        ready.append(manifest)
+        ready += [*storage.claims(manifest, name), manifest]
     if unused := sorted(set(images) - used):
         raise UserError(f"--set-image: no container of the overlay uses an image {unused[0]}")
+    configuration.stamp(ready)
     return sorted(ready, key=lambda manifest: _rank(manifest["kind"]))
 
 
@@ -154,8 +160,15 @@ def _kustomize(folder: Path) -> str:
         reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
         if (logged := _KUBECTL_LOG.search(reason)) is not None:
             reason = logged["error"].replace('\\"', '"')
+        if _NO_NUMBER_LEFT.search(reason):
+            raise UserError(_TWO_AUTOSCALERS.format(folder))
         raise UserError(f"overlay {folder} cannot be rendered: {reason}")
     return completed.stdout
+
+
+def _scales_actors(manifest: Object) -> bool:
+    target = part(manifest, "spec", "scaleTargetRef")
+    return target.get("name") == "actor" and target.get("kind", "Deployment") == "Deployment"
 
 
 def _is_object(document: object) -> bool:
@@ -169,23 +182,9 @@ def _is_object(document: object) -> bool:
     )
 
 
-def _part(tree: object, *path: str) -> Object:
-    """A tree in a tree; an empty one where there is none: what is wrong with it is for the API server to say."""
-    for name in path:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree if isinstance(tree, dict) else {}
-
-
-def _items(tree: object, name: str) -> list[Object]:
-    """The trees of a list in a tree."""
-    items = tree.get(name) if isinstance(tree, dict) else None
-    return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
-
-
 def _label(manifest: Object, name: str) -> None:
-    for owner in (manifest, *_items(_part(manifest, "spec"), "volumeClaimTemplates")):
-        metadata = _part(owner, "metadata")
-        owner["metadata"] = {**metadata, "labels": {**_part(metadata, "labels"), RUN_LABEL: name}}
+    metadata = part(manifest, "metadata")
+    manifest["metadata"] = {**metadata, "labels": {**part(metadata, "labels"), RUN_LABEL: name}}
 
 
 def _move(manifest: Object, earlier: str, namespace: str) -> None:
@@ -195,7 +194,7 @@ def _move(manifest: Object, earlier: str, namespace: str) -> None:
         return
     if "namespace" in manifest["metadata"]:
         manifest["metadata"]["namespace"] = namespace
-    for subject in _items(manifest, "subjects"):
+    for subject in items(manifest, "subjects"):
         if subject.get("namespace") == earlier:
             subject["namespace"] = namespace
 
@@ -207,11 +206,11 @@ def _move_references(tree: object, earlier: str, namespace: str) -> None:
             _move_references(each, earlier, namespace)
     if not isinstance(tree, dict):
         return
-    selector = _part(tree, "namespaceSelector")
+    selector = part(tree, "namespaceSelector")
     names = selector.get("matchNames")
     if isinstance(names, list) and earlier in names:
         selector["matchNames"] = [namespace if name == earlier else name for name in names]
-    labels = _part(selector, "matchLabels")
+    labels = part(selector, "matchLabels")
     if labels.get(_NAMESPACE_NAME) == earlier:
         labels[_NAMESPACE_NAME] = namespace
     for each in tree.values():
@@ -240,9 +239,9 @@ def _move_addresses(tree: object, address: re.Pattern[str], namespace: str) -> N
 
 def _name_protocols(manifest: Object) -> None:
     """Ports are told apart by number and protocol: older API servers refuse to apply them without its default."""
-    owners = [_part(manifest, "spec")] if manifest["kind"] == "Service" else _containers(manifest)
+    owners = [part(manifest, "spec")] if manifest["kind"] == "Service" else _containers(manifest)
     for owner in owners:
-        for port in _items(owner, "ports"):
+        for port in items(owner, "ports"):
             port.setdefault("protocol", "TCP")
 
 
@@ -257,10 +256,10 @@ def _set_images(manifest: Object, images: Mapping[str, str]) -> set[str]:
 
 
 def _containers(manifest: Object) -> list[Object]:
-    if manifest["kind"] not in _WORKLOADS:
+    if manifest["kind"] not in WORKLOADS:
         return []
-    pod = _part(manifest, "spec", "template", "spec")
-    return [*_items(pod, "containers"), *_items(pod, "initContainers")]
+    pod = part(manifest, "spec", "template", "spec")
+    return [*items(pod, "containers"), *items(pod, "initContainers")]
 
 
 def _image_name(image: str) -> str:
@@ -269,6 +268,6 @@ def _image_name(image: str) -> str:
 
 
 def _rank(kind: str) -> int:
-    if kind in _WORKLOADS:
+    if kind in WORKLOADS:
         return len(_FIRST) + 1
     return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from actorq.cluster.access import pods_of
-from actorq.cluster.connection import Cluster, Object
+from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import (
     Fault,
     PodView,
@@ -17,7 +17,7 @@ from actorq.cluster.diagnosis import (
     workload_fault,
 )
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.manifests import ACTORQ
+from actorq.cluster.objects import ACTORQ, Object
 from actorq.errors import ActorQError, UnavailableError
 from actorq.status import RunStatus
 
@@ -148,6 +148,8 @@ def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus
         )
     if not status.quantizer_connected:
         return "the learner does not reach the quantizer; see `actorq cluster logs learner`"
+    if status.problem:
+        return f"the learner refused {status.problem}"
     if not status.actors:
         return "no actor has joined the learner; see `actorq cluster logs actors`"
     return f"the run is {status.state.value} at {status.environment_steps:,} environment steps"

@@ -15,6 +15,10 @@ _FORBIDDEN = re.compile(
 )
 # The end of a WebSocket library's account of an answer that opened none: headers, then the server's words.
 _HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"')
+# What an API server says of a larger volume whose StorageClass has no `allowVolumeExpansion`.
+_NO_GROWTH = re.compile(
+    r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
+)
 _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
@@ -27,6 +31,11 @@ def explained(error: ApiException, doing: str) -> ActorQError:
         name = missing["name"]
         return UserError(
             f"namespace {name} does not exist: make it with `kubectl create namespace {name}`, or name another with -n"
+        )
+    if (fixed := _NO_GROWTH.search(text)) is not None:
+        return UserError(
+            f"volume {fixed['name']} cannot grow: its StorageClass does not allow that (allowVolumeExpansion); say the "
+            "size that the volume has in the overlay, or ask for a StorageClass that allows it"
         )
     match error.status:
         case 401:

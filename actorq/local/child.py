@@ -72,6 +72,12 @@ class Child:
         """Ask it to drain."""
         self._process.terminate()
 
+    def release(self) -> None:
+        """Let go of its lifeline: it learns that no other process of the run is left to wait for."""
+        if self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.close()
+
     def kill(self) -> None:
         """End it and whatever it started, at once, and wait until it is gone."""
         if self._process.returncode is None:
@@ -101,9 +107,7 @@ class Child:
         code = self._process.wait()
         # Environments may have processes of their own, which must not outlive the actor that was killed.
         self._kill_group()
-        if self._process.stdin:
-            with suppress(OSError):
-                self._process.stdin.close()
+        self.release()
         self._on_exit(ChildExited(self.name, self.pid, code))
 
     def _kill_group(self) -> None:

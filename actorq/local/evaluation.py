@@ -21,7 +21,6 @@ from actorq.policy import AUTO, PolicyDescriptor, RetainedPolicy
 from actorq.process import EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.trajectory import Episode, Evaluation
-from actorq.transport.options import Certificates
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def evaluate_run(
     Raises UserError when the policy does not exist or cannot be used, ActorQError when a process fails. Close the
     iterator to end the processes early.
     """
-    certificates = Certificates.of(config.transport.certificates, "client")
+    certificates = config.transport.certificates_of("operator")
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))

@@ -25,7 +25,7 @@ def run_locally(run: RunDirectory, config: RunConfig, observer: Observer, resume
 
     `run` holds the configuration already; `lock` is the descriptor of its lock, which the services inherit.
     """
-    certificates = Certificates.of(config.transport.certificates, "client")
+    certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
         outcome = _run_once(run, config, observer, resume, lock, certificates)
         if not outcome.port_taken:

@@ -13,7 +13,14 @@ from actorq.local.events import ChildExited, Event, Events, SignalReceived, Stat
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
-from actorq.process import EXIT_BUDGET_ENDED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, EXIT_USER_ERROR
+from actorq.process import (
+    EXIT_BUDGET_ENDED,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_USER_ERROR,
+)
 from actorq.rundirectory import RunDirectory
 from actorq.status import RunState
 
@@ -23,6 +30,7 @@ _LAST_LINES = 5
 _CANNOT_LISTEN = "cannot listen"
 # An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
 _AFTER_CLEAN_EXIT_S = 2.0
+_FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted"}
 # A learner's exit code for each way in which a run is over.
 _CODES = {RunState.SOLVED: EXIT_OK, RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED, RunState.STOPPED: EXIT_STOPPED}
 
@@ -45,9 +53,10 @@ class _Phase(Enum):
 class Supervisor:
     """Runs `services` in the order given and restarts those that die.
 
-    The run is over when the learner says so by its exit code (also because somebody stopped it), when a process tells
+    The run ends when the learner says so by its exit code (also because an operator stopped it), when a process tells
     of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
     saves the run, and the others after it; each gets `drain_s` seconds. A second signal ends everything at once.
+    A learner that somebody else interrupted is restarted like one that died.
     Everything happens on the calling thread, which waits on `events` only.
     """
 
@@ -184,7 +193,7 @@ class Supervisor:
     def _restart_later(self, child: Child, code: int) -> None:
         history = self._histories[child.name]
         delay = history.next_delay(code)
-        fate = "ended" if code == EXIT_OK else f"died ({describe_exit(code)})"
+        fate = _FATES.get(code) or f"died ({describe_exit(code)})"
         if delay is None:
             self._given_up(child, fate)
             return
@@ -229,6 +238,9 @@ class Supervisor:
     def _end_others(self) -> None:
         self._phase = _Phase.ENDING_OTHERS
         self._terminate(list(self._children))
+        for child in self._children.values():
+            # There is no learner any more that would store what actors have queued: they need not wait for it.
+            child.release()
 
     def _terminate(self, names: list[str]) -> None:
         # A service ends itself at the end of its drain time; the second more lets it tell why.

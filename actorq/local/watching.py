@@ -56,7 +56,7 @@ class StatusWatch:
         try:
             with LearnerClient(self._address, self._certificates) as client:
                 self._client = client
-                for status in client.watch(self._period_s):
+                for status in client.watch(self._period_s, patience_s=0.0):
                     connected()
                     if self._stop.is_set():
                         return

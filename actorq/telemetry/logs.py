@@ -2,16 +2,90 @@
 
 import logging
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorq.text import one_line
+
+_DATE_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_MAX_TRACEBACK_LINES = 100
+_BURST, _LINES_PER_SECOND = 100.0, 1.0
 
 
 def configure_logging(name: str) -> None:
     """Log to standard error as "TIME NAME LEVEL module: message"; `name` is the process's name in the run."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(name))
+    handler.addFilter(FloodFilter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # These tell at INFO what their callers tell better.
     for noisy in ("grpc", "asyncio", "onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class FloodFilter(logging.Filter):
+    """Keeps each place in the code from writing more than some lines at once, and one a second in the long run.
+
+    What a peer does may be worth a line, but no peer may fill the disk with them. The next line that is written tells
+    how many were left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written. Errors always are: they are faults of our own, and few."""
+        if record.levelno >= logging.ERROR:
+            return True
+        place = self._places.setdefault((record.pathname, record.lineno), _Place(_BURST, self._clock()))
+        left_out = place.take(self._clock())
+        if left_out:
+            record.msg = f"({left_out} more lines like the next are left out) {record.msg}"
+        return left_out is not None
+
+
+@dataclass
+class _Place:
+    """A place in the code: lines that it may write now, since when, and how many it has left out."""
+
+    lines: float
+    at: float
+    left_out: int = 0
+
+    def take(self, now: float) -> int | None:
+        """How many lines were left out before this one, None when this one is left out too."""
+        self.lines = min(_BURST, self.lines + (now - self.at) * _LINES_PER_SECOND)
+        self.at = now
+        if self.lines < 1:
+            self.left_out += 1
+            return None
+        self.lines -= 1
+        left_out, self.left_out = self.left_out, 0
+        return left_out
+
+
+class LineFormatter(logging.Formatter):
+    """One line of at most 2 kB for each record, and the lines of its traceback, which are indented.
+
+    A message may quote a peer: what is not printable is escaped, so that no peer can forge a line or reach a terminal.
+    """
+
+    def __init__(self, name: str) -> None:
+        shown = one_line(name).replace("%", "%%")
+        super().__init__(f"%(asctime)s.%(msecs)03d {shown} %(levelname)s %(name)s: %(message)s", _DATE_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 logging names it so
+        """The line of the record itself."""
+        return one_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line and what follows it."""
+        line, *traceback = super().format(record).split("\n")
+        if len(traceback) > _MAX_TRACEBACK_LINES:
+            left_out = len(traceback) - _MAX_TRACEBACK_LINES
+            half = _MAX_TRACEBACK_LINES // 2
+            traceback = [*traceback[:half], f"... {left_out} lines ...", *traceback[-half:]]
+        return "\n".join([line, *(f"  {one_line(part)}" for part in traceback)])

@@ -69,12 +69,13 @@ def open_metrics(
     listen: str,
     calls: CallCounts,
     collect: Callable[[], Iterable[Metric]],
+    alive: Callable[[], bool],
     serving: Callable[[], bool],
     loop: asyncio.AbstractEventLoop,
 ) -> HttpServer:
     """Serve what `collect` tells on `loop`, how calls ended, and what the process uses; and answer probes.
 
-    /healthz is 200 while `loop` answers, /readyz while `serving` holds there besides, and 503 otherwise.
+    /healthz is 200 while `alive` holds on `loop`, /readyz while `serving` does, and 503 otherwise.
 
     Raises UserError when `listen` is no address or cannot be bound.
     """
@@ -83,7 +84,7 @@ def open_metrics(
     ProcessCollector(registry=registry)
     registry.register(_OfService(collect, on_loop))
     registry.register(_Calls(calls))
-    probes = {"/healthz": lambda: on_loop.holds(lambda: True), "/readyz": lambda: on_loop.holds(serving)}
+    probes = {"/healthz": lambda: on_loop.holds(alive), "/readyz": lambda: on_loop.holds(serving)}
     server = HttpServer("--metrics", listen, _application(make_wsgi_app(registry), probes))
     _log.info("metrics on http://%s/metrics", server.address)
     return server

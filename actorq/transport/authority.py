@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from actorq.errors import UserError
-from actorq.transport.options import MEMBERS
+from actorq.transport.identity import DEFAULT_RUN, identity_uri
+from actorq.transport.roles import ROLES
 
 # Clocks of machines differ.
 _EARLIER = timedelta(minutes=5)
@@ -30,21 +31,21 @@ _LONGEST_DNS_NAME = 253
 def member_names(member: str, namespace: str) -> tuple[str, ...]:
     """Under which names clients reach a member: on this machine, and as a service in that namespace of a cluster."""
     local = ("localhost", "127.0.0.1", "::1")
-    if member not in ("learner", "quantizer"):
+    if member not in ("learner", "quantizer", "relay"):
         return local
-    services: tuple[str, ...] = (member, f"{member}-headless", f"*.{member}-headless")
-    if member == "quantizer":
-        # A relay is a quantizer that serves another's policies, behind a service of its own.
-        services += ("relay",)
+    services = (member, f"{member}-headless", f"*.{member}-headless")
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
     return (*local, *(f"{service}{suffix}" for service in services for suffix in suffixes))
 
 
-def write_certificates(directory: Path, namespace: str, extra_names: Iterable[str], begin: datetime, days: int) -> None:
-    """Make `directory` with ca.crt and for each member a folder with ca.crt, tls.crt and tls.key, all or nothing.
+def write_certificates(
+    directory: Path, namespace: str, extra_names: Iterable[str], begin: datetime, days: int, run: str = DEFAULT_RUN
+) -> None:
+    """Make `directory` with ca.crt and for each role a folder with ca.crt, tls.crt and tls.key, all or nothing.
 
     extra_names: DNS names and IP addresses that every certificate is valid for besides its own.
     begin: when they are valid from, for `days` days.
+    run: the run that they are for, as `transport.run` names it.
 
     Raises UserError when there is something already, when it cannot be written, or for a name that is none.
     """
@@ -60,8 +61,9 @@ def write_certificates(directory: Path, namespace: str, extra_names: Iterable[st
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
             _write(partial / "ca.crt", authority.certificate)
-            for member in MEMBERS:
-                _write_member(partial / member, authority, (*member_names(member, namespace), *extra))
+            for role in ROLES:
+                names = (*member_names(role, namespace), *extra)
+                _write_member(partial / role, authority, names, identity_uri(role, run))
             partial.chmod(0o755)
             partial.rename(directory)
         except BaseException:
@@ -93,13 +95,14 @@ class _Authority:
         )
         self.certificate = self._sign(builder)
 
-    def issue(self, member: str, names: Iterable[str]) -> _Issued:
-        """A certificate for `names` and its key, both as PEM."""
+    def issue(self, member: str, names: Iterable[str], identity: str) -> _Issued:
+        """A certificate for `names` with the URI `identity`, and its key, both as PEM."""
+        alternatives = [*(_general_name(name) for name in names), x509.UniformResourceIdentifier(identity)]
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = (
             self._builder(_name(f"actorq {member}"), key.public_key())
-            .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(purposes, critical=False)
@@ -126,9 +129,9 @@ class _Authority:
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _write_member(folder: Path, authority: _Authority, names: Iterable[str]) -> None:
+def _write_member(folder: Path, authority: _Authority, names: Iterable[str], identity: str) -> None:
     folder.mkdir()
-    issued = authority.issue(folder.name, names)
+    issued = authority.issue(folder.name, names, identity)
     _write(folder / "ca.crt", authority.certificate)
     _write(folder / "tls.crt", issued.certificate)
     _write(folder / "tls.key", issued.key, mode=0o600)

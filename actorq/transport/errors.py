@@ -1,34 +1,47 @@
-"""The one map between the domain's errors and gRPC statuses, and the two places that apply it."""
+"""The one map between the domain's errors and gRPC statuses: how a server ends a call, how a client reads its end."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import grpc
 
+from actorq.crc import crc32
 from actorq.errors import (
     ActorQError,
     ConflictError,
+    CorruptedError,
+    DeniedError,
     ExhaustedError,
     InvalidInputError,
     NotFoundError,
     UnavailableError,
     UserError,
 )
-from actorq.transport.calls import CallCounts
+from actorq.text import one_line
 
 _log = logging.getLogger(__name__)
 
-# A status travels in a header of at most 8 KiB, where a byte may take three; beyond it the whole call is lost.
-_MAX_DETAILS_BYTES = 2_000
+_MAX_SUMMARY_BYTES = 500
+
+# What a service says of a fault of its own. Without it, INTERNAL and UNKNOWN are gRPC's words for a broken connection.
+_OWN_FAULT = "the service's log has the details"
+_OVERSIZED = "eceived message larger than max"
+# gRPC says this of a message that is too large for its own sender.
+_UNSENT = "ent message larger than max"
+# A service says this of a request that is not protobuf. Our clients send protobuf, so the connection has changed it.
+MALFORMED = "must be a message of this method in protobuf"
+# Trailing metadata of a call that a service has ended: the CRC-32 of its status and details.
+_SIGNATURE = "actorq-status-crc32"
 
 _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
+    CorruptedError: grpc.StatusCode.DATA_LOSS,
     InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
     UserError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     ConflictError: grpc.StatusCode.FAILED_PRECONDITION,
     ExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
 _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
@@ -36,6 +49,8 @@ _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
     grpc.StatusCode.NOT_FOUND: NotFoundError,
     grpc.StatusCode.FAILED_PRECONDITION: ConflictError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
+    grpc.StatusCode.DATA_LOSS: CorruptedError,
+    grpc.StatusCode.PERMISSION_DENIED: DeniedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
@@ -44,15 +59,43 @@ _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
 
 def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
     """The domain's error that a failed call stands for; `peer` names the other side in its message."""
-    status, details = error.code(), error.details() or "no details"
+    status, details = error.code(), one_line(error.details() or "no details")
     kind = _ERROR.get(status, ActorQError)
+    final = not issubclass(kind, UnavailableError)
+    if _is_unreadable(status, details) or (final and not _is_as_sent(error)):
+        return UnavailableError(f"{peer} cannot be understood ({details}); the connection is broken")
     if kind is UnavailableError:
         return UnavailableError(f"{peer} cannot be reached ({_reason(details)})")
     return kind(f"{peer}: {details}")
 
 
+def _signature(status: grpc.StatusCode, details: str) -> str:
+    return f"{crc32(f'{status.name} {details}'.encode(errors='replace')):08x}"
+
+
+def _is_as_sent(error: grpc.RpcError) -> bool:
+    """Whether the status is the one that the service sent; without TLS its bytes may have changed on the way.
+
+    gRPC signs no status. Its own is believed only when a message was too large for its sender.
+    """
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _UNSENT in (error.details() or ""):
+        return True
+    signature = dict(error.trailing_metadata() or ()).get(_SIGNATURE)
+    return signature == _signature(error.code(), error.details() or "")
+
+
+def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:
+    """Whether gRPC or the service could not read the bytes that came through the connection."""
+    if status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+        return _OWN_FAULT not in details
+    oversized = status is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVERSIZED in details
+    return oversized or (status is grpc.StatusCode.INVALID_ARGUMENT and MALFORMED in details)
+
+
 def _reason(details: str) -> str:
     """Why a peer is not there: of all addresses that gRPC tried and lists, what went wrong with the last one."""
+    if details == "max connection age":
+        return "the connection has reached the age at which both ends show their certificates again"
     if not details.startswith("failed to connect"):
         return details
     # The end of a failed handshake's text is "OK".
@@ -76,74 +119,27 @@ def translated(peer: str) -> Iterator[None]:
         raise error_from_rpc(error, peer) from error
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call that raised one of the domain's errors with its status; anything else is logged and INTERNAL.
-
-    calls: counts how each of them ended.
-    """
-
-    def __init__(self, calls: CallCounts) -> None:
-        self._calls = calls
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """Wrap the handlers of this project's services; health and reflection have none of our errors."""
-        handler = await continuation(handler_call_details)
-        method: str = handler_call_details.method
-        if handler is None or not method.startswith(("/actorq.", "/externalscaler.")):
-            return handler
-        streams_in, streams_out = handler.request_streaming, handler.response_streaming
-        if streams_out:
-            inner = handler.stream_stream if streams_in else handler.unary_stream
-            factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
-            wrapped: Any = _guard_stream(inner, method, self._calls)
-        else:
-            inner = handler.stream_unary if streams_in else handler.unary_unary
-            factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
-            wrapped = _guard_unary(inner, method, streams_in, self._calls)
-        return factory(wrapped, handler.request_deserializer, handler.response_serializer)
-
-
-def _guard_unary(
-    inner: Callable[..., Awaitable[Any]], method: str, streaming: bool, calls: CallCounts
-) -> Callable[..., Awaitable[Any]]:
-    async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        calls.follow(method, streaming, context)
-        try:
-            return await inner(request, context)
-        except Exception as error:
-            await _abort(context, method, error)
-
-    return call
-
-
-def _guard_stream(
-    inner: Callable[..., AsyncIterator[Any]], method: str, calls: CallCounts
-) -> Callable[..., AsyncIterator[Any]]:
-    async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        calls.follow(method, True, context)
-        try:
-            async for response in inner(request, context):
-                yield response
-        except Exception as error:
-            await _abort(context, method, error)
-
-    return call
-
-
-async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
+async def abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
+    """End a call with the status of one of the domain's errors; anything else is logged and INTERNAL."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            # A caller that should come again later does, and often: a thousand of them would fill the log.
-            level = logging.DEBUG if kind is UnavailableError else logging.WARNING
-            _log.log(level, "%s refused: %s", method, error)
+            if kind is UnavailableError:
+                # A caller that should come again later does, and often.
+                _log.debug("%s refused: %s", method, error)
+            else:
+                _log.warning("%s refused: %s", method, error)
             _release(error)
-            await context.abort(status, _shortened(str(error)))
+            await _end(context, status, one_line(str(error)))
     _log.error("%s failed", method, exc_info=error)
     _release(error)
-    summary = _shortened(f"{type(error).__name__}: {error}")
-    await context.abort(grpc.StatusCode.INTERNAL, f"{summary}; the service's log has the details")
+    summary = one_line(f"{type(error).__name__}: {error}", _MAX_SUMMARY_BYTES)
+    await _end(context, grpc.StatusCode.INTERNAL, f"{summary}; {_OWN_FAULT}")
+
+
+async def _end(context: grpc.aio.ServicerContext, status: grpc.StatusCode, details: str) -> None:
+    await context.abort(status, details, ((_SIGNATURE, _signature(status, details)),))
 
 
 def _release(error: BaseException) -> None:
@@ -159,8 +155,3 @@ def _release(error: BaseException) -> None:
     while link is not None:
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
-
-
-def _shortened(text: str) -> str:
-    data = text.encode("utf-8", "replace")
-    return text if len(data) <= _MAX_DETAILS_BYTES else data[:_MAX_DETAILS_BYTES].decode("utf-8", "ignore") + " ..."

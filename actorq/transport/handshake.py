@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 # A certificate that is only for servers. That is for its owner to know, and all that is wrong with it here.
 _INVALID_PURPOSE = 26
@@ -9,8 +10,10 @@ _INVALID_PURPOSE = 26
 _TURNS = 4
 
 
-def shake_hands(authority: Path, certificate: Path, key: Path) -> None:
+def shake_hands(authority: Path, certificate: Path, key: Path) -> tuple[str, ...] | None:
     """Show the certificate to an end that trusts only `authority`; all are PEM files.
+
+    Returns the URIs among the certificate's alternative names; None for a certificate that is for servers only.
 
     Raises ssl.SSLCertVerificationError when it has expired, is not valid yet, or is not of that authority, another
     ssl.SSLError when a file does not hold what it should, and OSError when one cannot be read.
@@ -23,9 +26,13 @@ def shake_hands(authority: Path, certificate: Path, key: Path) -> None:
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True)]
+    taker = server.wrap_bio(up, down, server_side=True)
+    ends = [client.wrap_bio(down, up), taker]
     for _ in range(_TURNS):
         ends = [end for end in ends if not _ended(end)]
+    shown = taker.getpeercert() or {}
+    names: Any = shown.get("subjectAltName", ())
+    return tuple(name for kind, name in names if kind == "URI") if shown else None
 
 
 def _context(protocol: "ssl._SSLMethod", authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:

@@ -1,13 +1,14 @@
 """The one retry loop: a long stream is opened again and again, with capped exponential backoff and jitter."""
 
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, ExhaustedError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -17,14 +18,21 @@ _QUIET_S = 60.0
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds between attempts: doubling from `initial_s` to `maximum_s`, each drawn from its upper half."""
+    """Seconds between attempts: doubling from `initial_s` to `maximum_s`, each drawn from its upper half.
+
+    In the first `eager_s` seconds without the peer no delay is longer than `eager_maximum_s`: a peer that starts or
+    moves is back within that time, and its clients find it at once.
+    """
 
     initial_s: float = 0.1
     maximum_s: float = 5.0
+    eager_s: float = 30.0
+    eager_maximum_s: float = 0.5
 
-    def delay(self, failures: int, rng: random.Random) -> float:
-        """Seconds to wait after so many failures in a row (1 or more)."""
-        ceiling = min(self.maximum_s, self.initial_s * 2.0 ** min(failures - 1, 30))
+    def delay(self, failures: int, rng: random.Random, away_s: float = math.inf) -> float:
+        """Seconds to wait after so many failures in a row (1 or more), the first of them `away_s` seconds ago."""
+        longest = min(self.maximum_s, self.eager_maximum_s) if away_s < self.eager_s else self.maximum_s
+        ceiling = min(longest, self.initial_s * 2.0 ** min(failures - 1, 30))
         return ceiling * rng.uniform(0.5, 1.0)
 
 
@@ -36,34 +44,45 @@ def keep_connected(
     backoff: Backoff | None = None,
     clock: Callable[[], float] = time.monotonic,
     on_retry: Callable[[], None] = lambda: None,
+    retried: tuple[type[ActorQError], ...] = (UnavailableError, ExhaustedError),
 ) -> None:
-    """Call `connect(connected)` until it returns or `stop` is set; an UnavailableError from it is tried again.
+    """Call `connect(connected)` until it returns or `stop` is set; the errors in `retried` are tried again.
 
     `connect` opens one stream and works on it until it breaks. It calls `connected()` once the peer has answered,
-    which resets the backoff. All other errors are raised to the caller: trying again would not mend them. The same
-    error is logged once a minute: a pod may wait for days for a run that is over to go on.
+    which resets the backoff. All other errors are raised to the caller: trying again would not mend them.
+
+    The same error is logged once a minute: a pod may wait for days for a run that is over to go on. The end of a stream
+    that worked is no warning, because servers with TLS end connections now and then; an attempt that fails is.
+
     `on_retry` is called for each of them.
+
+    A service that is full raises ExhaustedError, and has room later.
     """
     backoff = backoff or Backoff()
     failures = 0
-    told: dict[str, float] = {}
+    away_since = 0.0
+    worked = False
+    told: dict[int, tuple[str, float]] = {}
 
     def connected() -> None:
-        nonlocal failures
+        nonlocal failures, worked
         if failures:
             _log.info("%s: connected again after %d attempts", peer, failures)
-        failures = 0
+        failures, worked = 0, True
 
     while not stop.is_set():
         try:
             connect(connected)
             return
-        except UnavailableError as error:
+        except retried as error:
+            now = clock()
+            away_since = away_since if failures else now
             failures += 1
             on_retry()
-            delay = backoff.delay(failures, rng)
-            now = clock()
-            if not stop.is_set() and now - told.get(str(error), -_QUIET_S) >= _QUIET_S:
-                _log.warning("%s; trying again, at least every %.1f s", error, backoff.maximum_s)
-                told = {str(error): now}
+            delay = backoff.delay(failures, rng, now - away_since)
+            level, worked = logging.INFO if worked else logging.WARNING, False
+            text, when = told.get(level, ("", 0.0))
+            if not stop.is_set() and (text != str(error) or now - when >= _QUIET_S):
+                _log.log(level, "%s; trying again, at least every %.1f s", error, backoff.maximum_s)
+                told[level] = (str(error), now)
             stop.wait(delay)

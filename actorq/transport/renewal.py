@@ -30,7 +30,7 @@ class Renewal:
             if directory is None or not self._newest.changed():
                 return None
             try:
-                self._newest = Certificates.load(directory)
+                self._newest = Certificates.load(directory, self._newest.readable_key)
             except UserError as error:
                 if self._told != str(error):
                     _log.error("%s; going on with those from before", error)

@@ -1,40 +1,74 @@
 """The one way to serve: limits, TLS, health, reflection, error statuses, a port or a clear error, a graceful end."""
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from actorq.errors import UserError
+from actorq.transport.access import Access, Gate
 from actorq.transport.addresses import split_listen_address
 from actorq.transport.calls import CallCounts
-from actorq.transport.errors import ErrorInterceptor
-from actorq.transport.options import SERVER_OPTIONS, Certificates
+from actorq.transport.health_servicer import Health
+from actorq.transport.interceptor import CallInterceptor
+from actorq.transport.options import Certificates, ServerLimits, server_options
+from actorq.transport.quota import Quota
 from actorq.transport.renewal import Renewal
+
+_log = logging.getLogger(__name__)
+
+_LIFE_PERIOD_S = 1.0
+# What the handlers of calls that were cancelled may take to clean up.
+_HANDLERS_S = 1.0
 
 
 class Server:
     """A gRPC server on one address with health and reflection for the services that were added to it.
 
-    It starts SERVING when `start` returns; `stop` says NOT_SERVING first and lets running calls finish. `calls` counts
-    how each ended, `serving` is what health says. Certificates that are renewed in their folder count from the next
-    connection on.
+    Health has two answers. That of the server as a whole (the empty name, for liveness) is SERVING after `start`, while
+    the service says that it is alive. That of each service (for readiness) is SERVING after `start`, or after
+    `say_ready`. `stop` first sets both to NOT_SERVING and lets running calls finish.
+
+    `calls` counts how each ended. `serving` tells whether the services are SERVING, and `alive` whether the service
+    said so when it was last asked. With certificates, `access` says who may call. Certificates that are renewed in
+    their folder count from the next connection on.
     """
 
-    def __init__(self, listen: str, certificates: Certificates | None = None, calls: CallCounts | None = None) -> None:
+    def __init__(
+        self,
+        listen: str,
+        certificates: Certificates | None = None,
+        calls: CallCounts | None = None,
+        limits: ServerLimits | None = None,
+        access: Access | None = None,
+    ) -> None:
+        """Raises UserError when the deny list of `access` cannot be used."""
         self.calls = calls or CallCounts()
-        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(self.calls)], options=SERVER_OPTIONS)
-        self._health = HealthServicer()
+        limits, access = limits or ServerLimits(), access or Access()
+        self._gate = Gate(access) if certificates else None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._interceptor = CallInterceptor(self.calls, Quota("open calls", limits.open_calls), self._gate)
+        options = [*server_options(limits), *(access.server_options() if certificates else [])]
+        self.grpc_server = grpc.aio.server(interceptors=[self._interceptor], options=options)
+        self._health = Health()
         self._listen = listen
         self._certificates = certificates
         self._names: tuple[str, ...] = ()
         self.address = ""
         self.serving = False
+        self.alive = True
+        self._leaving = False
 
-    async def start(self, service_names: Iterable[str]) -> str:
+    async def start(
+        self, service_names: Iterable[str], ready: bool = True, alive: Callable[[], bool] = lambda: True
+    ) -> str:
         """Bind, serve `service_names` (which were registered at `grpc_server`), and return "HOST:PORT".
+
+        ready: whether the services are SERVING at once; otherwise `say_ready` has to follow.
+        alive: whether the service makes progress; asked every second, on the event loop.
 
         Raises UserError when the address cannot be bound.
         """
@@ -45,22 +79,47 @@ class Server:
         host, port = self._bind()
         self.address = f"{host}:{port}"
         await self.grpc_server.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        if self._gate is not None:
+            self._tasks.append(asyncio.create_task(self._gate.watch(), name="deny list"))
+        self._health.set(("",), True)
+        self._tasks.append(asyncio.create_task(self._follow(alive), name="liveness"))
+        self._set_services(ready)
         return self.address
+
+    async def say_ready(self) -> None:
+        """Set the services to SERVING, unless the server is about to stop."""
+        if not self._leaving:
+            self._set_services(True)
 
     async def say_not_serving(self) -> None:
         """Tell health checks to send nobody here any more; calls are still taken until `stop`."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._leaving = True
+        self._health.set(("",), False)
+        self._set_services(False)
 
     async def stop(self, grace_s: float) -> None:
         """Say NOT_SERVING, take no new calls, give running ones `grace_s` seconds, then cancel them."""
         await self.say_not_serving()
         await self.grpc_server.stop(grace_s)
+        await self._interceptor.finished(_HANDLERS_S)
+        for task in self._tasks:
+            task.cancel()
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        self.serving = status == health_pb2.HealthCheckResponse.SERVING
-        for name in ("", *self._names):
-            await self._health.set(name, status)
+    async def _follow(self, alive: Callable[[], bool]) -> None:
+        """Have the health of the server as a whole follow the service's life."""
+        while not self._leaving:
+            if alive() != self.alive:
+                self.alive = not self.alive
+                self._health.set(("",), self.alive)
+                if self.alive:
+                    _log.info("the service makes progress again: health is SERVING")
+                else:
+                    _log.error("the service makes no progress: health is NOT_SERVING until it goes on")
+            await asyncio.sleep(_LIFE_PERIOD_S)
+
+    def _set_services(self, serving: bool) -> None:
+        self.serving = serving
+        self._health.set(self._names, serving)
 
     def _bind(self) -> tuple[str, int]:
         split_listen_address("--listen", self._listen)

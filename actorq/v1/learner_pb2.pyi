@@ -36,6 +36,7 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_SOLVED: _ClassVar[RunState]
     RUN_STATE_BUDGET_ENDED: _ClassVar[RunState]
     RUN_STATE_STOPPED: _ClassVar[RunState]
+    RUN_STATE_INTERRUPTED: _ClassVar[RunState]
 ACTOR_ROLE_UNSPECIFIED: ActorRole
 ACTOR_ROLE_ACTOR: ActorRole
 ACTOR_ROLE_EVALUATOR: ActorRole
@@ -51,32 +52,37 @@ RUN_STATE_STOPPING: RunState
 RUN_STATE_SOLVED: RunState
 RUN_STATE_BUDGET_ENDED: RunState
 RUN_STATE_STOPPED: RunState
+RUN_STATE_INTERRUPTED: RunState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_name", "incarnation", "role", "software_version")
+    __slots__ = ("actor_name", "incarnation", "role", "software_version", "nonce")
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     actor_name: str
     incarnation: int
     role: ActorRole
     software_version: str
-    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ...) -> None: ...
+    nonce: int
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed")
+    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed", "incarnation")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     run: RunSpec
     actor_index: int
     exploration: Exploration
     resume_after_sequence: int
     seed: int
-    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
     __slots__ = ("epsilons", "noise", "random_steps", "report_greedy")
@@ -117,29 +123,33 @@ class RunSpec(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
-    __slots__ = ("open", "segment", "evaluation", "report")
+    __slots__ = ("open", "segment", "evaluation", "report", "sent_sequence")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    SENT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     open: StreamOpen
     segment: _trajectory_pb2.Segment
     evaluation: _trajectory_pb2.Evaluation
     report: ActorReport
-    def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., segment: _Optional[_Union[_trajectory_pb2.Segment, _Mapping]] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ...) -> None: ...
+    sent_sequence: int
+    def __init__(self, open: _Optional[_Union[StreamOpen, _Mapping]] = ..., segment: _Optional[_Union[_trajectory_pb2.Segment, _Mapping]] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., sent_sequence: _Optional[int] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("actor_name", "incarnation", "environment")
+    __slots__ = ("actor_name", "incarnation", "environment", "lost_through_sequence")
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    LOST_THROUGH_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     actor_name: str
     incarnation: int
     environment: _trajectory_pb2.EnvironmentSpec
-    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., environment: _Optional[_Union[_trajectory_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
+    lost_through_sequence: int
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., environment: _Optional[_Union[_trajectory_pb2.EnvironmentSpec, _Mapping]] = ..., lost_through_sequence: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("policy_version", "scheme", "environment_steps", "steps_per_second", "queued_segments", "activation_seconds", "process", "waited_seconds")
+    __slots__ = ("policy_version", "scheme", "environment_steps", "steps_per_second", "queued_segments", "activation_seconds", "process", "waited_seconds", "avoided_scheme", "scheme_error")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +158,8 @@ class ActorReport(_message.Message):
     ACTIVATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AVOIDED_SCHEME_FIELD_NUMBER: _ClassVar[int]
+    SCHEME_ERROR_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     scheme: str
     environment_steps: int
@@ -156,22 +168,26 @@ class ActorReport(_message.Message):
     activation_seconds: _containers.RepeatedScalarFieldContainer[float]
     process: _process_pb2.ProcessStats
     waited_seconds: float
-    def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ..., waited_seconds: _Optional[float] = ...) -> None: ...
+    avoided_scheme: str
+    scheme_error: float
+    def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ..., waited_seconds: _Optional[float] = ..., avoided_scheme: _Optional[str] = ..., scheme_error: _Optional[float] = ...) -> None: ...
 
 class StreamTrajectoriesResponse(_message.Message):
-    __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version")
+    __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version", "durable_sequence")
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_THROUGH_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     acknowledged_sequence: int
     credit_through_sequence: int
     directive: Directive
     evaluate_version: int
-    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ...) -> None: ...
+    durable_sequence: int
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity")
+    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +218,10 @@ class RunStatus(_message.Message):
     BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     MULTI_STEP_SINCE_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    FLAGGED_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     environment_id: str
@@ -232,7 +252,27 @@ class RunStatus(_message.Message):
     batch_bytes: int
     multi_step_since: int
     dynamic_capacity: DynamicCapacity
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ...) -> None: ...
+    storage: ReplayStorage
+    problem: str
+    refused_environments: int
+    flagged_evaluation: str
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ...) -> None: ...
+
+class ReplayStorage(_message.Message):
+    __slots__ = ("disk_free_bytes", "disk_low", "damaged_segments", "dropped_segments", "lost_segments", "unflushed_transitions")
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_LOW_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LOST_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    UNFLUSHED_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    disk_free_bytes: int
+    disk_low: bool
+    damaged_segments: int
+    dropped_segments: int
+    lost_segments: int
+    unflushed_transitions: int
+    def __init__(self, disk_free_bytes: _Optional[int] = ..., disk_low: _Optional[bool] = ..., damaged_segments: _Optional[int] = ..., dropped_segments: _Optional[int] = ..., lost_segments: _Optional[int] = ..., unflushed_transitions: _Optional[int] = ...) -> None: ...
 
 class DynamicCapacity(_message.Message):
     __slots__ = ("transitions", "distance", "drops", "dropped_transitions")
@@ -358,6 +398,20 @@ class StopRunResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: RunState
     def __init__(self, state: _Optional[_Union[RunState, str]] = ...) -> None: ...
+
+class ResetEnvironmentRequest(_message.Message):
+    __slots__ = ("discard",)
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    discard: bool
+    def __init__(self, discard: _Optional[bool] = ...) -> None: ...
+
+class ResetEnvironmentResponse(_message.Message):
+    __slots__ = ("set_aside", "environment")
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    set_aside: str
+    environment: _trajectory_pb2.EnvironmentSpec
+    def __init__(self, set_aside: _Optional[str] = ..., environment: _Optional[_Union[_trajectory_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
 
 class ReportEnergyRequest(_message.Message):
     __slots__ = ("energy", "processes")

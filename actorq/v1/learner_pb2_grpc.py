@@ -70,6 +70,11 @@ class LearnerServiceStub:
                 request_serializer=actorq_dot_v1_dot_learner__pb2.SaveCheckpointRequest.SerializeToString,
                 response_deserializer=actorq_dot_v1_dot_learner__pb2.SaveCheckpointResponse.FromString,
                 _registered_method=True)
+        self.ResetEnvironment = channel.unary_unary(
+                '/actorq.v1.LearnerService/ResetEnvironment',
+                request_serializer=actorq_dot_v1_dot_learner__pb2.ResetEnvironmentRequest.SerializeToString,
+                response_deserializer=actorq_dot_v1_dot_learner__pb2.ResetEnvironmentResponse.FromString,
+                _registered_method=True)
         self.StopRun = channel.unary_unary(
                 '/actorq.v1.LearnerService/StopRun',
                 request_serializer=actorq_dot_v1_dot_learner__pb2.StopRunRequest.SerializeToString,
@@ -87,8 +92,9 @@ class LearnerServiceServicer:
     """
 
     def Join(self, request, context):
-        """An actor announces itself and receives all that it needs to act. Idempotent: the same actor and incarnation get
-        the same index again.
+        """An actor announces itself and receives all that it needs to act. Idempotent: the same incarnation, or the same
+        nonce, gets the same incarnation and index again. A process that joins for the first time takes over its name at
+        once: the stream of the process before ends with FAILED_PRECONDITION, and so does its next Join.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,9 +103,10 @@ class LearnerServiceServicer:
     def StreamTrajectories(self, request_iterator, context):
         """The actor opens the stream with its environment's spec, then sends segments or evaluations in sequence, and
         reports about itself. The learner answers with acknowledgements (what is stored and survives a crash of the
-        learner), credits (how far the actor may send) and directives. When the stream breaks, the actor opens another
-        and goes on after the last acknowledged number; what the learner has already is dropped, so that each segment is
-        stored exactly once.
+        learner), what survives a power cut too, credits (how far the actor may send) and directives. When the stream
+        breaks, also with UNAVAILABLE because the learner moves, the actor keeps what it has, opens another and goes on after
+        the last stored number, which after a power cut is lower than the last acknowledged one. The learner drops what it
+        has already, so that each segment is stored exactly once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,7 +121,8 @@ class LearnerServiceServicer:
 
     def WatchStatus(self, request, context):
         """How the run goes, now (or once a restarted learner has restored it) and then every `period`, until the caller
-        leaves or the run ends. The last message has the final state.
+        leaves or the run is over. The last message has the final state. When the learner moves, the last message has
+        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE: call again, the run goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,8 +149,17 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetEnvironment(self, request, context):
+        """Forget the environment's spec that the first actor told, so that the next actor's spec counts. For a run whose
+        first actor told a wrong one. Replay, checkpoints and evaluations are set aside, and all actors are disconnected
+        with UNAVAILABLE. FAILED_PRECONDITION for a run that has made progress, unless `discard` is set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopRun(self, request, context):
-        """End the run: a checkpoint and the summary are written, actors are told to stop. Idempotent.
+        """End the run for good: a checkpoint and the summary are written, actors are told to stop. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,6 +209,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.SaveCheckpoint,
                     request_deserializer=actorq_dot_v1_dot_learner__pb2.SaveCheckpointRequest.FromString,
                     response_serializer=actorq_dot_v1_dot_learner__pb2.SaveCheckpointResponse.SerializeToString,
+            ),
+            'ResetEnvironment': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetEnvironment,
+                    request_deserializer=actorq_dot_v1_dot_learner__pb2.ResetEnvironmentRequest.FromString,
+                    response_serializer=actorq_dot_v1_dot_learner__pb2.ResetEnvironmentResponse.SerializeToString,
             ),
             'StopRun': grpc.unary_unary_rpc_method_handler(
                     servicer.StopRun,
@@ -394,6 +416,33 @@ class LearnerService:
             '/actorq.v1.LearnerService/SaveCheckpoint',
             actorq_dot_v1_dot_learner__pb2.SaveCheckpointRequest.SerializeToString,
             actorq_dot_v1_dot_learner__pb2.SaveCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetEnvironment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/actorq.v1.LearnerService/ResetEnvironment',
+            actorq_dot_v1_dot_learner__pb2.ResetEnvironmentRequest.SerializeToString,
+            actorq_dot_v1_dot_learner__pb2.ResetEnvironmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

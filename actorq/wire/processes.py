@@ -1,11 +1,11 @@
 """Resources of processes and the energy of nodes."""
 
-import math
+from collections.abc import Sequence
 
-from actorq.errors import InvalidInputError
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.v1 import process_pb2
+from actorq.wire import bounds
 from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
 
 
@@ -24,19 +24,22 @@ def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
 
 
 def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
-    """Decode a process's resources; its processor time must be finite and not negative."""
-    if not (math.isfinite(message.cpu_seconds) and message.cpu_seconds >= 0):
-        raise InvalidInputError(f"process: cpu_seconds must be finite and at least 0, got {message.cpu_seconds}")
+    """Decode a process's resources."""
     return ProcessStats(
-        name=message.name,
-        role=message.role,
-        node=message.node,
+        name=bounds.name("process.name", message.name),
+        role=bounds.name("process.role", message.role),
+        node=bounds.name("process.node", message.node),
         pid=message.pid,
-        started_at=timestamp_from_proto(message.started_at),
-        cpu_seconds=message.cpu_seconds,
-        resident_bytes=message.resident_bytes,
-        peak_resident_bytes=message.peak_resident_bytes,
+        started_at=timestamp_from_proto(message.started_at, "process.started_at"),
+        cpu_seconds=bounds.seconds("process.cpu_seconds", message.cpu_seconds),
+        resident_bytes=bounds.count("process.resident_bytes", message.resident_bytes),
+        peak_resident_bytes=bounds.count("process.peak_resident_bytes", message.peak_resident_bytes),
     )
+
+
+def processes_from_proto(messages: Sequence[process_pb2.ProcessStats]) -> tuple[ProcessStats, ...]:
+    """Decode the resources of several processes."""
+    return tuple(process_from_proto(message) for message in bounds.items("processes", messages, bounds.MAX_PROCESSES))
 
 
 def node_energy_to_proto(energy: NodeEnergy) -> process_pb2.NodeEnergy:
@@ -53,8 +56,13 @@ def node_energy_to_proto(energy: NodeEnergy) -> process_pb2.NodeEnergy:
 
 
 def node_energy_from_proto(message: process_pb2.NodeEnergy) -> NodeEnergy:
-    """Decode a node's energy; all figures must be finite and not negative."""
-    figures = (message.cpu_kwh, message.ram_kwh, message.gpu_kwh, message.co2_kg, message.busy_cpu_seconds)
-    if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
-        raise InvalidInputError(f"energy: figures must be finite and at least 0, got {figures}")
-    return NodeEnergy(message.node, *figures, method=message.method)
+    """Decode a node's energy."""
+    return NodeEnergy(
+        node=bounds.name("energy.node", message.node),
+        cpu_kwh=bounds.amount("energy.cpu_kwh", message.cpu_kwh, bounds.MAX_KWH),
+        ram_kwh=bounds.amount("energy.ram_kwh", message.ram_kwh, bounds.MAX_KWH),
+        gpu_kwh=bounds.amount("energy.gpu_kwh", message.gpu_kwh, bounds.MAX_KWH),
+        co2_kg=bounds.amount("energy.co2_kg", message.co2_kg, bounds.MAX_KWH),
+        busy_cpu_seconds=bounds.seconds("energy.busy_cpu_seconds", message.busy_cpu_seconds),
+        method=bounds.text("energy.method", message.method),
+    )

@@ -1,6 +1,7 @@
-"""Runs and their actors: joining, reports and status."""
+"""How a run and its actors are: reports and status."""
 
-import math
+from dataclasses import asdict
+from pathlib import Path
 from typing import cast
 
 from actorq.errors import InvalidInputError
@@ -10,15 +11,15 @@ from actorq.status import (
     ActorStatus,
     DynamicCapacityStatus,
     Energy,
-    Exploration,
-    Membership,
+    EnvironmentReset,
     ProcessUsage,
-    RunSpec,
     RunState,
     RunStatus,
+    StorageStatus,
 )
-from actorq.trajectory import Role
 from actorq.v1 import actor_pb2, learner_pb2
+from actorq.wire import bounds
+from actorq.wire.joining import role_from_proto, role_to_proto
 from actorq.wire.policies import descriptor_from_proto, descriptor_to_proto
 from actorq.wire.processes import process_from_proto, process_to_proto
 from actorq.wire.trajectories import (
@@ -28,88 +29,7 @@ from actorq.wire.trajectories import (
     evaluation_to_proto,
 )
 
-_ROLES: dict[Role, learner_pb2.ActorRole] = {
-    "actor": learner_pb2.ACTOR_ROLE_ACTOR,
-    "evaluator": learner_pb2.ACTOR_ROLE_EVALUATOR,
-}
-_ROLE_NAMES = {value: role for role, value in _ROLES.items()}
 _RUN_STATES = {learner_pb2.RunState.Value(f"RUN_STATE_{state.name}"): state for state in RunState}
-
-
-def role_to_proto(role: Role) -> learner_pb2.ActorRole:
-    """Encode the role of an actor that joins a run."""
-    if role not in _ROLES:
-        raise InvalidInputError(f"role: must be one of {', '.join(_ROLES)} to join a run, got {role!r}")
-    return _ROLES[role]
-
-
-def role_from_proto(value: learner_pb2.ActorRole) -> Role:
-    """Decode the role of an actor that joins a run."""
-    if value not in _ROLE_NAMES:
-        raise InvalidInputError("role: must be ACTOR_ROLE_ACTOR or ACTOR_ROLE_EVALUATOR, got none of them")
-    return _ROLE_NAMES[value]
-
-
-def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
-    """Encode the answer to an actor that joins."""
-    run = membership.run
-    message = learner_pb2.JoinResponse(
-        run=learner_pb2.RunSpec(
-            run_id=run.run_id,
-            environment_id=run.environment_id,
-            environments_per_actor=run.environments_per_actor,
-            segment_length=run.segment_length,
-            max_segment_bytes=run.max_segment_bytes,
-            queue_segments=run.queue_segments,
-            scheme=run.scheme,
-            evaluation_episodes=run.evaluation_episodes,
-            evaluation_period_updates=run.evaluation_period_updates,
-            max_steps_per_policy=run.max_steps_per_policy,
-        ),
-        actor_index=membership.actor_index,
-        exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
-        resume_after_sequence=membership.resume_after_sequence,
-        seed=membership.seed,
-    )
-    message.run.report_period.FromNanoseconds(round(run.report_period_s * 1e9))
-    return message
-
-
-def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
-    """Decode the answer to an actor that joins."""
-    run = message.run
-    return Membership(
-        run=RunSpec(
-            run_id=run.run_id,
-            environment_id=run.environment_id,
-            environments_per_actor=run.environments_per_actor,
-            segment_length=run.segment_length,
-            max_segment_bytes=run.max_segment_bytes,
-            queue_segments=run.queue_segments,
-            scheme=run.scheme,
-            evaluation_episodes=run.evaluation_episodes,
-            evaluation_period_updates=run.evaluation_period_updates,
-            report_period_s=run.report_period.ToNanoseconds() / 1e9,
-            max_steps_per_policy=run.max_steps_per_policy,
-        ),
-        actor_index=message.actor_index,
-        exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,
-        resume_after_sequence=message.resume_after_sequence,
-        seed=message.seed,
-    )
-
-
-def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
-    return learner_pb2.Exploration(
-        epsilons=exploration.epsilons,
-        noise=exploration.noise,
-        random_steps=exploration.random_steps,
-        report_greedy=exploration.report_greedy,
-    )
-
-
-def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
-    return Exploration(tuple(message.epsilons), tuple(message.noise), message.random_steps, message.report_greedy)
 
 
 def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
@@ -123,23 +43,25 @@ def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
         activation_seconds=report.activation_seconds,
         process=process_to_proto(report.process),
         waited_seconds=report.waited_seconds,
+        avoided_scheme=report.avoided_scheme,
+        scheme_error=report.scheme_error,
     )
 
 
 def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
-    """Decode an actor's report; all figures must be finite and not negative."""
-    figures = (message.steps_per_second, message.waited_seconds, *message.activation_seconds)
-    if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
-        raise InvalidInputError(f"report: figures must be finite and at least 0, got {figures}")
+    """Decode an actor's report."""
+    activations = bounds.items("report.activation_seconds", message.activation_seconds, bounds.MAX_ACTIVATIONS)
     return ActorReport(
-        policy_version=message.policy_version,
-        scheme=message.scheme,
-        environment_steps=message.environment_steps,
-        steps_per_second=message.steps_per_second,
+        policy_version=bounds.version("report.policy_version", message.policy_version),
+        scheme=bounds.optional_name("report.scheme", message.scheme),
+        environment_steps=bounds.count("report.environment_steps", message.environment_steps),
+        steps_per_second=bounds.amount("report.steps_per_second", message.steps_per_second, bounds.MAX_RATE),
         queued_segments=message.queued_segments,
-        activation_seconds=tuple(message.activation_seconds),
+        activation_seconds=tuple(bounds.seconds("report.activation_seconds", seconds) for seconds in activations),
         process=process_from_proto(message.process),
-        waited_seconds=message.waited_seconds,
+        waited_seconds=bounds.seconds("report.waited_seconds", message.waited_seconds),
+        avoided_scheme=bounds.optional_name("report.avoided_scheme", message.avoided_scheme),
+        scheme_error=bounds.amount("report.scheme_error", message.scheme_error, bounds.MAX_RATE),
     )
 
 
@@ -156,8 +78,8 @@ def actor_self_status_to_proto(status: ActorSelfStatus) -> actor_pb2.GetActorSta
 def actor_self_status_from_proto(message: actor_pb2.GetActorStatusResponse) -> ActorSelfStatus:
     """Decode what an actor says of itself."""
     return ActorSelfStatus(
-        name=message.actor_name,
-        activity=message.activity,
+        name=bounds.name("actor_name", message.actor_name),
+        activity=bounds.text("activity", message.activity),
         report=actor_report_from_proto(message.report),
         environment=environment_from_proto(message.environment) if message.HasField("environment") else None,
     )
@@ -225,59 +147,115 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         batch_bytes=status.batch_bytes,
         multi_step_since=status.multi_step_since,
         dynamic_capacity=_dynamic_capacity_to_proto(status.dynamic_capacity) if status.dynamic_capacity else None,
+        problem=status.problem,
+        refused_environments=status.refused_environments,
+        storage=learner_pb2.ReplayStorage(**asdict(status.storage)) if status.storage else None,
+        flagged_evaluation=status.flagged_evaluation,
     )
 
 
 def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
     """Decode how a run goes."""
+    actors = bounds.items("status.actors", message.actors, bounds.MAX_ACTORS)
+    processes = bounds.items("status.processes", message.processes, bounds.MAX_PROCESSES)
     return RunStatus(
-        run_id=message.run_id,
+        run_id=bounds.optional_name("status.run_id", message.run_id),
         state=run_state_from_proto(message.state),
-        environment_id=message.environment_id,
-        algorithm=message.algorithm,
-        elapsed_s=message.elapsed_s,
-        environment_steps=message.environment_steps,
-        environment_steps_per_s=message.environment_steps_per_s,
-        updates=message.updates,
-        updates_per_s=message.updates_per_s,
-        samples_per_insert=message.samples_per_insert,
-        episodes=message.episodes,
-        training_return=message.training_return if message.HasField("training_return") else None,
+        environment_id=bounds.optional_name("status.environment_id", message.environment_id),
+        algorithm=bounds.text("status.algorithm", message.algorithm),
+        elapsed_s=bounds.seconds("status.elapsed_s", message.elapsed_s),
+        environment_steps=bounds.count("status.environment_steps", message.environment_steps),
+        environment_steps_per_s=_rate("environment_steps_per_s", message.environment_steps_per_s),
+        updates=bounds.count("status.updates", message.updates),
+        updates_per_s=_rate("updates_per_s", message.updates_per_s),
+        samples_per_insert=_rate("samples_per_insert", message.samples_per_insert),
+        episodes=bounds.count("status.episodes", message.episodes),
+        training_return=_return("training_return", message) if message.HasField("training_return") else None,
         evaluation=evaluation_from_proto(message.evaluation) if message.HasField("evaluation") else None,
-        target_return=message.target_return if message.HasField("target_return") else None,
-        max_environment_steps=message.max_environment_steps,
-        policy_version=message.policy_version,
-        staleness_p50=message.staleness.p50,
-        staleness_p99=message.staleness.p99,
+        target_return=_return("target_return", message) if message.HasField("target_return") else None,
+        max_environment_steps=bounds.count("status.max_environment_steps", message.max_environment_steps),
+        policy_version=bounds.version("status.policy_version", message.policy_version),
+        staleness_p50=_rate("staleness.p50", message.staleness.p50),
+        staleness_p99=_rate("staleness.p99", message.staleness.p99),
         emitted=descriptor_from_proto(message.emitted) if message.HasField("emitted") else None,
         quantizer_connected=message.quantizer_connected,
-        actors=tuple(
-            ActorStatus(
-                name=actor.actor_name,
-                role=role_from_proto(actor.role),
-                index=actor.actor_index,
-                connected=actor.connected,
-                report=actor_report_from_proto(actor.report) if actor.HasField("report") else None,
-            )
-            for actor in message.actors
-        ),
-        processes=tuple(ProcessUsage(process_from_proto(usage.process), usage.kwh) for usage in message.processes),
-        energy=Energy(
-            message.energy.kwh, message.energy.co2_kg, message.energy.method, dict(message.energy.kwh_per_service)
-        ),
-        starved_s=message.starved_s,
+        actors=tuple(map(_actor_status_from_proto, actors)),
+        processes=tuple(map(_usage_from_proto, processes)),
+        energy=_energy_from_proto(message.energy),
+        starved_s=bounds.seconds("status.starved_s", message.starved_s),
+        # Training that diverged has a loss of NaN or infinity, and must be seen.
         loss=message.loss,
-        activation_s=message.activation_s if message.HasField("activation_s") else None,
-        quantization_aware_since=(
-            message.quantization_aware_since if message.HasField("quantization_aware_since") else None
+        activation_s=(
+            bounds.seconds("status.activation_s", message.activation_s) if message.HasField("activation_s") else None
         ),
-        replay_bytes=message.replay_bytes,
-        batch_bytes=message.batch_bytes,
-        multi_step_since=message.multi_step_since if message.HasField("multi_step_since") else None,
+        quantization_aware_since=_since("quantization_aware_since", message),
+        replay_bytes=bounds.count("status.replay_bytes", message.replay_bytes),
+        batch_bytes=bounds.count("status.batch_bytes", message.batch_bytes),
+        multi_step_since=_since("multi_step_since", message),
         dynamic_capacity=(
             _dynamic_capacity_from_proto(message.dynamic_capacity) if message.HasField("dynamic_capacity") else None
         ),
+        problem=bounds.text("problem", message.problem),
+        refused_environments=bounds.count("refused_environments", message.refused_environments),
+        storage=_storage_from_proto(message.storage) if message.HasField("storage") else None,
+        flagged_evaluation=message.flagged_evaluation,
     )
+
+
+def environment_reset_to_proto(reset: EnvironmentReset) -> learner_pb2.ResetEnvironmentResponse:
+    """Encode what came of forgetting a run's environment."""
+    return learner_pb2.ResetEnvironmentResponse(
+        set_aside=str(reset.set_aside or ""),
+        environment=environment_to_proto(reset.spec) if reset.spec else None,
+    )
+
+
+def environment_reset_from_proto(message: learner_pb2.ResetEnvironmentResponse) -> EnvironmentReset:
+    """Decode what came of forgetting a run's environment."""
+    folder = bounds.text("set_aside", message.set_aside)
+    return EnvironmentReset(
+        set_aside=Path(folder) if folder else None,
+        spec=environment_from_proto(message.environment) if message.HasField("environment") else None,
+    )
+
+
+def _actor_status_from_proto(message: learner_pb2.ActorStatus) -> ActorStatus:
+    return ActorStatus(
+        name=bounds.name("actor_name", message.actor_name),
+        role=role_from_proto(message.role),
+        index=message.actor_index,
+        connected=message.connected,
+        report=actor_report_from_proto(message.report) if message.HasField("report") else None,
+    )
+
+
+def _usage_from_proto(message: learner_pb2.ProcessUsage) -> ProcessUsage:
+    return ProcessUsage(process_from_proto(message.process), bounds.amount("kwh", message.kwh, bounds.MAX_KWH))
+
+
+def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
+    services = bounds.items("energy.kwh_per_service", message.kwh_per_service, bounds.MAX_SERVICES)
+    return Energy(
+        kwh=bounds.amount("energy.kwh", message.kwh, bounds.MAX_KWH),
+        co2_kg=bounds.amount("energy.co2_kg", message.co2_kg, bounds.MAX_KWH),
+        method=bounds.text("energy.method", message.method),
+        kwh_per_service={
+            bounds.name("energy.kwh_per_service", service): bounds.amount("energy.kwh_per_service", kwh, bounds.MAX_KWH)
+            for service, kwh in services.items()
+        },
+    )
+
+
+def _rate(what: str, value: float) -> float:
+    return bounds.amount(f"status.{what}", value, bounds.MAX_RATE)
+
+
+def _return(what: str, message: learner_pb2.RunStatus) -> float:
+    return bounds.figure(f"status.{what}", getattr(message, what))
+
+
+def _since(what: str, message: learner_pb2.RunStatus) -> int | None:
+    return bounds.count(f"status.{what}", getattr(message, what)) if message.HasField(what) else None
 
 
 def _dynamic_capacity_to_proto(status: DynamicCapacityStatus) -> learner_pb2.DynamicCapacity:
@@ -291,8 +269,23 @@ def _dynamic_capacity_to_proto(status: DynamicCapacityStatus) -> learner_pb2.Dyn
 
 def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
     return DynamicCapacityStatus(
-        transitions=message.transitions,
-        distance=message.distance if message.HasField("distance") else None,
-        drops=message.drops,
-        dropped_transitions=message.dropped_transitions,
+        transitions=bounds.count("dynamic_capacity.transitions", message.transitions),
+        distance=(
+            bounds.amount("dynamic_capacity.distance", message.distance, bounds.MAX_MAGNITUDE)
+            if message.HasField("distance")
+            else None
+        ),
+        drops=bounds.count("dynamic_capacity.drops", message.drops),
+        dropped_transitions=bounds.count("dynamic_capacity.dropped_transitions", message.dropped_transitions),
+    )
+
+
+def _storage_from_proto(message: learner_pb2.ReplayStorage) -> StorageStatus:
+    return StorageStatus(
+        disk_free_bytes=bounds.count("storage.disk_free_bytes", message.disk_free_bytes),
+        disk_low=message.disk_low,
+        damaged_segments=bounds.count("storage.damaged_segments", message.damaged_segments),
+        dropped_segments=bounds.count("storage.dropped_segments", message.dropped_segments),
+        lost_segments=bounds.count("storage.lost_segments", message.lost_segments),
+        unflushed_transitions=bounds.count("storage.unflushed_transitions", message.unflushed_transitions),
     )

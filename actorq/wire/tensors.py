@@ -1,6 +1,7 @@
 """Tensors, their specs, and timestamps."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from actorq.errors import InvalidInputError
 from actorq.trajectory import ArraySpec
 from actorq.v1 import tensor_pb2
+from actorq.wire import bounds
 
+_BOOL = np.dtype("?")
 _DTYPES: dict[tensor_pb2.DataType, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     tensor_pb2.DATA_TYPE_FLOAT64: np.dtype("<f8"),
@@ -18,7 +21,7 @@ _DTYPES: dict[tensor_pb2.DataType, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_INT8: np.dtype("i1"),
     tensor_pb2.DATA_TYPE_INT32: np.dtype("<i4"),
     tensor_pb2.DATA_TYPE_INT64: np.dtype("<i8"),
-    tensor_pb2.DATA_TYPE_BOOL: np.dtype("?"),
+    tensor_pb2.DATA_TYPE_BOOL: _BOOL,
 }
 _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
@@ -33,20 +36,24 @@ def tensor_to_proto(array: NDArray[Any]) -> tensor_pb2.Tensor:
 
 
 def tensor_from_proto(message: tensor_pb2.Tensor) -> NDArray[Any]:
-    """Decode without copying: the array is a read-only view of the message's bytes."""
-    dtype, shape = _dtype_from_proto(message.dtype), tuple(message.shape)
-    if any(size < 0 for size in shape):
-        raise InvalidInputError(f"tensor: shape must not be negative, got {list(shape)}")
-    expected = math.prod(shape) * dtype.itemsize
-    if len(message.data) != expected:
-        raise InvalidInputError(f"tensor: {dtype}{list(shape)} must have {expected} bytes, got {len(message.data)}")
-    data = np.frombuffer(message.data, dtype)
-    if dtype == np.bool_ and np.any(data.view(np.uint8) > 1):
+    """Decode an array, a read-only view of a copy of the message's bytes."""
+    dtype, shape, expected = _layout(message.dtype, bounds.dimensions("tensor", message.shape))
+    # Protobuf copies the bytes each time they are asked for.
+    data = message.data
+    if len(data) != expected:
+        raise InvalidInputError(f"tensor: {dtype}{list(shape)} must have {expected} bytes, got {len(data)}")
+    if dtype is _BOOL and data.translate(None, b"\0\1"):
         raise InvalidInputError("tensor: bool elements must be 0 or 1")
-    try:
-        return data.reshape(shape)
-    except ValueError as error:
-        raise InvalidInputError(f"tensor: shape cannot be held: {error}") from None
+    return np.ndarray(shape, dtype, data)
+
+
+# The tensors of a run have few shapes.
+@lru_cache(maxsize=256)
+def _layout(data_type: tensor_pb2.DataType, sizes: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """The dtype, shape and number of bytes of a tensor."""
+    dtype = _dtype_from_proto(data_type)
+    shape = bounds.shape("tensor", sizes, dtype.itemsize)
+    return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
 def array_spec_to_proto(spec: ArraySpec) -> tensor_pb2.TensorSpec:
@@ -58,19 +65,21 @@ def array_spec_to_proto(spec: ArraySpec) -> tensor_pb2.TensorSpec:
 
 
 def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
-    """Decode the spec of an array."""
-    if any(size < 0 for size in message.shape):
-        raise InvalidInputError(f"tensor: shape must not be negative, got {list(message.shape)}")
-    elements = math.prod(message.shape)
-    for name, bounds in (("low", message.low), ("high", message.high)):
-        if len(bounds) not in (0, 1, elements) or not all(map(math.isfinite, bounds)):
+    """Decode the spec of an array, which has at least one element."""
+    dtype = _dtype_from_proto(message.dtype)
+    shape = bounds.shape("tensor", message.shape, dtype.itemsize)
+    elements = math.prod(shape)
+    if not elements:
+        raise InvalidInputError(f"tensor: shape must have at least one element, got {list(shape)}")
+    for name, limits in (("low", message.low), ("high", message.high)):
+        if len(limits) not in (0, 1, elements) or not all(map(math.isfinite, limits)):
             raise InvalidInputError(
                 f"tensor: {name} must be empty, one finite value, or one for each of {elements} elements, got "
-                f"{len(bounds)} values"
+                f"{len(limits)} values"
             )
     return ArraySpec(
-        shape=tuple(message.shape),
-        dtype=_dtype_from_proto(message.dtype).name,
+        shape=shape,
+        dtype=dtype.name,
         low=tuple(message.low),
         high=tuple(message.high),
     )
@@ -85,15 +94,16 @@ def timestamp_to_proto(unix_seconds: float) -> Timestamp:
     return message
 
 
-def timestamp_from_proto(message: Timestamp) -> float:
-    """Decode to unix seconds."""
-    return message.seconds + message.nanos / 1e9
+def timestamp_from_proto(message: Timestamp, what: str = "timestamp") -> float:
+    """Decode a time from 1970 to 2242 to unix seconds; an error names `what`."""
+    return bounds.unix_seconds(what, message)
 
 
 def _dtype_from_proto(value: tensor_pb2.DataType) -> np.dtype[Any]:
-    if value not in _DTYPES:
+    dtype = _DTYPES.get(value)
+    if dtype is None:
         raise InvalidInputError(f"tensor: dtype must be one of {_names()}, got data type {value}")
-    return _DTYPES[value]
+    return dtype
 
 
 def _names() -> str:

@@ -1,10 +1,9 @@
 """Segments, episodes, evaluations and the spec of an environment."""
 
-import numpy as np
-
 from actorq.errors import InvalidInputError
 from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.v1 import trajectory_pb2
+from actorq.wire import bounds
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
 
@@ -23,16 +22,17 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
 
 def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
     """Decode an environment's spec."""
-    if not message.environment_id:
-        raise InvalidInputError("environment: environment_id must not be empty")
+    threshold = message.reward_threshold if message.HasField("reward_threshold") else None
     return EnvironmentSpec(
-        environment_id=message.environment_id,
+        environment_id=bounds.name("environment.environment_id", message.environment_id),
         observations=array_spec_from_proto(message.observations),
         actions=array_spec_from_proto(message.actions),
-        discrete_actions=message.discrete_actions,
+        discrete_actions=bounds.count(
+            "environment.discrete_actions", message.discrete_actions, bounds.MAX_DISCRETE_ACTIONS
+        ),
         max_episode_steps=message.max_episode_steps,
-        reward_threshold=message.reward_threshold if message.HasField("reward_threshold") else None,
-        frame_stack=max(1, message.frame_stack),
+        reward_threshold=None if threshold is None else bounds.figure("environment.reward_threshold", threshold),
+        frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, bounds.MAX_FRAME_STACK)),
     )
 
 
@@ -57,19 +57,32 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
 
 
 def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
-    """Decode a segment; its arrays are read-only views of the message."""
+    """Decode a segment; its arrays are read-only."""
     return Segment(
-        sequence=message.sequence,
+        sequence=bounds.count("segment.sequence", message.sequence),
         observations=tensor_from_proto(message.observations),
         actions=tensor_from_proto(message.actions),
         rewards=tensor_from_proto(message.rewards),
         terminated=tensor_from_proto(message.terminated),
         truncated=tensor_from_proto(message.truncated),
         valid=tensor_from_proto(message.valid),
-        spans=tuple(PolicySpan(span.first_step, span.version, span.scheme) for span in message.spans),
+        spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, bounds.MAX_SPANS))),
         ages=tensor_from_proto(message.ages),
-        episodes=tuple(episode_from_proto(episode) for episode in message.episodes),
+        episodes=tuple(
+            map(
+                episode_from_proto,
+                bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES),
+            )
+        ),
         greedy_actions=tensor_from_proto(message.greedy_actions) if message.HasField("greedy_actions") else None,
+    )
+
+
+def _span_from_proto(message: trajectory_pb2.PolicySpan) -> PolicySpan:
+    return PolicySpan(
+        first_step=message.first_step,
+        version=bounds.version("span.version", message.version),
+        scheme=bounds.name("span.scheme", message.scheme),
     )
 
 
@@ -82,7 +95,11 @@ def episode_to_proto(episode: Episode) -> trajectory_pb2.Episode:
 
 def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
     """Decode an episode."""
-    return Episode(message.episode_return, message.length, message.environment)
+    return Episode(
+        episode_return=bounds.figure("episode.episode_return", message.episode_return),
+        length=message.length,
+        environment=message.environment,
+    )
 
 
 def evaluation_to_proto(evaluation: Evaluation) -> trajectory_pb2.Evaluation:
@@ -99,20 +116,19 @@ def evaluation_to_proto(evaluation: Evaluation) -> trajectory_pb2.Evaluation:
 
 
 def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
-    """Decode an evaluation of at least one episode with finite returns."""
+    """Decode an evaluation of 1 to 10,000 episodes."""
     if not message.returns or len(message.returns) != len(message.lengths):
         raise InvalidInputError(
             f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
             f"{len(message.lengths)} lengths"
         )
-    if not np.isfinite(message.returns).all():
-        raise InvalidInputError("evaluation: returns must be finite, got NaN or infinity")
+    bounds.items("evaluation.returns", message.returns, bounds.MAX_EVALUATION_EPISODES)
     return Evaluation(
-        sequence=message.sequence,
-        policy_version=message.policy_version,
-        learner_step=message.learner_step,
-        scheme=message.scheme,
-        returns=tuple(message.returns),
+        sequence=bounds.count("evaluation.sequence", message.sequence),
+        policy_version=bounds.version("evaluation.policy_version", message.policy_version),
+        learner_step=bounds.count("evaluation.learner_step", message.learner_step),
+        scheme=bounds.name("evaluation.scheme", message.scheme),
+        returns=tuple(bounds.figure("evaluation.returns", episode_return) for episode_return in message.returns),
         lengths=tuple(message.lengths),
-        duration_s=message.duration_s,
+        duration_s=bounds.seconds("evaluation.duration_s", message.duration_s),
     )

@@ -1,6 +1,5 @@
 """What the trainer asks of an algorithm, and the batches that it trains on."""
 
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.config import RunConfig
+from actorq.crc import crc32
 from actorq.trajectory import EnvironmentSpec
 from learner_service.replay import NStepBatch, WindowBatch
 
@@ -128,7 +128,7 @@ def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
     if saved.shape == generator.get_state().shape:
         generator.set_state(saved)
     else:
-        generator.manual_seed(zlib.crc32(saved.numpy().tobytes()))
+        generator.manual_seed(crc32(saved.numpy().tobytes()))
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

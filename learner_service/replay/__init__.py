@@ -1,33 +1,43 @@
 """The replay room: what actors sent, kept and handed to the learner.
 
 store         a columnar ring in memory-mapped files; what is committed survives a kill
-              (files, columns, directory and sequences are its parts)
-samplers      which rows: uniform or prioritised, over a sum tree
-n_step        rows into n-step transitions, and into stacks of frames
+              (files, columns, rows, directory, sequences and space are its parts)
+description   the description of the files: meta.json and its copy
+recovery      keeps the whole segments when the files are opened again
+verify        checks the files and changes none of them
+durability    keeps account of the segments that survive a power cut
+flusher       flushes the files on a thread of its own
+samplers      choose rows: uniform or prioritized, over a sum tree
+n_step        makes n-step transitions and stacks of frames from rows
 delayed       returns that become longer in the course of a run
-moments       mean and variance of what was stored, for the normalizer
-rate_limiter  who may go on: samples per insert
+moments       mean and variance of the stored observations, for the normalizer
+rate_limiter  holds the trainer or the actors back, for the set number of samples per insert
 buffer        all of these behind one lock; the interface of the trainer and the intake
-dynamic_capacity  drops what is too far from the policy
+dynamic_capacity  drops transitions that are too far from the policy
 prefetch      draws the trainer's next batch ahead
 """
 
-from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.buffer import ReplayBuffer, Storage
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.dynamic_capacity import DynamicCapacity
+from learner_service.replay.flusher import Flusher
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
-from learner_service.replay.sequences import SegmentSource
+from learner_service.replay.sequences import LastSequences, SegmentSource, actor_key
+from learner_service.replay.space import DiskWatch
 from learner_service.replay.store import Inserted, ReplayStore
 
 __all__ = [
     "DelayedReturns",
+    "DiskWatch",
     "Drawn",
     "DynamicCapacity",
+    "Flusher",
     "Inserted",
+    "LastSequences",
     "NStepBatch",
     "ObservationMoments",
     "Prefetcher",
@@ -39,8 +49,10 @@ __all__ = [
     "Sampled",
     "Sampler",
     "SegmentSource",
+    "Storage",
     "UniformSampler",
     "WindowBatch",
+    "actor_key",
     "assemble",
     "empty_batch",
 ]

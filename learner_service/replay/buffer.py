@@ -1,22 +1,42 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, as the trainer and the intake use them."""
 
+import logging
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.errors import UnavailableError
 from actorq.trajectory import Array, EnvironmentSpec, Segment
 from learner_service.replay.columns import VALID
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.directory import Record
+from learner_service.replay.files import Machine
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, assemble, gather_observations
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.sequences import SegmentSource
 from learner_service.replay.store import Inserted, ReplayStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How whole and how durable a replay is.
+
+    damaged_segments: given up by this process because of their checksums.
+    dropped_segments: of after the last flush, that a power cut took before this process.
+    unflushed_transitions: stored, but not yet certain to survive a power cut.
+    """
+
+    damaged_segments: int
+    dropped_segments: int
+    unflushed_transitions: int
 
 
 class ReplayBuffer:
@@ -46,6 +66,8 @@ class ReplayBuffer:
         self._moments = moments
         self._lock = threading.Lock()
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
+        if store.damaged_segments or store.dropped_segments:
+            self._await_enough()
         self._count_missed()
 
     @property
@@ -57,6 +79,11 @@ class ReplayBuffer:
     def directory(self) -> Path:
         """Where the store's files are."""
         return self._store.path
+
+    @property
+    def machine(self) -> Machine:
+        """Where the store's files live."""
+        return self._store.machine
 
     @property
     def capacity(self) -> int:
@@ -80,26 +107,45 @@ class ReplayBuffer:
 
     @property
     def transitions(self) -> int:
-        """Transitions that can be sampled now."""
-        with self._lock:
-            return self._store.transitions
+        """Transitions that can be sampled now; does not wait for the lock."""
+        return self._store.transitions
 
     @property
     def total_transitions(self) -> int:
-        """Transitions ever inserted, over all restarts."""
-        with self._lock:
-            return self._store.total_transitions
+        """Transitions ever inserted, over all restarts; does not wait for the lock."""
+        return self._store.total_transitions
 
     def last_sequences(self) -> dict[tuple[bytes, int], int]:
         """(actor key, incarnation) -> last sequence number inserted."""
         with self._lock:
             return self._store.last_sequences()
 
+    def storage(self) -> Storage:
+        """How whole and how durable it is now."""
+        with self._lock:
+            store = self._store
+            unflushed = max(0, store.total_transitions - store.durable.transitions)
+            return Storage(store.damaged_segments, store.dropped_segments, unflushed)
+
+    def durable_sequences(self) -> dict[tuple[bytes, int], int]:
+        """(actor key, incarnation) -> last sequence number that survives a power cut; empty before the first flush."""
+        return self._store.durable.sequences or {}
+
+    def skip(self, source: SegmentSource) -> None:
+        """Count this segment and those before it as inserted: they were, and are lost here and at their actor."""
+        with self._lock:
+            self._store.skip(source)
+
+    def reserve_ahead(self) -> bool:
+        """Take disk space for what comes next; False when there is none."""
+        with self._lock:
+            return self._store.reserve_ahead()
+
     def insert(self, segment: Segment, source: SegmentSource, reserved: int) -> Inserted | None:
         """Store `segment`, admitted under a reservation of `reserved` transitions, which is used up in any case.
 
         Returns None for a duplicate. When it returns, the segment survives a kill of this process and may be
-        acknowledged. Raises what `ReplayStore.insert` raises.
+        acknowledged. Raises what `ReplayStore.insert` raises; without disk space no more inserts are admitted.
         """
         transitions = 0
         try:
@@ -110,6 +156,9 @@ class ReplayBuffer:
                     self._sampler.on_insert(inserted)
                     self._count_missed()
             return inserted
+        except UnavailableError:
+            self.limiter.hold_inserts(True)
+            raise
         finally:
             self.limiter.insert(transitions, reserved)
 
@@ -121,6 +170,8 @@ class ReplayBuffer:
         """
         with self._lock:
             returns, sampled = self._returns, self._sampler.sample(size)
+            while self._drop_damaged(sampled.rows):
+                sampled = self._sampler.sample(size)
             if isinstance(returns, DelayedReturns):
                 returns = returns.at(self._store.total_transitions)
             return assemble(self._store, sampled.rows, returns, out), sampled
@@ -129,7 +180,7 @@ class ReplayBuffer:
         """Up to `size` observations that were acted on last, [B, *policy_observation]; none of an empty store."""
         with self._lock:
             store, newest = self._store, [np.empty(0, np.int64)]
-            for record in store.newest_segments():
+            for record in reversed(store.live_segments()):
                 if size <= 0:
                     break
                 newest.append(self._valid_rows(record)[-size:])
@@ -144,7 +195,7 @@ class ReplayBuffer:
         with self._lock:
             store, oldest, missing = self._store, [np.empty(0, np.int64)], size
             assert store.greedy_actions is not None
-            for record in store.oldest_segments():
+            for record in store.live_segments():
                 if missing <= 0:
                     break
                 oldest.append(self._valid_rows(record)[:missing])
@@ -174,12 +225,15 @@ class ReplayBuffer:
             self._sampler.update(sampled, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a learner checkpoint must keep, as JSON values; the transitions keep themselves."""
+        """What a learner checkpoint must keep, as JSON values; the transitions keep themselves.
+
+        Whoever writes it calls `flush` before: `stored` transitions are then on the disk before the checkpoint is.
+        """
         with self._lock:
             moments = self._moments.state() if self._moments else None
             delayed = {"multi_step_since": self.multi_step_since} if isinstance(self._returns, DelayedReturns) else {}
-            sampler = self._sampler.state()
-        return {**self.limiter.state_dict(), "moments": moments, "sampler": sampler, **delayed}
+            sampler, stored = self._sampler.state(), self._store.total_transitions
+        return {**self.limiter.state_dict(), "stored": stored, "moments": moments, "sampler": sampler, **delayed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
@@ -189,6 +243,12 @@ class ReplayBuffer:
         not. Checkpoints of runs without delayed returns do not tell since when they are long.
         Raises ValueError when the moments are of other observations.
         """
+        stored = state.get("stored", 0)
+        if stored > self.total_transitions:
+            _log.warning(
+                "the checkpoint was written after %d transitions, the replay has %d: the run goes on from these",
+                *(stored, self.total_transitions),
+            )
         with self._lock:
             if self._moments and state.get("moments"):
                 self._moments.load_state(state["moments"], self._store.total_transitions)
@@ -218,13 +278,31 @@ class ReplayBuffer:
         gather_observations(self._store, rows, observations)
         return observations
 
+    def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
+        """Give up the damaged segments of `rows`; False when there is none."""
+        damaged = self._store.check(rows)
+        if damaged:
+            self._sampler.on_drop(damaged)
+            self._await_enough()
+        return bool(damaged)
+
+    def _await_enough(self) -> None:
+        missing = self.limiter.min_size_to_sample - self._store.checked_transitions
+        self.limiter.await_inserts(self._store.total_transitions + missing)
+
     def _valid_rows(self, record: Record) -> NDArray[np.int64]:
+        self._drop_damaged(np.arange(record.start, record.start + 1))
         rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start
         return rows
 
     def flush(self) -> None:
-        """Block until everything inserted before the call is on the disk; inserting and sampling go on meanwhile."""
-        self._store.flush()
+        """Block until everything inserted before the call is on the disk; inserting and sampling go on meanwhile.
+
+        Raises OSError when the disk refuses it.
+        """
+        with self._lock:
+            mark = self._store.mark()
+        self._store.sync(mark)
 
     def close(self) -> None:
         """Flush and release the files, after the last use by any thread."""

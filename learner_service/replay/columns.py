@@ -1,7 +1,5 @@
 """The columns of the replay ring: one memory-mapped file each, indexed by row, allocated sparsely."""
 
-import json
-import mmap
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +7,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import ConflictError, UserError
-from actorq.files import replace_file
-from actorq.trajectory import Array, EnvironmentSpec, Segment
-from learner_service.replay.files import map_file
+from actorq.crc import crc32
+from actorq.errors import UserError
+from actorq.trajectory import Array, EnvironmentSpec
+from learner_service.replay.description import (
+    describe,
+    description_fault,
+    description_files,
+    require_same,
+    write_description,
+)
+from learner_service.replay.files import PAGE_BYTES, Machine, MappedFile
 
-FORMAT_VERSION = 2
-"""Raised whenever rows come to mean something else; 2 has ages and context rows."""
-# The same with a column of greedy actions: software that does not know it must not write rows without it.
-_GREEDY_FORMAT_VERSION = 3
+# Columns that are read where no segment was written: on some file systems (tmpfs) this needs space, too.
+_WHOLE = ("flags", "priorities")
 
 # What an age is counted up to, in a byte; a stack of more frames could not tell where its episode began.
 MAX_AGE = 255
@@ -50,57 +53,64 @@ class Columns:
     ages: NDArray[np.uint8]
     priorities: NDArray[np.float32]
     greedy_actions: Array | None
-    maps: tuple[mmap.mmap, ...]
+    files: tuple[MappedFile, ...]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns together, whether or not the file system has allocated them yet."""
-        return sum(len(mapped) for mapped in self.maps)
+        return sum(len(file) for file in self.files)
 
-    def write(self, segment: Segment, start: int, frame_stack: int) -> None:
-        """Write the `segment_rows` of a segment from row `start` on.
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.nbytes // len(self.flags)
 
-        Each environment has a block of its own: the context that only stacks reach, the steps, the bootstrap row.
+    def allocate(self, rows: int) -> None:
+        """Take disk space for the first `rows` rows. Raises OSError."""
+        for file in self.files:
+            file.allocate(len(file) * rows // len(self.flags))
+
+    def checksum(self, start: int, stop: int) -> int:
+        """CRC-32 of what was written to these rows: all columns but the priorities, which change later."""
+        crc = 0
+        for _, column in self.checksummed:
+            crc = crc32(column[start:stop], crc)
+        return crc
+
+    @property
+    def checksummed(self) -> list[tuple[MappedFile, Array]]:
+        """The columns that a checksum is of, in its order, each with its file."""
+        columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
+        greedy = () if self.greedy_actions is None else (self.greedy_actions,)
+        files = (file for file in self.files if file.name != "priorities")
+        return list(zip(files, (*columns, *greedy), strict=True))
+
+    def sync(self) -> None:
+        """Return when what was written to the columns before the call is on the disk.
+
+        Priorities are left out. They change in all places, and one that is old or 0 is as good to begin with.
         """
-        steps, environments, context = segment.steps, segment.environments, frame_stack - 1
-        block = (environments, context + steps + 1)
-        span = slice(start, start + block[0] * block[1])
-        flags = segment.valid * np.uint8(VALID)
-        flags |= (segment.terminated & segment.valid) * np.uint8(TERMINATED)
-        flags |= (segment.truncated & segment.valid) * np.uint8(TRUNCATED)
-        observations = self.observations[span].reshape(*block, *self.observations.shape[1:])
-        observations[:] = segment.observations.swapaxes(0, 1)
-        ages = self.ages[span].reshape(block)
-        ages[:, :context] = 0
-        ages[:, context:] = _ages(segment).T
-        per_step = [
-            (self.actions, segment.actions),
-            (self.rewards, segment.rewards),
-            (self.policy_versions, segment.policy_versions()[:, None]),
-            (self.flags, flags),
-        ]
-        if self.greedy_actions is not None:
-            assert segment.greedy_actions is not None
-            per_step.append((self.greedy_actions, segment.greedy_actions))
-        for column, values in per_step:
-            rows = column[span].reshape(*block, *column.shape[1:])
-            rows[:, :context] = 0
-            rows[:, context:-1] = values.swapaxes(0, 1)
-            rows[:, -1] = 0
-        self.priorities[span] = 0
+        for file in self.files:
+            if file.name != "priorities":
+                file.sync()
 
-    def flush(self) -> None:
-        """Block until what was written to the columns is on the disk."""
-        for mapped in self.maps:
-            mapped.flush()
+    def touch(self, start: int, stop: int) -> None:
+        """Mark the pages of these rows as changed, after the disk has refused them."""
+        for file in self.files:
+            row = len(file) // len(self.flags)
+            span = np.frombuffer(file.map, np.uint8)[start * row : stop * row]
+            span[::PAGE_BYTES] |= 0
+            span[-1:] |= 0
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
 
 
-def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
-    """Rows that a segment takes: of each environment the context of its first stack, its steps, and a bootstrap row."""
-    return environments * (frame_stack + steps)
-
-
-def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> tuple[Columns, int | None]:
+def open_columns(
+    directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, machine: Machine
+) -> tuple[Columns, int | None]:
     """Map the columns for `capacity` rows of `spec` below `directory`; with them what they were sealed for.
 
     That is how many segments their directory has room for, None when they are new.
@@ -111,19 +121,22 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: 
     directory holds another environment, capacity, format or set of columns, and UserError when new columns cannot fit
     the disk.
     """
-    path = directory / "meta.json"
-    create, segments = not path.exists(), None
+    create, segments = not any(path.exists() for path in description_files(directory)), None
     if create:
         _require_space(directory, spec, capacity, greedy)
     else:
-        segments = _require_same(path, _describe(spec, capacity, greedy), greedy)
-    maps: list[mmap.mmap] = []
+        segments = require_same(directory, describe(spec, capacity, greedy), greedy)
+        if not machine.read_only and any(map(description_fault, description_files(directory))):
+            write_description(directory, spec, capacity, greedy, segments)
+    files: list[MappedFile] = []
     arrays: list[Array] = []
     for name, shape, dtype in _layout(spec, greedy):
         full_shape = (capacity, *shape)
         nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
-        maps.append(map_file(directory / f"{name}.bin", nbytes, create))
-        arrays.append(np.frombuffer(maps[-1], dtype).reshape(full_shape))
+        files.append(MappedFile(directory / f"{name}.bin", nbytes, create, machine))
+        arrays.append(np.frombuffer(files[-1].map, dtype).reshape(full_shape))
+        if name in _WHOLE:
+            files[-1].allocate(nbytes)
     observations, actions, *rest = arrays
     rewards, flags, versions, ages, priorities, *last = rest
     columns = Columns(
@@ -135,18 +148,9 @@ def open_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: 
         ages.view(np.uint8),
         priorities.view(np.float32),
         last[0] if last else None,
-        tuple(maps),
+        tuple(files),
     )
     return columns, segments
-
-
-def seal_columns(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, segments: int) -> None:
-    """Declare a new directory complete: from now on it is reopened and no longer started over.
-
-    segments: for how many it has room.
-    """
-    described = json.dumps({**_describe(spec, capacity, greedy), "segments": segments}, indent=2)
-    replace_file(directory / "meta.json", described + "\n", sync=True)
 
 
 def row_nbytes(spec: EnvironmentSpec, greedy: bool = False) -> int:
@@ -167,63 +171,6 @@ def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, .
     if greedy:
         columns.append(("greedy_actions", spec.actions.shape, np.dtype(spec.actions.dtype)))
     return columns
-
-
-def _describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, object]:
-    # Bounds and time limits are left out: they do not change what the stored rows mean.
-    return {
-        "format_version": _GREEDY_FORMAT_VERSION if greedy else FORMAT_VERSION,
-        "capacity": capacity,
-        "environment_id": spec.environment_id,
-        "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
-        "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
-        "discrete_actions": spec.discrete_actions,
-        "frame_stack": spec.frame_stack,
-    }
-
-
-def _ages(segment: Segment) -> NDArray[np.int64]:
-    """Steps since the reset of the observation before each step and after the last, int64[T + 1, N], at most 255."""
-    steps = np.arange(segment.steps + 1)[:, None]
-    # The step, counted from the segment's first, at which each observation's episode began.
-    began = np.full((segment.steps + 1, segment.environments), -MAX_AGE)
-    began[0] = -segment.ages.astype(np.int64)
-    began[1:][~segment.valid] = np.broadcast_to(steps[1:], segment.valid.shape)[~segment.valid]
-    return np.minimum(steps - np.maximum.accumulate(began, axis=0), MAX_AGE)
-
-
-def _require_same(path: Path, expected: dict[str, object], greedy: bool) -> int:
-    """Raise ConflictError unless what is there is what is expected; returns for how many segments it has room."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConflictError(f"replay: {path} is not JSON ({error}); remove {path.parent} to start empty") from None
-    if not isinstance(found, dict):
-        raise ConflictError(f"replay: {path} is not a JSON object; remove {path.parent} to start empty")
-    stored = found.get("format_version")
-    if greedy and stored == FORMAT_VERSION:
-        raise ConflictError(
-            f"replay: {path.parent} was filled without the actions that dynamic_buffer compares; resume with "
-            "--no-dynamic-buffer, start this run in another directory, or remove this one to start empty"
-        )
-    if not greedy and stored == _GREEDY_FORMAT_VERSION:
-        raise ConflictError(
-            f"replay: {path.parent} was filled with the actions that dynamic_buffer compares; resume with "
-            "--dynamic-buffer, start this run in another directory, or remove this one to start empty"
-        )
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise ConflictError(
-                f"replay: {path.parent} holds {key} {found.get(key)!r}, expected {value!r}; "
-                "start this run in another directory, or remove this one to start empty"
-            )
-    segments = found.get("segments")
-    if not isinstance(segments, int) or segments < 1:
-        raise ConflictError(
-            f"replay: {path.parent} holds room for {segments!r} segments, expected a whole number above 0; "
-            "remove it to start empty"
-        )
-    return segments
 
 
 def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:

@@ -1,6 +1,5 @@
 """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -9,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from actorq.config import DynamicCapacityConfig
-from actorq.files import replace_file
 from actorq.status import DynamicCapacityStatus
 from actorq.trajectory import Array
 from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.files import read_checked, write_checked
+from learner_service.tolerance import Tolerated
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +57,14 @@ class DynamicCapacity:
         self._distance: float | None = None
         self._drops = 0
         self._dropped = 0
-        if self._path.exists():
-            self._restore(json.loads(self._path.read_text(encoding="utf-8")))
+        self._writes = Tolerated(self._path.name)
+        try:
+            state = read_checked(self._path)
+        except ValueError as error:
+            _log.warning("replay: %s; the count of drops starts anew", error)
+            state = None
+        if state is not None:
+            self._restore(state)
 
     @property
     def due(self) -> bool:
@@ -70,7 +76,7 @@ class DynamicCapacity:
         """Measure the distance, drop the oldest if it is too large, and note both."""
         self._looked_at = self._replay.total_transitions
         self._measure_and_drop()
-        replace_file(self._path, json.dumps(self._state()), sync=True)
+        self._writes.attempt(lambda: write_checked(self._path, self._state()))
 
     def status(self) -> DynamicCapacityStatus:
         """What is stored, the distance at the last look, and what was dropped; over all restarts."""

@@ -17,9 +17,12 @@ class RateLimiter:
     It never deadlocks. Reverb's condition on the buffer suffices only if everything moves one by one; here segments
     and batches may be larger than the buffer. So there is one more rule: when nothing is outstanding and the sampling
     that is asked for (the smallest that waits, else the last that was asked for) is not allowed, one insert of any size
-    is admitted. Suppose nobody could move. What is outstanding is in the hands of a caller who will insert or
-    release it, so nothing is outstanding; the sampler cannot move; then the rule admits an insert: a contradiction. It
-    is no livelock either, since every insert of a transition raises diff by samples_per_insert > 0 and no sampling
+    is admitted. Suppose nobody could move. Whoever holds a reservation inserts or releases it within a bounded time:
+    `Credits` leases reservations, and the intake uses up those of segments that have come. So in the end nothing is
+    outstanding; the sampler cannot move; then the rule admits an insert: a contradiction. A lease that ends unused
+    leaves the limiter as it was, so leases do not change the bounds.
+
+    It is no livelock either, since every insert of a transition raises diff by samples_per_insert > 0 and no sampling
     lowers it meanwhile. The price is bounded: an insert that the rule admits finds diff below what blocks the sampler
     (the minimum plus the demand, or min_size * samples_per_insert), and raises it by that one insert.
 
@@ -57,6 +60,8 @@ class RateLimiter:
         self._inserts = 0
         self._samples = 0
         self._outstanding = 0
+        self._least_inserts = min_size_to_sample
+        self._held = False
         self._asked = 1
         self._waiting: list[int] = []
         self._starved = 0.0
@@ -113,14 +118,28 @@ class RateLimiter:
         with self._changed:
             self._give_back(n_reserved)
             self._inserts += n_actual
-            self._changed.notify_all()
-        self._announce()
+            if self._waiting:
+                self._changed.notify_all()
+            listeners = self._to_tell()
+        for listener in listeners:
+            listener()
 
     def release(self, n_reserved: int) -> None:
         """Give back a reservation under which nothing will come, for instance because the stream broke."""
         with self._changed:
             self._give_back(n_reserved)
         self._announce()
+
+    def hold_inserts(self, held: bool) -> None:
+        """Admit no inserts while `held`, as when the disk is full; what was admitted before may still come."""
+        with self._changed:
+            self._held = held
+        self._announce()
+
+    def await_inserts(self, inserts: int) -> None:
+        """Allow no sampling before so many inserts in all, as when most of what was inserted is lost."""
+        with self._changed:
+            self._least_inserts = max(self._least_inserts, inserts)
 
     def can_sample(self, n: int) -> bool:
         """True when sampling `n` transitions is allowed now; a refusal makes `n` the demand that inserts must meet."""
@@ -173,9 +192,11 @@ class RateLimiter:
 
     def _sample_allowed(self, n: int) -> bool:
         diff = self._inserts * self.samples_per_insert - self._samples
-        return self._inserts >= self.min_size_to_sample and diff - n >= self._min_diff
+        return self._inserts >= self._least_inserts and diff - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
+        if self._held:
+            return False
         inserts = self._inserts + self._outstanding + n
         if inserts * self.samples_per_insert - self._samples <= self._max_diff:
             return True
@@ -189,6 +210,9 @@ class RateLimiter:
 
     def _announce(self) -> None:
         with self._changed:
-            listeners = tuple(self._listeners) if self._insert_allowed(1) else ()
+            listeners = self._to_tell()
         for listener in listeners:
             listener()
+
+    def _to_tell(self) -> tuple[Callable[[], None], ...]:
+        return tuple(self._listeners) if self._insert_allowed(1) else ()

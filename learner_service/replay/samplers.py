@@ -132,10 +132,11 @@ class PrioritizedSampler:
         self._rng = rng
         self._tree = SumTree(store.capacity)
         self._max_priority = self._restore()
+        store.raise_priority_ceiling(float(self._max_priority))
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority seen so far and the evicted rows none."""
-        self.on_drop(inserted.evicted)
+        self.on_drop(tuple(dropped for dropped in inserted.evicted if not _within(dropped, inserted)))
         rows = slice(inserted.start, inserted.stop)
         valid = self._store.flags[rows] & VALID != 0
         self._store.priorities[rows] = valid * self._max_priority
@@ -165,7 +166,9 @@ class PrioritizedSampler:
         rows = sampled.rows[same]
         if not len(rows):
             return
-        store.priorities[rows] = np.abs(checked[same]) + self._epsilon
+        given = np.abs(checked[same]) + self._epsilon
+        store.raise_priority_ceiling(float(given.max()))
+        store.priorities[rows] = given
         # Read back, so that a row drawn twice has the same priority in the tree and in the file.
         stored = store.priorities[rows]
         self._tree.set(rows, self._masses(stored))
@@ -178,6 +181,7 @@ class PrioritizedSampler:
     def load_state(self, state: Mapping[str, float]) -> None:
         """Take that over, unless the store has a larger one by now."""
         self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
+        self._store.raise_priority_ceiling(float(self._max_priority))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
         masses: NDArray[np.float64] = np.power(priorities, self.alpha, dtype=np.float64)
@@ -187,13 +191,19 @@ class PrioritizedSampler:
         store = self._store
         valid = store.flags & VALID != 0
         # A kill between a segment's commit and its `on_insert` leaves zeros: such rows are new.
-        given = valid & np.isfinite(store.priorities) & (store.priorities > 0)
+        ceiling = np.inf if store.priority_ceiling is None else store.priority_ceiling
+        given = valid & np.isfinite(store.priorities) & (store.priorities > 0) & (store.priorities <= ceiling)
         largest = np.float32(store.priorities[given].max() if given.any() else 1.0)
         new = valid & ~given
         if new.any():
             store.priorities[new] = largest
         self._tree.set_range(0, store.capacity, np.where(valid, self._masses(store.priorities), 0.0))
         return largest
+
+
+def _within(dropped: tuple[int, int], inserted: Inserted) -> bool:
+    """Whether all the dropped rows were written anew."""
+    return inserted.start <= dropped[0] and dropped[1] <= inserted.stop
 
 
 def _require_transitions(store: ReplayStore) -> None:

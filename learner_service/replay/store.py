@@ -21,15 +21,22 @@ cache, which belongs to the kernel and outlives the process, and a later open se
 none after. Killed in step 1, a segment is either still live with its rows untouched, or evicted, and rows that no live
 record covers get their flags cleared on reopening. Killed in step 2, the rows belong to no record: the same. Killed in
 step 3, the record fails its CRC and is no record. After step 3, it is there. Nothing is stored twice, because the
-sequence numbers are read back from the same records, and from `sequences.json`, which is replaced atomically twice per
-lap of the directory, before a record that it does not cover could be overwritten.
+sequence numbers are read back from the same records, and from `sequences.json`, which is replaced before a record that
+it does not cover could be overwritten.
 
-What it does not survive: a crash of the kernel or a loss of power between two calls of `flush`, because the kernel
-writes pages back in any order. After `flush` returns, everything that was committed before the call is on the disk.
-Nor does it survive a disk that others fill up: the files are sparse, and a write to a page for which there is no block
-raises SIGBUS.
+Power. `flush` brings everything that was committed before the call to the disk, and then the watermark that says so.
+After a power cut `recovery` keeps what is before the watermark, and of what came after it the longest run of whole
+segments (docs/decisions/0013-what-acknowledged-promises.md).
+
+Damage. Each record has a checksum of its segment's rows. A segment that does not agree with it is given up: its rows
+are never drawn. All live segments are compared when the store is opened; of a large store, the older ones when they
+are first drawn.
+
+Full disk. Disk space is taken for rows before anything is written to them, so no store instruction can fail. An insert
+that gets no space raises UnavailableError and changes nothing.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,11 +46,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.errors import ExhaustedError, InvalidInputError, UserError
-from actorq.trajectory import Array, EnvironmentSpec, Segment
-from learner_service.replay.columns import MAX_AGE, Columns, open_columns, seal_columns, segment_rows
+from actorq.trajectory import EnvironmentSpec, Segment
+from learner_service.replay.columns import MAX_AGE, Columns, open_columns
+from learner_service.replay.description import write_description
 from learner_service.replay.directory import Record, SegmentDirectory
-from learner_service.replay.files import claim_directory
+from learner_service.replay.durability import Durability, Mark
+from learner_service.replay.files import Machine, claim_directory, this_boot
+from learner_service.replay.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
+from learner_service.replay.rows import RowWriter, segment_rows
 from learner_service.replay.sequences import LastSequences, SegmentSource
+from learner_service.replay.space import SpaceAhead
+
+_log = logging.getLogger(__name__)
 
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
@@ -64,25 +78,57 @@ class Inserted:
 class ReplayStore:
     """The ring. Not thread-safe: whoever shares it holds one lock around every call (`ReplayBuffer` does).
 
-    The column properties are views of the files. Callers read them; only `priorities` may be written to.
+    Only `sync` may be called beside others. The columns are views of the files. Callers read them; only
+    `priorities` may be written to.
     """
 
     def __init__(
-        self, path: Path, spec: EnvironmentSpec, columns: Columns, directory: SegmentDirectory, lock: int
+        self,
+        path: Path,
+        spec: EnvironmentSpec,
+        columns: Columns,
+        directory: SegmentDirectory,
+        lock: int,
+        machine: Machine,
     ) -> None:
         """Wrap new or recovered files; use `open`."""
         self.spec = spec
         self.path = path
         """Where the files are."""
+        self.machine = machine
+        """Where they live."""
+        self.damaged_segments = 0
+        """Segments that this process has given up because of their checksums."""
+        self.dropped_segments = 0
+        """Segments of after the last flush that a power cut took."""
+        self.observations = columns.observations
+        """[capacity, *observation], single frames."""
+        self.actions = columns.actions
+        """[capacity, *action]."""
+        self.rewards = columns.rewards
+        """float32[capacity]."""
+        self.flags = columns.flags
+        """uint8[capacity], bits VALID, TERMINATED and TRUNCATED; 0 in every row that is not live."""
+        self.policy_versions = columns.policy_versions
+        """int64[capacity], the policy that acted."""
+        self.ages = columns.ages
+        """uint8[capacity], steps since the episode of the row's observation began, at most 255."""
+        self.priorities = columns.priorities
+        """float32[capacity], written by a prioritised sampler; 0 where none was given since the insert."""
+        self.greedy_actions = columns.greedy_actions
+        """[capacity, *action], what the policy would have done without noise; None in a store without them."""
+        self.generations = np.full(len(columns.flags), -1, np.int64)
+        """int64[capacity], global index of the segment last committed to the row; tells a row from its successor."""
         self._columns = columns
+        self._writer = RowWriter(columns, spec.frame_stack)
         self._directory = directory
         self._lock = lock
-        self._generations = np.full(len(columns.flags), -1, np.int64)
+        self._unchecked: dict[int, Record] = {}
         self._sequences = LastSequences()
-        self._sequences_saved = 0
+        self._durability = Durability(columns, directory, path / "sequences.json", machine.boot_id)
+        self._space = SpaceAhead(columns)
         self._transitions = 0
-        last = directory.last
-        self._cursor = last.stop if last else 0
+        self._cursor = 0
 
     @classmethod
     def open(
@@ -92,6 +138,8 @@ class ReplayStore:
         capacity: int,
         greedy_actions: bool = False,
         rows_per_segment: int = _MOST_ROWS_PER_SEGMENT,
+        machine: Machine | None = None,
+        checked_at_once: int = CHECKED_AT_ONCE_BYTES,
     ) -> "ReplayStore":
         """Create the store below `directory`, or reopen what is there; `capacity` is in rows.
 
@@ -99,6 +147,7 @@ class ReplayStore:
         then, and none otherwise.
         rows_per_segment: that a segment is expected to take; more than 16 count as 16. With shorter ones a new store is
         full before its rows are: it has room for capacity / rows_per_segment segments.
+        checked_at_once: bytes of rows that are compared with their checksums here, and not when they are first drawn.
 
         Raises ConflictError when the directory belongs to another environment, capacity or format, keeps greedy actions
         where it is not to or the reverse, or is open elsewhere, UserError when the capacity is too small or larger than
@@ -108,19 +157,26 @@ class ReplayStore:
             raise UserError(f"replay: the frame stack must be 1 to {MAX_AGE + 1}, got {spec.frame_stack}")
         if capacity < _MIN_CAPACITY:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
+        machine = machine or Machine(this_boot())
         lock = claim_directory(directory)
         try:
-            columns, sealed_for = open_columns(directory, spec, capacity, greedy_actions)
+            columns, sealed_for = open_columns(directory, spec, capacity, greedy_actions, machine)
             created = sealed_for is None
             segments = sealed_for or max(_MIN_SEGMENTS, capacity // min(rows_per_segment, _MOST_ROWS_PER_SEGMENT))
-            log = SegmentDirectory(directory / "directory.bin", segments, created)
+            log = SegmentDirectory(directory / "directory.bin", segments, created, machine)
+            store = cls(directory, spec, columns, log, lock, machine)
             if created:
-                (directory / "sequences.json").unlink(missing_ok=True)
-                seal_columns(directory, spec, capacity, greedy_actions, segments)
-            store = cls(directory, spec, columns, log, lock)
-            if not created:
-                store._recover()
+                for leftover in directory.glob("sequences*.json"):
+                    leftover.unlink()
+                log.begin(machine.boot_id)
+                store.flush()
+                write_description(directory, spec, capacity, greedy_actions, segments)
+            else:
+                store._take_over(recover(log, columns, machine.boot_id, checked_at_once))
             return store
+        except OSError as error:
+            os.close(lock)
+            raise UserError(f"replay: {directory} cannot be opened: {error.strerror}; is its disk full?") from error
         except BaseException:
             os.close(lock)
             raise
@@ -136,10 +192,14 @@ class ReplayStore:
         return self._transitions
 
     @property
+    def checked_transitions(self) -> int:
+        """Those of them whose rows were written or compared with their checksums by this process."""
+        return self._transitions - sum(record.transitions for record in self._unchecked.values())
+
+    @property
     def total_transitions(self) -> int:
         """Transitions ever inserted, over all restarts."""
-        last = self._directory.last
-        return last.cumulative_transitions if last else 0
+        return self._directory.total_transitions
 
     @property
     def nbytes(self) -> int:
@@ -147,49 +207,14 @@ class ReplayStore:
         return self._columns.nbytes + self._directory.nbytes
 
     @property
-    def observations(self) -> Array:
-        """[capacity, *observation], single frames."""
-        return self._columns.observations
+    def priority_ceiling(self) -> float | None:
+        """Above it a priority in the files is damaged; None where no sampler has said."""
+        return self._directory.ceiling
 
-    @property
-    def actions(self) -> Array:
-        """[capacity, *action]."""
-        return self._columns.actions
-
-    @property
-    def rewards(self) -> NDArray[np.float32]:
-        """float32[capacity]."""
-        return self._columns.rewards
-
-    @property
-    def flags(self) -> NDArray[np.uint8]:
-        """uint8[capacity], bits VALID, TERMINATED and TRUNCATED; 0 in every row that is not live."""
-        return self._columns.flags
-
-    @property
-    def policy_versions(self) -> NDArray[np.int64]:
-        """int64[capacity], the policy that acted."""
-        return self._columns.policy_versions
-
-    @property
-    def ages(self) -> NDArray[np.uint8]:
-        """uint8[capacity], steps since the episode of the row's observation began, at most 255."""
-        return self._columns.ages
-
-    @property
-    def priorities(self) -> NDArray[np.float32]:
-        """float32[capacity], written by a prioritised sampler; 0 where none was given since the insert."""
-        return self._columns.priorities
-
-    @property
-    def greedy_actions(self) -> Array | None:
-        """[capacity, *action], what the policy would have done without noise; None in a store without them."""
-        return self._columns.greedy_actions
-
-    @property
-    def generations(self) -> NDArray[np.int64]:
-        """int64[capacity], global index of the segment last committed to the row; tells a row from its successor."""
-        return self._generations
+    def raise_priority_ceiling(self, priority: float) -> None:
+        """Allow priorities up to this one; comes before they are written."""
+        if self._directory.ceiling is None or priority > self._directory.ceiling:
+            self._directory.raise_ceiling(priority)
 
     def extent(self) -> tuple[int, int]:
         """(first, length): every live row is one of first, first + 1, ..., first + length - 1 modulo capacity."""
@@ -204,11 +229,11 @@ class ReplayStore:
         return tuple(self._directory.live)
 
     def oldest_segments(self) -> Iterator[Record]:
-        """The segments that are stored now, oldest first; not to be read on after an insert."""
+        """The segments that are stored now, oldest first; not to be read on after an insert or a `check`."""
         return iter(self._directory.live)
 
     def newest_segments(self) -> Iterator[Record]:
-        """The segments that are stored now, newest first; not to be read on after an insert."""
+        """The segments that are stored now, newest first; not to be read on after an insert or a `check`."""
         return reversed(self._directory.live)
 
     def contains(self, source: SegmentSource) -> bool:
@@ -222,12 +247,12 @@ class ReplayStore:
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment` and return where; None, and no change, when the store already contains `source`.
 
-        Raises InvalidInputError when the segment does not fit the environment and ExhaustedError when it takes more
-        than half of the ring; neither changes anything.
+        The caller has checked that the segment fits the environment (`Segment.check`). Raises InvalidInputError when
+        it tells greedy actions and the store keeps none or the reverse, ExhaustedError when it takes more than half of
+        the ring, and UnavailableError when the disk is full; none of them changes anything.
         """
         if self.contains(source):
             return None
-        segment.check(self.spec)
         if (segment.greedy_actions is None) is not (self.greedy_actions is None):
             wanted, came = ("none", "some") if self.greedy_actions is None else ("some", "none")
             raise InvalidInputError(f"segment: greedy_actions: the run's replay keeps {wanted}, got {came}")
@@ -237,11 +262,13 @@ class ReplayStore:
                 f"replay: a segment may take at most half of {self.capacity} rows, got {rows}; "
                 "send shorter segments or raise the replay capacity"
             )
-        # First, because it can fail, and then nothing must have been evicted.
-        self._save_sequences()
         start = self._cursor if self._cursor + rows <= self.capacity else 0
+        # First, because these can fail, and then nothing must have been evicted.
+        self._space.reserve(start + rows)
+        if not self._durability.covers_next_record:
+            self.flush()
         evicted = self._make_room(start, start + rows)
-        self._columns.write(segment, start, self.spec.frame_stack)
+        checksum = self._writer.write(segment, start)
         transitions = segment.transitions
         record = Record(
             index=self._directory.head,
@@ -252,6 +279,7 @@ class ReplayStore:
             transitions=transitions,
             cumulative_transitions=self.total_transitions + transitions,
             source=source,
+            checksum=checksum,
         )
         self._directory.append(record)
         self._adopt(record)
@@ -271,15 +299,54 @@ class ReplayStore:
             dropped.append(self._evict_oldest())
         return tuple(dropped)
 
+    def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+        """Compare the segments of `rows` with their checksums, unless that was done before.
+
+        Returns the row ranges of those that were damaged and are given up, as `Inserted.evicted` has them.
+        """
+        if not self._unchecked:
+            return ()
+        candidates = {int(index) for index in np.unique(self.generations[rows])} & self._unchecked.keys()
+        records = [self._unchecked.pop(index) for index in sorted(candidates)]
+        return tuple(self._give_up(record) for record in records if not self._is_whole(record))
+
+    def skip(self, source: SegmentSource) -> None:
+        """Count this segment and those before it as inserted: their actor has them no more."""
+        self._sequences.advance(source)
+
+    def reserve_ahead(self) -> bool:
+        """Take disk space for what comes next, if there is little left of it; False when the disk is full."""
+        return self._space.reserve_ahead(self._cursor)
+
+    def mark(self) -> Mark:
+        """How far the store has come, for `sync`."""
+        return self._durability.mark(self._sequences)
+
+    def sync(self, mark: Mark) -> None:
+        """Block until everything before `mark` is on the disk and the watermark says so; other calls may go on.
+
+        Raises OSError; then `durable` is as it was.
+        """
+        self._durability.sync(mark)
+
+    @property
+    def durable(self) -> Mark:
+        """What survives a power cut."""
+        return self._durability.durable
+
     def flush(self) -> None:
-        """Block until everything committed before the call is on the disk; other calls may go on meanwhile."""
-        self._columns.flush()
-        self._directory.flush()
+        """Block until everything committed before the call is on the disk."""
+        self.sync(self.mark())
 
     def close(self) -> None:
         """Flush, and let others open the directory. The store must not be used afterwards."""
-        if self._lock >= 0:
+        if self._lock < 0:
+            return
+        try:
             self.flush()
+        finally:
+            self._columns.close()
+            self._directory.close()
             os.close(self._lock)
             self._lock = -1
 
@@ -299,31 +366,37 @@ class ReplayStore:
 
     def _evict_oldest(self) -> tuple[int, int]:
         record = self._directory.evict_oldest()
+        self._unchecked.pop(record.index, None)
+        return self._clear(record)
+
+    def _give_up(self, record: Record) -> tuple[int, int]:
+        self._directory.give_up(record.index, record)
+        self.damaged_segments += 1
+        _log.warning("replay: segment %d is damaged and skipped; %d are kept", record.index, len(self._directory.live))
+        return self._clear(record)
+
+    def _clear(self, record: Record) -> tuple[int, int]:
         self._columns.flags[record.start : record.stop] = 0
         self._columns.priorities[record.start : record.stop] = 0
         self._transitions -= record.transitions
         return record.start, record.stop
 
+    def _is_whole(self, record: Record) -> bool:
+        return self._columns.checksum(record.start, record.stop) == record.checksum
+
     def _adopt(self, record: Record) -> None:
-        self._generations[record.start : record.stop] = record.index
+        self.generations[record.start : record.stop] = record.index
         self._transitions += record.transitions
 
-    def _recover(self) -> None:
-        covered = np.zeros(self.capacity, np.bool_)
+    def _take_over(self, recovered: Recovered) -> None:
         for record in self._directory.live:
-            covered[record.start : record.stop] = True
             self._adopt(record)
-        # Assigning only where something is left keeps the untouched part of a sparse file unallocated.
-        leftover = np.flatnonzero(~covered & (self._columns.flags != 0))
-        self._columns.flags[leftover] = 0
-        saved = self._sequences.load(self.path / "sequences.json")
-        # After a power failure the table may be ahead of the log; what follows the log's end is not in it.
-        self._sequences_saved = min(saved, self._directory.head)
-        for past in self._directory.history():
-            self._sequences.advance(past.source)
-
-    def _save_sequences(self) -> None:
-        head = self._directory.head
-        if head - self._sequences_saved >= self._directory.slots // 2:
-            self._sequences.save(self.path / "sequences.json", head)
-            self._sequences_saved = head
+        self._cursor = self._directory.live[-1].stop if self._directory.live else 0
+        self._unchecked = {record.index: record for record in recovered.unchecked}
+        self.damaged_segments, self.dropped_segments = len(recovered.damaged), recovered.dropped
+        self._durability.load(self._sequences)
+        for record in recovered.records.values():
+            if record.known_source:
+                self._sequences.advance(record.source)
+        if recovered.rebooted or self._directory.watermark is None:
+            self.flush()

@@ -8,6 +8,8 @@ from actorq.errors import ConflictError
 # Levels up to this many nodes are recomputed whole and searched by one cumulative sum: contiguous work on a small
 # level is cheaper than gathering the nodes that a batch touches.
 _DENSE_NODES = 1024
+# Fewer than these are added one by one: an operation on an array costs as much as on twenty numbers.
+_FEW_NODES = 16
 
 
 class SumTree:
@@ -24,6 +26,8 @@ class SumTree:
         self.size = size
         self._leaves = 1 << (size - 1).bit_length()
         self._nodes = np.zeros(2 * self._leaves, np.float64)
+        # The same memory; one node of it is read and written in a third of the time.
+        self._single = self._nodes.data
 
     @property
     def total(self) -> float:
@@ -57,11 +61,16 @@ class SumTree:
         if not 0 <= start < stop <= self.size:
             raise ValueError(f"range [{start}, {stop}) is not within {self.size} leaves")
         _require_masses(values)
-        nodes, low, high = self._nodes, start + self._leaves, stop - 1 + self._leaves
+        nodes, single, low, high = self._nodes, self._single, start + self._leaves, stop - 1 + self._leaves
         nodes[low : high + 1] = values
         while low > 1:
             low, high = low >> 1, high >> 1
-            nodes[low : high + 1] = nodes[2 * low : 2 * high + 2 : 2] + nodes[2 * low + 1 : 2 * high + 2 : 2]
+            if high - low >= _FEW_NODES:
+                children = nodes[2 * low : 2 * high + 2]
+                np.add(children[0::2], children[1::2], out=nodes[low : high + 1])
+                continue
+            for node in range(low, high + 1):
+                single[node] = single[2 * node] + single[2 * node + 1]
 
     def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Leaves int64[B] where the cumulative mass passes uniforms[i] * total, for uniforms float64[B] in [0, 1).
@@ -99,5 +108,7 @@ class SumTree:
 
 
 def _require_masses(values: NDArray[np.float64] | float) -> None:
-    if not (np.isfinite(values).all() and np.greater_equal(values, 0).all()):
+    # NaN is in no range.
+    least, most = (values, values) if isinstance(values, float) else (values.min(), values.max())
+    if not (least >= 0 and most < np.inf):
         raise ValueError("masses must be finite and not negative")

@@ -28,7 +28,9 @@ R = TypeVar("R", quantizer_pb2.WatchPoliciesResponse, quantizer_pb2.GetPolicyRes
 def membership(**changes: Any) -> Membership:
     """A place in a run of one CartPole per actor; `changes` are fields of its RunSpec."""
     run = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1_000.0, 0)
-    return Membership(replace(run, **changes), 0, Exploration((0.1,), (0.2,)), resume_after_sequence=0, seed=7)
+    return Membership(
+        replace(run, **changes), 0, Exploration((0.1,), (0.2,)), resume_after_sequence=0, seed=7, incarnation=9
+    )
 
 
 class Scripted:
@@ -71,6 +73,7 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
         self.evaluations: queue.Queue[Evaluation] = queue.Queue()
         self.membership = membership()
         self.reports: queue.Queue[learner_pb2.ActorReport] = queue.Queue()
+        self.sent: queue.Queue[int] = queue.Queue()
 
     def answer(self, acknowledged: int = 0, credit: int = 0, **fields: Any) -> None:
         """Send an answer on the open stream."""
@@ -117,6 +120,7 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
                     self.opens.put(request.open)
                 case "report":
                     self.reports.put(request.report)
+                    self.sent.put(request.sent_sequence)
                 case "segment":
                     self.items.put(("segment", wire.segment_from_proto(request.segment).sequence))
                 case "evaluation":

@@ -5,11 +5,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from actor_policies import as_policy, constant_policy
 
 from actor_service.auto import AutoSubscription
+from actor_service.comparison import ROWS, PolicyCheck
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.selection import Selection
 from actorq.client import QuantizerClient
@@ -18,12 +20,12 @@ from actorq.policy import SCHEMES, Policy
 from actorq.trajectory import ArraySpec
 
 
-def policy(scheme: str, version: int, topology: bytes = b"first") -> Policy:
+def policy(scheme: str, version: int, topology: bytes = b"first".ljust(32)) -> Policy:
     plain = as_policy(constant_policy([0.0, 1.0]).model, version, scheme)
     return replace(plain, descriptor=replace(plain.descriptor, topology=topology))
 
 
-def policies(version: int, topology: bytes = b"first") -> list[Policy]:
+def policies(version: int, topology: bytes = b"first".ljust(32)) -> list[Policy]:
     return [policy(scheme, version, topology) for scheme in SCHEMES]
 
 
@@ -36,8 +38,9 @@ class Side:
         self.choices: queue.Queue[Selection | ActorQError] = queue.Queue()
         # What each choice was made among, and what acted.
         self.chosen_among: queue.Queue[tuple[dict[str, int], str]] = queue.Queue()
+        self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.subscription = AutoSubscription(
-            lambda: QuantizerClient(address), self.slot, self._load, self._select, self.faults.put
+            lambda: QuantizerClient(address), self.slot, self._load, self._select, self.faults.put, self.check
         )
 
     def acts_with(self, scheme: str, version: int) -> bool:
@@ -53,7 +56,7 @@ class Side:
         return self.slot.wait(self.subscription.settled, DEADLINE_S) is not None
 
     def _load(self, policy: Policy) -> OnnxPolicy:
-        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
+        return self.check.watch(OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2))
 
     def _select(self, candidates: Iterable[Policy], incumbent: str) -> Selection:
         versions = {candidate.descriptor.scheme: candidate.descriptor.version for candidate in candidates}
@@ -125,8 +128,8 @@ def test_another_topology_is_acted_with_at_once_and_chosen_for_again(quantizer: 
     assert quantizer.watched().scheme == "int8"
     quantizer.serve(policy("int8", 1))
     assert side.settles()
-    quantizer.offer(*policies(2, b"second"))
-    quantizer.serve(policy("int8", 2, b"second"))
+    quantizer.offer(*policies(2, b"second".ljust(32)))
+    quantizer.serve(policy("int8", 2, b"second".ljust(32)))
     assert side.acts_with("int8", 2)
     assert side.chose() == (dict.fromkeys(SCHEMES, 2), "int8")
     newest = side.slot.peek()
@@ -135,7 +138,7 @@ def test_another_topology_is_acted_with_at_once_and_chosen_for_again(quantizer: 
     side.choices.put(Selection("int4", {}))
     request = quantizer.watched()
     assert (request.scheme, request.after_version) == ("int4", 1)
-    quantizer.serve(policy("int4", 2, b"second"))
+    quantizer.serve(policy("int4", 2, b"second".ljust(32)))
     assert side.acts_with("int4", 2)
     assert side.settles()
 
@@ -180,8 +183,8 @@ def test_when_nothing_can_be_chosen_it_goes_on_as_before(quantizer: ScriptedQuan
 
 def test_candidates_of_two_topologies_are_asked_for_again(quantizer: ScriptedQuantizer, side: Side) -> None:
     assert quantizer.watched().scheme == "fp32"
-    newer = policies(2, b"second")
-    quantizer.offer(policy("fp32", 2, b"second"), *policies(1)[1:])
+    newer = policies(2, b"second".ljust(32))
+    quantizer.offer(policy("fp32", 2, b"second".ljust(32)), *policies(1)[1:])
     quantizer.serve(policy("fp32", 1))
     for _ in SCHEMES:
         quantizer.asked.get(timeout=DEADLINE_S)
@@ -215,3 +218,29 @@ def test_closing_while_it_chooses_ends_all_streams(quantizer: ScriptedQuantizer,
     closing.join(DEADLINE_S)
     assert not closing.is_alive()
     assert quantizer.left.acquire(timeout=DEADLINE_S)
+
+
+def test_a_scheme_that_this_processor_computes_wrongly_is_chosen_no_more(
+    quantizer: ScriptedQuantizer, side: Side
+) -> None:
+    begin(quantizer, side, Selection("int8", {}))
+    quantizer.watched()
+    wrong = reported(as_policy(constant_policy([9.0, 1.0]).model, 2, "int8"))
+    quantizer.offer(*(wrong if each.descriptor.scheme == "int8" else each for each in policies(2)))
+    quantizer.serve(wrong)
+    assert side.acts_with("int8", 2)
+    acting = side.slot.peek()
+    assert acting is not None
+    side.choices.put(Selection("int4", {}))
+    for _ in range(ROWS // 2):
+        acting(np.zeros((2, 4), np.float32))
+    # Chosen again, without it.
+    assert side.chose() == ({scheme: 2 for scheme in SCHEMES if scheme != "int8"}, "int8")
+    assert quantizer.watched().scheme == "int4"
+    assert side.subscription.avoided == "int8"
+
+
+def reported(plain: Policy) -> Policy:
+    """The policy with a report that a comparison may rely on."""
+    fidelity = replace(plain.descriptor.fidelity, observations=256)
+    return replace(plain, descriptor=replace(plain.descriptor, topology=b"first".ljust(32), fidelity=fidelity))

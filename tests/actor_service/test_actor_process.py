@@ -17,7 +17,7 @@ from actor_policies import constant_policy, linear_policy
 from actor_service.__main__ import ActorService, ActorSettings
 from actorq.client import ActorClient
 from actorq.config import RunConfig
-from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
+from actorq.errors import ConflictError, ExhaustedError, NotFoundError, UnavailableError, UserError
 from actorq.policy import SCHEMES, Policy
 from actorq.process import EXIT_OK
 from actorq.status import ActorSelfStatus
@@ -179,8 +179,9 @@ def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
     learner[0].membership = membership(scheme="auto", evaluation_episodes=2)
     # Of the candidates only int8 takes these observations.
     wrong = constant_policy([0.0, 1.0], observation_size=9)
+    others = [scheme for scheme in SCHEMES if scheme != "int8"]
     quantizer[0].offer(
-        *(replace(in_scheme(scheme), model=wrong.model) for scheme in SCHEMES if scheme != "int8"), in_scheme("int8")
+        *(replace(wrong, descriptor=replace(wrong.descriptor, scheme=scheme)) for scheme in others), in_scheme("int8")
     )
     settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
     with running_actor(settings) as (_, ended):
@@ -333,6 +334,38 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
         status_when(client, "acting")
     told = [record for record in caplog.records if "the run is over" in record.getMessage()]
     assert len(told) == 1
+
+
+class LearnerWithTwoOfAName(ScriptedLearner):
+    """Once `taken_over` is set, another process has joined under the actor's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_over = False
+        self.joins: list[tuple[int, int]] = []
+
+    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        self.joins.append((request.incarnation, request.nonce))
+        if self.taken_over:
+            raise ConflictError("actor 'actor-0': another process has taken over this name")
+        return await super().Join(request, context)
+
+
+def test_an_actor_whose_name_is_taken_over_ends_with_one_line(quantizer: tuple[ScriptedQuantizer, str]) -> None:
+    peer = LearnerWithTwoOfAName()
+    with (
+        serving(peer) as learner,
+        running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (_, ended),
+    ):
+        assert peer.opened().incarnation == peer.membership.incarnation
+        # It joins without an incarnation, and from then on with the one that it was given.
+        (first, nonce), (second, again) = peer.joins
+        assert (first, second) == (0, peer.membership.incarnation)
+        assert nonce == again != 0
+        peer.taken_over = True
+        peer.fail(ConflictError("actor 'actor-0': another process has taken over this name"))
+        with pytest.raises(UserError, match="another process has taken over this name"):
+            ended.result(DEADLINE_S)
 
 
 def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: tuple[ScriptedQuantizer, str]) -> None:

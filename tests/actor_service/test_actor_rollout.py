@@ -16,11 +16,11 @@ from actor_service.environments import Environments, Step, describe_environment,
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.rollout import MOST_DROPPED, Rollout, fitting_segment_length
 from actor_service.turns import PolicyTurns
-from actor_service.watchdog import Watched
 from actorq import wire
 from actorq.errors import ActorQError
 from actorq.policy import Policy
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.watchdog import Watched
 
 SPEC = describe_environment("CartPole-v1")
 COUNT, LENGTH, SEED = 3, 8, 5

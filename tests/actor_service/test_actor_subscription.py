@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from actor_peers import DEADLINE_S, ScriptedQuantizer, serving
@@ -11,7 +12,7 @@ from actor_service.counts import ActorCounts
 from actor_service.policy import OnnxPolicy, PolicySlot
 from actor_service.subscription import Subscription
 from actorq.client import QuantizerClient
-from actorq.errors import NotFoundError, UnavailableError
+from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
 from actorq.policy import Policy, PolicyDescriptor
 from actorq.trajectory import ArraySpec
 
@@ -115,6 +116,30 @@ def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuan
     assert quantizer.watched().after_version == 3
     quantizer.serve(good(4))
     assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
+    # Its digest fits its descriptor no more.
+    quantizer.serve(replace(good(2), model=b"other bytes"))
+    assert quantizer.watched().after_version == 1
+    # A name that reaches for the terminal.
+    quantizer.serve(replace(good(3), descriptor=replace(good(3).descriptor, run_id="\x1b[2J")))
+    assert quantizer.watched().after_version == 1
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_a_quantizer_that_is_full_is_asked_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.fail(ExhaustedError("this service takes at most 1 open calls at a time; try again later"))
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
     assert side.faults.empty()
 
 

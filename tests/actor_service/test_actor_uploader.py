@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from actor_peers import DEADLINE_S, ScriptedLearner, serving, small_segment
@@ -11,7 +12,7 @@ from actor_service.environments import describe_environment
 from actor_service.uploader import Uploader
 from actorq import wire
 from actorq.client import LearnerClient
-from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.status import ActorReport, Exploration, Membership, RunSpec
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import Evaluation
@@ -36,7 +37,6 @@ class Side:
         self.uploader = Uploader(
             client,
             "actor-0",
-            7,
             self._join,
             self._report,
             on_stop=lambda: self.stops.put(True),
@@ -56,7 +56,7 @@ class Side:
         if self.away:
             self.away -= 1
             raise UnavailableError("the learner cannot be reached")
-        return Membership(RUN, 0, Exploration((0.1,), (0.2,)), self.stored, 7)
+        return Membership(RUN, 0, Exploration((0.1,), (0.2,)), self.stored, 7, incarnation=7)
 
     def _report(self) -> ActorReport:
         self.steps += 1
@@ -74,6 +74,14 @@ def side(learner: ScriptedLearner) -> Iterator[Side]:
         side = Side(client)
         yield side
         side.uploader.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for the uploader's thread to have seen an answer."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        FOREVER.wait(0.005)
 
 
 def segments(*sequences: int) -> list[tuple[str, int]]:
@@ -245,6 +253,17 @@ def test_directives_reach_the_actor(learner: ScriptedLearner, side: Side) -> Non
     assert side.faults.empty()
 
 
+def test_a_report_tells_how_much_was_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(period_s=0.08)
+    learner.opened()
+    assert learner.sent.get(timeout=DEADLINE_S) == 0
+    put(uploader, 1, 2)
+    learner.answer(credit=2)
+    learner.received(2)
+    while (sent := learner.sent.get(timeout=DEADLINE_S)) < 2:
+        assert sent in (0, 1)
+
+
 def test_it_reports_at_once_and_then_every_period(learner: ScriptedLearner, side: Side) -> None:
     side.start(period_s=0.01)
     reports = [learner.reports.get(timeout=DEADLINE_S) for _ in range(3)]
@@ -279,28 +298,97 @@ def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
 
 @pytest.mark.parametrize("error", [InvalidInputError("a wrong shape"), ConflictError("another environment")])
 def test_what_trying_again_would_not_mend_is_a_fault(learner: ScriptedLearner, side: Side, error: ActorQError) -> None:
-    side.start()
+    uploader = side.start()
     learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
     learner.fail(error)
     fault = side.fault()
     assert isinstance(fault, type(error))
     assert str(error) in str(fault)
+    # After a conflict it asks once more whether its name is its own.
+    assert side.joins == 1 + isinstance(error, ConflictError)
+
+
+def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: ScriptedLearner, side: Side) -> None:
+    side.start()
+    learner.opened()
+    learner.fail(InvalidInputError("algorithm dqn needs discrete actions"))
+    fault = side.fault()
+    assert isinstance(fault, UserError)
+    assert str(fault) == "algorithm dqn needs discrete actions"
     assert side.joins == 1
 
 
-def test_a_learner_that_lost_what_it_acknowledged_is_a_fault(learner: ScriptedLearner, side: Side) -> None:
+def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=4)
+    learner.opened()
+    put(uploader, 1, 2, 3, 4)
+    learner.answer(credit=3)
+    assert learner.received(3) == segments(1, 2, 3)
+    learner.answer(acknowledged=3, credit=3, durable_sequence=1)
+    wait_until(lambda: uploader.queued == 1)
+    side.stored = 1
+    learner.end()
+    assert learner.opened().lost_through_sequence == 0
+    learner.answer(acknowledged=1, credit=4, durable_sequence=1)
+    assert learner.received(3) == segments(2, 3, 4)
+    assert side.faults.empty()
+
+
+def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    uploader = side.start(capacity=4)
+    learner.opened()
+    put(uploader, 1, 2, 3)
+    learner.answer(credit=3)
+    assert learner.received(3) == segments(1, 2, 3)
+    # The learner says that 2 is on its disk, and comes back from an older copy of it.
+    learner.answer(acknowledged=3, credit=3, durable_sequence=2)
+    assert uploader.flush(DEADLINE_S) == 0
+    side.stored = 0
+    learner.end()
+    assert learner.opened().lost_through_sequence == 2
+    learner.answer(acknowledged=2, credit=3, durable_sequence=0)
+    assert learner.received(1) == segments(3)
+    [line] = [record.message for record in caplog.records if "has lost" in record.message]
+    assert "has lost 3 acknowledged items after number 0: 1 are sent again, 2 are lost for good" in line
+
+
+def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
     put(uploader, 1, 2)
     learner.answer(credit=2)
     assert learner.received(2) == segments(1, 2)
-    learner.answer(acknowledged=2, credit=2)
+    learner.answer(acknowledged=2, credit=2, durable_sequence=2)
     assert uploader.flush(DEADLINE_S) == 0
     side.stored = 1
     learner.end()
-    fault = side.fault()
-    assert isinstance(fault, ConflictError)
-    assert "has stored up to 1, but has acknowledged 2" in str(fault)
+    assert learner.opened().lost_through_sequence == 2
+    put(uploader, 3)
+    learner.answer(acknowledged=2, credit=3)
+    assert learner.received(1) == segments(3)
+
+
+def test_what_is_stored_and_not_durable_is_kept_when_its_acknowledgement_was_lost(
+    learner: ScriptedLearner, side: Side
+) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    side.stored = 1
+    learner.end()
+    learner.opened()
+    side.stored = 0
+    learner.end()
+    assert learner.opened().lost_through_sequence == 0
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
 
 
 def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side: Side) -> None:

@@ -32,7 +32,7 @@ def test_the_time_in_which_the_queue_is_full_counts_and_no_other() -> None:
     clock, stop = WatchedClock(), threading.Event()
     with LearnerClient("127.0.0.1:1") as client:
         unused = [lambda *_: None] * 5
-        uploader = Uploader(client, "actor-0", 1, *unused, clock=clock)  # type: ignore[arg-type]
+        uploader = Uploader(client, "actor-0", *unused, clock=clock)  # type: ignore[arg-type]
         uploader.put(evaluation(1), stop)
         clock.await_looks(2)
         clock.now = 10.0

@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from actorq.transport.access import Access
 from actorq.transport.calls import CallCounts
-from actorq.transport.options import Certificates
+from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 
@@ -57,7 +58,16 @@ class StagedLearner(learner_pb2_grpc.LearnerServiceServicer):
         return learner_pb2.SaveCheckpointResponse(path=self._path)
 
     async def Join(self, request: learner_pb2.JoinRequest, context: object) -> learner_pb2.JoinResponse:
-        return learner_pb2.JoinResponse(run=learner_pb2.RunSpec(run_id=request.actor_name))
+        run = learner_pb2.RunSpec(
+            run_id=request.actor_name,
+            environment_id="CartPole-v1",
+            environments_per_actor=1,
+            segment_length=1,
+            queue_segments=1,
+            scheme="int8",
+            evaluation_episodes=1,
+        )
+        return learner_pb2.JoinResponse(run=run)
 
 
 def running() -> learner_pb2.RunStatus:
@@ -86,6 +96,8 @@ def serving(
     add: Callable[[Any, Any], None] = learner_pb2_grpc.add_LearnerServiceServicer_to_server,
     service_name: str = SERVICE_NAME,
     calls: CallCounts | None = None,
+    limits: ServerLimits | None = None,
+    access: Access | None = None,
 ) -> Iterator[Stage]:
     """Serve on another thread until the block ends; a learner unless `add` says how to serve something else."""
     started: Future[Stage] = Future()
@@ -93,7 +105,7 @@ def serving(
     done = asyncio.Event()
 
     async def serve() -> None:
-        server = Server("127.0.0.1:0", certificates, calls)
+        server = Server("127.0.0.1:0", certificates, calls, limits, access)
         add(servicer, server.grpc_server)
         try:
             await server.start([service_name])

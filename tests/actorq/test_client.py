@@ -10,7 +10,7 @@ from staged_servicer import serving
 
 from actorq import wire
 from actorq.client import ActorClient, LearnerClient, QuantizerClient
-from actorq.errors import InvalidInputError, NotFoundError, UserError
+from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
 from actorq.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
 from actorq.trajectory import Episode, Evaluation
 from actorq.transport.blobs import split_blob
@@ -82,7 +82,10 @@ def quantizer(*payloads: dict[str, Any]) -> Iterator[QuantizerClient]:
 
 def test_watching_gives_whole_policies_one_after_the_other() -> None:
     with quantizer(*policy(1), *policy(2, b""), *policy(7)) as client:
-        policies = list(client.watch("int8"))
+        watch = client.watch("int8")
+        policies = [next(watch) for _ in range(3)]
+        with pytest.raises(UnavailableError, match="has ended the stream of int8 policies; watch again"):
+            next(watch)
     assert [(each.descriptor, each.model) for each in policies] == [
         (descriptor(1), MODEL),
         (descriptor(2, b""), b""),
@@ -112,7 +115,7 @@ def test_a_version_that_is_not_retained_is_not_found() -> None:
     ids=["no descriptor", "cut short", "parts of another version", "a part is missing"],
 )
 def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: str) -> None:
-    with quantizer(*payloads) as client, pytest.raises(InvalidInputError, match=fault):
+    with quantizer(*payloads) as client, pytest.raises(CorruptedError, match=fault):
         client.get("int8", 1)
 
 

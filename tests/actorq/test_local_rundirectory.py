@@ -1,4 +1,4 @@
-import json
+import logging
 import subprocess
 import sys
 from datetime import datetime
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorq.config import RunConfig
+from actorq.documents import copy_of, write_document
 from actorq.errors import InvalidInputError, UserError
 from actorq.rundirectory import Addresses, RunDirectory, new_run_directory, newest_run
 
@@ -28,6 +29,36 @@ def test_the_configuration_that_was_written_is_read_again(tmp_path: Path) -> Non
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig(seed=7))
     assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
+
+
+@pytest.mark.parametrize("damage", [b"", b"environment: [", b"\xff\xff", b"seed: 9\n"])
+def test_a_damaged_configuration_is_told_and_its_copy_counts(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig(seed=7))
+    run.config.write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
+    assert "is damaged or was edited by hand; its copy config.copy.yaml is used" in caplog.text
+
+
+def test_no_byte_of_a_configuration_can_change_its_settings(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig(seed=7))
+    data = run.config.read_bytes()
+    expected = run.config_tree()
+    for position in (*range(0, len(data) - 50, 400), *range(len(data) - 50, len(data))):
+        run.config.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        assert run.config_tree() == expected
+    run.config.write_bytes(data)
+    copy_of(run.config).write_bytes(b"")
+    assert run.config_tree() == expected
+
+
+def test_a_configuration_without_a_digest_and_without_a_copy_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 9\n")
+    assert RunDirectory(tmp_path).config_tree() == {"seed": 9}
 
 
 def test_a_file_where_the_folder_should_be_is_a_users_mistake(tmp_path: Path) -> None:
@@ -59,7 +90,7 @@ def test_a_summary_that_cannot_be_read_is_no_summary(tmp_path: Path) -> None:
     assert run.read_summary() == {}
     run.summary.write_text('{"solved": tr')
     assert run.read_summary() == {}
-    run.summary.write_text(json.dumps({"solved": True}))
+    write_document(run.summary, {"solved": True})
     assert run.read_summary() == {"solved": True}
 
 

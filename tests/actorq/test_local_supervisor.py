@@ -1,6 +1,5 @@
 """The supervisor with small real processes in the place of the services."""
 
-import json
 import os
 import random
 import signal
@@ -13,11 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actorq.documents import write_document
 from actorq.local.events import Events, SignalReceived, StatusReceived
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
 from actorq.local.services import Kind, Service
 from actorq.local.supervisor import Outcome, Supervisor
+from actorq.process import EXIT_INTERRUPTED
 from actorq.rundirectory import RunDirectory
 from actorq.status import Energy, RunState, RunStatus
 from actorq.transport.reconnect import Backoff
@@ -190,6 +191,27 @@ def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) ->
     assert stage.recorder.events[1] == "actor-1 restarted 1x"
 
 
+def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(stage: Stage) -> None:
+    stage.start(limit=1, learner=f"exit{EXIT_INTERRUPTED}", actor_0="serve")
+    actor = stage.hear("actor-0", "started")
+    stage.hear("learner", "started --resume")
+    outcome = stage.end()
+    assert outcome.error is not None
+    assert outcome.error.startswith("learner was interrupted after 1 restarts")
+    assert stage.recorder.events[0] == "learner was interrupted, restarting in 0.0 s"
+    assert stage.hear("actor-0", "drained") == actor
+
+
+def test_whoever_waits_for_the_ended_learner_is_told_that_nobody_is_left(stage: Stage) -> None:
+    stage.start(learner="serve", actor_0="stubborn")
+    stage.hear("learner", "started")
+    stage.hear("actor-0", "started")
+    stage.interrupt()
+    stage.hear("learner", "drained")
+    stage.hear("actor-0", "lost its lifeline")
+    assert stage.end() == Outcome(130)
+
+
 def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -> None:
     stage.events.put(StatusReceived(STOPPING))
     stage.start(learner="serve", actor_0="serve")
@@ -209,14 +231,14 @@ def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
     stage.events.put(StatusReceived(replace(STOPPING, state=state)))
     stage.start(learner="serve", actor_0="serve")
     learner = stage.hear("learner", "started")
-    stage.run.summary.write_text(json.dumps({"state": state.value}))
+    write_document(stage.run.summary, {"state": state.value})
     os.kill(learner, signal.SIGKILL)
     assert stage.end() == Outcome(code)
     assert stage.recorder.events == [f"learner died (SIGKILL) after the run was over: {state.value}"]
 
 
 def test_a_summary_of_an_earlier_life_of_the_run_is_no_end(stage: Stage) -> None:
-    stage.run.summary.write_text(json.dumps({"state": "solved"}))
+    write_document(stage.run.summary, {"state": "solved"})
     stage.events.put(StatusReceived(replace(STOPPING, state=RunState.SOLVED)))
     stage.start(learner="serve")
     os.kill(stage.hear("learner", "started"), signal.SIGKILL)

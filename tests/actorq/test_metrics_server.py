@@ -61,9 +61,10 @@ def open_server(
     calls: CallCounts | None = None,
     serving: Callable[[], bool] = lambda: True,
     listen: str = "127.0.0.1:0",
+    alive: Callable[[], bool] = lambda: True,
 ) -> Iterator[HttpServer]:
     with running_loop() as loop:
-        server = open_metrics(listen, calls or CallCounts(), lambda: families, serving, loop)
+        server = open_metrics(listen, calls or CallCounts(), lambda: families, alive, serving, loop)
         try:
             yield server
         finally:
@@ -160,7 +161,7 @@ def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses
     closed.close()
     for loop in (stuck, closed):
         families = [gauge("actorq_a", "A.", 1)]
-        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, loop)
+        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, lambda: True, loop)
         samples = scrape(server.address)
         assert ("actorq_a", ()) not in samples
         assert ("process_cpu_seconds_total", ()) in samples
@@ -171,11 +172,13 @@ def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses
 
 
 def test_probes_tell_whether_it_is_alive_and_whether_it_serves() -> None:
-    serving = [False]
-    with open_server([], serving=lambda: serving[0]) as server:
+    alive, serving = [True], [False]
+    with open_server([], serving=lambda: serving[0], alive=lambda: alive[0]) as server:
         assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
         serving[0] = True
         assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 200)
+        alive[0] = False
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (503, 200)
 
 
 def test_readiness_over_http_is_health_over_grpc() -> None:

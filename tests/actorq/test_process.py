@@ -40,6 +40,8 @@ class SmallSettings(Settings):
     code: int = Field(0, description="exit code")
     fail: str = Field("", description="where to fail")
     linger: bool = Field(False, description="drain until SIGUSR1 comes")
+    unready: bool = Field(False, description="be ready when SIGUSR2 comes")
+    hanging: bool = Field(False, description="make progress only after SIGUSR2")
     slow_end: bool = Field(False, description="end the process only after a line on standard input")
 
 
@@ -47,11 +49,20 @@ class SmallService:
     def __init__(self, settings):
         self.settings = settings
         self.done = asyncio.Event()
+        self.ready = asyncio.Event()
 
     def register(self, server):
         if self.settings.fail == "register":
             raise UserError("--fail: register was told to fail")
         return ["small.Service"]
+
+    async def until_ready(self):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.ready.set)
+        if self.settings.unready:
+            await self.ready.wait()
+
+    def alive(self):
+        return self.ready.is_set() or not self.settings.hanging
 
     async def run(self, address):
         if self.settings.fail == "run":
@@ -75,6 +86,9 @@ class SmallService:
         print("draining", flush=True)
         if not self.settings.linger:
             self.done.set()
+
+    def lose_parent(self):
+        print("alone", flush=True)
 
 
 def run():
@@ -239,12 +253,61 @@ def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:
     assert small.end()[0] == 0
 
 
+def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(small: Small) -> None:
+    small.start("--lifeline", "--linger").hear("running")
+    small.lose_parent()
+    small.hear("draining")
+    small.hear("alone")
+    small.signal(signal.SIGTERM)
+    small.read_log("SIGTERM: draining goes on")
+    small.signal(signal.SIGUSR1)
+    assert small.end()[0] == 0
+
+
+def test_a_service_is_alive_before_it_is_ready(small: Small) -> None:
+    small.start("--unready", "--metrics", "127.0.0.1:0").hear("running")
+    metrics = small.metrics()
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S)
+    assert urllib.request.urlopen(f"{metrics}/healthz", timeout=TIMEOUT_S).status == 200
+    with open_channel(small.announced()["address"]) as channel:
+        health, status = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckResponse
+        watch = health.Watch(health_pb2.HealthCheckRequest(service="small.Service"), timeout=TIMEOUT_S)
+        assert next(watch).status == status.NOT_SERVING
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == status.SERVING
+        small.signal(signal.SIGUSR2)
+        assert next(watch).status == status.SERVING
+        assert urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S).status == 200
+        watch.cancel()
+    small.signal(signal.SIGTERM)
+    assert small.end()[0] == 0
+
+
+def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: Small) -> None:
+    small.start("--hanging", "--metrics", "127.0.0.1:0").hear("running")
+    metrics, status = small.metrics(), health_pb2.HealthCheckResponse
+    with open_channel(small.announced()["address"]) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        assert any(answer.status == status.NOT_SERVING for answer in watch)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{metrics}/healthz", timeout=TIMEOUT_S)
+        small.signal(signal.SIGUSR2)
+        assert next(watch).status == status.SERVING
+        assert urllib.request.urlopen(f"{metrics}/healthz", timeout=TIMEOUT_S).status == 200
+        watch.cancel()
+    small.signal(signal.SIGTERM)
+    code, lines = small.end()
+    assert code == 0
+    assert any(line.endswith("the service makes progress again: health is SERVING") for line in lines)
+
+
 def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small: Small) -> None:
     small.start("--lifeline", "--linger").hear("running")
     small.signal(signal.SIGTERM)
     small.hear("draining")
     small.lose_parent()
     small.read_log("the parent process is gone; draining goes on")
+    small.hear("alone")
     small.signal(signal.SIGUSR1)
     assert small.end()[0] == 0
 
@@ -303,3 +366,9 @@ def test_the_end_of_a_process_has_a_code_and_at_most_a_line(
 def test_a_bug_is_not_swallowed() -> None:
     with pytest.raises(ZeroDivisionError):
         main(raising(ZeroDivisionError()))
+
+
+def test_a_process_that_has_closed_everything_leaves_at_once_and_loses_no_output() -> None:
+    body = "import atexit; from actorq.process import leave; atexit.register(print, 'late'); print('said'); leave(3)"
+    ended = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "said\n", "")

@@ -6,6 +6,7 @@ from actor_service.__main__ import ActorSettings
 from actorq import settings
 from actorq.cli.certificates import CertificatesSettings
 from actorq.cli.evaluate import EvaluateSettings
+from actorq.cli.reset_environment import ResetSettings
 from actorq.cli.status import StatusSettings
 from actorq.cli.train import TrainSettings
 from actorq.config import RunConfig
@@ -17,7 +18,7 @@ from learner_service.__main__ import LearnerSettings
 from quantizer_service.__main__ import QuantizerProcessSettings
 
 SERVICES = (LearnerSettings, QuantizerProcessSettings, ActorSettings, MeterProcessSettings)
-COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, CertificatesSettings)
+COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, CertificatesSettings)
 OF_A_RUN = {leaf.variable for leaf in settings.leaves(RunConfig)}
 
 

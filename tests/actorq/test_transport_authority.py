@@ -13,7 +13,9 @@ from staged_servicer import StagedLearner, serving
 from actorq.client import LearnerClient
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.authority import write_certificates
-from actorq.transport.options import CLIENT_OPTIONS, MEMBERS, Certificates
+from actorq.transport.identity import identity_uri
+from actorq.transport.options import CLIENT_OPTIONS, Certificates
+from actorq.transport.roles import ROLES
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 
 NOW = datetime.now(UTC)
@@ -35,11 +37,24 @@ def names(directory: Path, member: str) -> x509.SubjectAlternativeName:
 
 
 def test_every_member_has_a_folder_that_can_be_used(made: Path) -> None:
-    assert {path.name for path in made.iterdir()} == {"ca.crt", *MEMBERS}
-    for member in MEMBERS:
+    assert {path.name for path in made.iterdir()} == {"ca.crt", *ROLES}
+    for member in ROLES:
         assert {path.name for path in (made / member).iterdir()} == {"ca.crt", "tls.crt", "tls.key"}
         assert Certificates.of(made, member) == Certificates.load(made / member)
-    assert len({Certificates.load(made / member).key for member in MEMBERS}) == len(MEMBERS)
+    assert len({Certificates.load(made / member).key for member in ROLES}) == len(ROLES)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_certificate_names_its_role_and_its_run(role: str, made: Path) -> None:
+    assert names(made, role).get_values_for_type(x509.UniformResourceIdentifier) == [identity_uri(role, "actorq")]
+    certificates = Certificates.of(made, role)
+    assert certificates
+    certificates.require_role(role, "actorq")
+    other = "learner" if role == "actor" else "actor"
+    with pytest.raises(UserError, match=f"the {other} of run actorq needs a certificate with spiffe://actorq/run/"):
+        certificates.require_role(other, "actorq")
+    with pytest.raises(UserError, match=f"has that of the {role} of run actorq; transport.run names the run"):
+        certificates.require_role(role, "lab")
 
 
 def test_a_members_own_folder_serves_as_well_as_the_folder_of_all(made: Path) -> None:
@@ -49,7 +64,7 @@ def test_a_members_own_folder_serves_as_well_as_the_folder_of_all(made: Path) ->
 
 def test_keys_are_for_their_owner_alone_and_the_authoritys_own_is_not_kept(made: Path) -> None:
     keys = sorted(made.rglob("*.key"))
-    assert len(keys) == len(MEMBERS)
+    assert len(keys) == len(ROLES)
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
 
 
@@ -71,11 +86,12 @@ def test_services_are_valid_under_the_names_that_they_have_in_a_cluster(made: Pa
         ip_address("10.1.2.3"),
     ]
     of_quantizer = names(made, "quantizer").get_values_for_type(x509.DNSName)
-    assert {"quantizer.lab.svc", "relay", "relay.lab.svc"} <= set(of_quantizer)
-    assert "learner" not in names(made, "client").get_values_for_type(x509.DNSName)
+    assert {"quantizer.lab.svc", "quantizer.lab"} <= set(of_quantizer)
+    assert {"relay", "relay.lab.svc"} <= set(names(made, "relay").get_values_for_type(x509.DNSName))
+    assert "learner" not in names(made, "operator").get_values_for_type(x509.DNSName)
 
 
-@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize("member", ROLES)
 def test_every_member_is_reached_through_port_forward(member: str, made: Path) -> None:
     assert "localhost" in names(made, member).get_values_for_type(x509.DNSName)
     addresses = names(made, member).get_values_for_type(x509.IPAddress)
@@ -88,17 +104,17 @@ def test_its_members_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path:
     with serving(StagedLearner(), Certificates.of(made, "learner")) as stage:
         port = stage.address.rpartition(":")[2]
         for address in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            with LearnerClient(address, Certificates.of(made, "client")) as client:
+            with LearnerClient(address, Certificates.of(made, "operator")) as client:
                 assert client.status().run_id == "run"
         with (
-            LearnerClient(stage.address, Certificates.of(other, "client")) as client,
+            LearnerClient(stage.address, Certificates.of(other, "operator")) as client,
             pytest.raises(UnavailableError),
         ):
             client.status()
 
 
 def test_an_actor_is_not_believed_to_be_the_learner(made: Path) -> None:
-    certificates = Certificates.of(made, "client")
+    certificates = Certificates.of(made, "operator")
     assert certificates
     credentials = grpc.ssl_channel_credentials(
         certificates.authority, private_key=certificates.key, certificate_chain=certificates.certificate
@@ -129,7 +145,7 @@ def test_nothing_is_ever_overwritten(made: Path) -> None:
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_certificates(tmp_path / "empty", "lab", (), NOW, days=1)
-    assert (tmp_path / "empty" / "client" / "tls.key").is_file()
+    assert (tmp_path / "empty" / "operator" / "tls.key").is_file()
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-a", "https://learner", "a" * 254, "ü.org", "a..b"])

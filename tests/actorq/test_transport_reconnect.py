@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from actorq.transport.options import CLIENT_OPTIONS
 from actorq.transport.reconnect import Backoff, keep_connected
 
 # Always the whole delay: the upper end of what jitter may draw.
-BACKOFF = Backoff(initial_s=1.0, maximum_s=8.0)
+BACKOFF = Backoff(initial_s=1.0, maximum_s=8.0, eager_s=0.0)
 
 
 class NoJitter(random.Random):
@@ -92,6 +93,26 @@ def test_an_unavailable_peer_is_tried_again_with_growing_delays() -> None:
     assert (peer.calls, stop.delays) == (4, [1.0, 2.0, 4.0])
 
 
+def test_a_peer_that_comes_within_half_a_minute_is_found_within_half_a_second() -> None:
+    stop = Waits(limit=100)
+    peer = Peer(*[False] * 100)
+    keep_connected(peer.connect, stop, "learner", NoJitter(), Backoff(), lambda: sum(stop.delays))
+    begins = [sum(stop.delays[:index]) for index in range(len(stop.delays))]
+    eager = [delay for delay, begin in zip(stop.delays, begins, strict=True) if begin < 30.0]
+    assert eager[:4] == [0.1, 0.2, 0.4, 0.5]
+    assert max(eager) == 0.5
+    assert sum(eager) >= 30.0
+    assert set(stop.delays[len(eager) :]) == {5.0}
+
+
+def test_each_absence_of_the_peer_begins_with_short_delays() -> None:
+    stop = Waits(limit=83)
+    # Away for so long that delays have grown, then back for a moment.
+    peer = Peer(*[False] * 80, True, False, False, False)
+    keep_connected(peer.connect, stop, "learner", NoJitter(), Backoff(), lambda: sum(stop.delays))
+    assert stop.delays[79:] == [5.0, 0.1, 0.2, 0.4]
+
+
 def test_an_answer_of_the_peer_starts_the_delays_anew() -> None:
     peer, stop = Peer(False, False, True, False), Waits()
     keep(peer, stop)
@@ -142,3 +163,26 @@ def test_the_same_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixtu
         keep_connected(Peer(*[False] * 100).connect, stop, "quantizer", NoJitter(), BACKOFF, lambda: sum(stop.delays))
     minutes = sum(stop.delays) / 60
     assert minutes - 1 <= len(caplog.records) <= minutes + 1
+
+
+def test_grpc_itself_waits_no_longer_than_an_eager_client() -> None:
+    assert dict(CLIENT_OPTIONS)["grpc.max_reconnect_backoff_ms"] <= 1_000 * Backoff().eager_maximum_s
+
+
+def test_the_end_of_a_stream_that_worked_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
+        keep(Peer(True, False), Waits())
+    told = "quantizer cannot be reached; trying again, at least every 8.0 s"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", told),
+        ("WARNING", told),
+        ("INFO", "quantizer: connected again after 2 attempts"),
+    ]
+
+
+def test_a_stream_that_breaks_all_the_time_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    stop = Waits(limit=40)
+    with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
+        keep_connected(Peer(*[True] * 100).connect, stop, "quantizer", NoJitter(), BACKOFF, lambda: sum(stop.delays))
+    assert len([record for record in caplog.records if "trying again" in record.getMessage()]) == 1
+    assert sum(stop.delays) < 60

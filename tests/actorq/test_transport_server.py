@@ -14,6 +14,7 @@ from actorq.errors import ExhaustedError, UserError
 from actorq.transport.channels import open_channel
 from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.transport.server import Server
+from actorq.v1 import learner_pb2, learner_pb2_grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -35,6 +36,28 @@ def test_health_is_serving_until_the_server_stops(service: str) -> None:
             next(statuses)
 
 
+def test_a_server_is_alive_before_its_service_is_ready() -> None:
+    async def run() -> list[tuple[int, int]]:
+        server = Server("127.0.0.1:0")
+        address = await server.start([SERVICE_NAME], ready=False)
+        seen = []
+        async with grpc.aio.insecure_channel(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            # It does not become ready again once it stops.
+            for step in (asyncio.sleep(0), server.say_ready(), server.say_not_serving(), server.say_ready()):
+                await step
+                alive, ready = [
+                    (await health.Check(health_pb2.HealthCheckRequest(service=service))).status
+                    for service in ("", SERVICE_NAME)
+                ]
+                seen.append((alive, ready))
+        await server.stop(grace_s=0.0)
+        return seen
+
+    stopped = (NOT_SERVING, NOT_SERVING)
+    assert asyncio.run(run()) == [(SERVING, NOT_SERVING), (SERVING, SERVING), stopped, stopped]
+
+
 def test_a_stopping_server_says_so_before_it_ends_its_calls() -> None:
     with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
         statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
@@ -51,6 +74,31 @@ def test_health_of_a_service_that_is_not_there_is_not_found() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT_S)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_server_that_stops_waits_for_the_handlers_of_calls_that_it_cancels(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC logs a traceback for each handler that runs when the event loop is closed."""
+    cleaned_up: list[int] = []
+
+    async def wait() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            cleaned_up.append(1)
+
+    begun = threading.Event()
+    with serving(StagedLearner(wait)) as stage, grpc.insecure_channel(stage.address) as channel:
+        stub = learner_pb2_grpc.LearnerServiceStub(channel)
+        call = stub.GetStatus.future(learner_pb2.GetStatusRequest(), timeout=TIMEOUT_S)
+        assert begun.wait(TIMEOUT_S)
+        stage.perform(stage.server.stop(grace_s=0.0))
+        assert cleaned_up == [1]
+        with pytest.raises(grpc.RpcError):
+            call.result()
+    assert caplog.messages == []
 
 
 def test_reflection_lists_the_services_and_describes_ours() -> None:
@@ -134,7 +182,8 @@ def test_a_message_beyond_the_limit_does_not_leave_the_client() -> None:
     with serving(StagedLearner()) as stage, LearnerClient(stage.address) as client:
         with pytest.raises(ExhaustedError, match="Sent message larger than max"):
             client.join("a" * MAX_MESSAGE_BYTES, 1, "actor", "0")
-        assert client.join("a" * (MAX_MESSAGE_BYTES - 1_000), 1, "actor", "0").run.run_id[:1] == "a"
+        request = learner_pb2.JoinRequest(actor_name="a" * (MAX_MESSAGE_BYTES - 1_000))
+        assert client.stub.Join(request, timeout=TIMEOUT_S).run.run_id[:1] == "a"
 
 
 def test_a_message_beyond_the_limit_is_refused_by_the_server() -> None:

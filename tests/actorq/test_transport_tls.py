@@ -2,84 +2,26 @@
 
 import asyncio
 import datetime
-from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from certificate_authority import END, LATER, MUCH_LATER, START, Authority
 from staged_servicer import StagedLearner, serving
 
 from actorq.client import LearnerClient
+from actorq.config import TransportConfig
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.transport.renewal import Renewal
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 
-START = datetime.datetime(2020, 1, 1)
-LATER = datetime.datetime(2021, 1, 1)
-MUCH_LATER = datetime.datetime(2099, 1, 1)
-END = datetime.datetime(2100, 1, 1)
-
-
 HUNG_UP = "it hung up: with mutual TLS, one does on whoever has no valid certificate of its authority"
 
 
 async def wait_for_ever() -> None:
     await asyncio.Event().wait()
-
-
-class Authority:
-    """Signs certificates for this host."""
-
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        constraint = x509.BasicConstraints(ca=True, path_length=None)
-        self._certificate = self._builder(self._name, self._key).add_extension(constraint, critical=True)
-
-    def issue(
-        self,
-        folder: Path,
-        name: str,
-        password: bytes | None = None,
-        address: str = "127.0.0.1",
-        valid: tuple[datetime.datetime, datetime.datetime] = (START, END),
-    ) -> Path:
-        """Write ca.crt, tls.crt and tls.key of a member into a folder of its own, over those that it had."""
-        folder = folder / name
-        folder.mkdir(exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))])
-        certificate = self._builder(subject, key, valid).add_extension(addresses, critical=False)
-        for file, builder in (("ca.crt", self._certificate), ("tls.crt", certificate)):
-            signed = builder.sign(self._key, hashes.SHA256())
-            (folder / file).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        lock = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
-        form = serialization.PrivateFormat.PKCS8
-        (folder / "tls.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, lock))
-        return folder
-
-    def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        valid: tuple[datetime.datetime, datetime.datetime] = (START, END),
-    ) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(valid[0])
-            .not_valid_after(valid[1])
-        )
 
 
 @pytest.fixture
@@ -270,3 +212,36 @@ def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Aut
         pytest.raises(UnavailableError, match=r"cannot be reached \(it serves without TLS\)"),
     ):
         learner.status()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o602])
+def test_a_key_that_is_open_to_others_is_refused(mode: int, authority: Authority, tmp_path: Path) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(mode)
+    with pytest.raises(UserError) as caught:
+        Certificates.load(folder)
+    assert str(caught.value) == (
+        f"certificates: other users may read or replace the key {folder / 'tls.key'} (mode {mode:04o}): chmod 600 it, "
+        "or give a service --transport.allow-readable-keys"
+    )
+    assert Certificates.load(folder, readable_key=True).key == (folder / "tls.key").read_bytes()
+    assert TransportConfig(certificates=folder, allow_readable_keys=True).certificates_of("server")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440, 0o640])
+def test_a_key_may_be_read_by_its_owner_and_its_group(mode: int, authority: Authority, tmp_path: Path) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(mode)
+    assert Certificates.load(folder).directory == folder
+
+
+def test_a_renewed_key_that_is_open_to_others_is_not_used(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = authority.issue(tmp_path, "server")
+    strict, lenient = Renewal(Certificates.load(folder)), Renewal(Certificates.load(folder, readable_key=True))
+    authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(0o644)
+    assert strict.take() is None
+    assert "chmod 600 it" in caplog.text
+    assert lenient.take() is not None

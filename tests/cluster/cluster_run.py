@@ -18,7 +18,7 @@ from actorq.client import ActorClient, QuantizerClient
 from actorq.cluster import access, diagnosis
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.logs import stream_logs
-from actorq.cluster.manifests import ACTORQ
+from actorq.cluster.objects import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import ActorQError, UnavailableError
 from actorq.status import ActorStatus, RunStatus
@@ -68,6 +68,7 @@ def _completed(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 class ClusterRun:
     """A run in a namespace of the cluster that KUBECONFIG names.
 
+    overlay: what `actorq cluster up` is given.
     environment_steps: the most that the learner has told so far.
     """
 
@@ -84,11 +85,11 @@ class ClusterRun:
     @property
     def certificates(self) -> Certificates | None:
         """Those of a person who has them."""
-        return Certificates.of(self.certificates_directory, "client")
+        return Certificates.of(self.certificates_directory, "operator")
 
     def up(self) -> str:
         """Deploy, and wait until it makes progress."""
-        return self.command("up", str(HERE / self.overlay), *self._flags())
+        return self.command("up", self.overlay, *self._flags())
 
     def down(self, *flags: str) -> str:
         """End it."""
@@ -218,7 +219,12 @@ class Timings:
     """Measured seconds, for the lines at the end of the tests."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.noted: list[tuple[str, float]] = []
+
+    @property
+    def lines(self) -> list[str]:
+        """For a person."""
+        return [f"{seconds:7.1f} s  {what}" for what, seconds in self.noted]
 
     @contextmanager
     def measure(self, what: str) -> Iterator[None]:
@@ -229,7 +235,7 @@ class Timings:
 
     def note(self, what: str, seconds: float) -> None:
         """Take down a time."""
-        self.lines.append(f"{seconds:7.1f} s  {what}")
+        self.noted.append((what, seconds))
 
 
 def kubeconfig_is_set() -> bool:

@@ -1,11 +1,15 @@
-"""Namespaces for tests on a real cluster, and the times that they took."""
+"""Namespaces for tests on a real cluster, and the times that they took: CLUSTER_TIMES names a JSON file for them."""
 
+import json
+import os
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from cluster_run import Timings, describe, kubeconfig_is_set
 from kubernetes import client
+from older_kubernetes import Offered, Overlays
 
 from actorq.cluster.connection import connect
 
@@ -17,6 +21,13 @@ _RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("
 @pytest.fixture(scope="session")
 def timings() -> Timings:
     return _TIMINGS
+
+
+@pytest.fixture(scope="session")
+def overlays(tmp_path_factory: pytest.TempPathFactory) -> Overlays:
+    if not kubeconfig_is_set():
+        pytest.fail("KUBECONFIG must name the cluster to test on")
+    return Overlays(Offered.by(connect(None)), tmp_path_factory.mktemp("overlays"))
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +65,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if path := os.environ.get("CLUSTER_TIMES"):
+        Path(path).write_text(json.dumps(_TIMINGS.noted, indent=2) + "\n", encoding="utf-8")
     if _TIMINGS.lines:
         terminalreporter.section("times on the cluster")
         for line in _TIMINGS.lines:

@@ -8,8 +8,10 @@ from functools import partial
 
 import pytest
 from cluster_run import ClusterRun, Timings, acting, on_cluster
+from older_kubernetes import Overlays
 
 from actorq.status import RunStatus
+from benchmarks.cluster_moves import FEW, MOVES, Learner, moves, restarted, restarts
 
 pytestmark = on_cluster(300)
 
@@ -17,8 +19,8 @@ EVALUATIONS = "/data/run/evaluations.jsonl"
 
 
 @pytest.fixture(scope="module")
-def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
-    run = ClusterRun.in_namespace(new_namespace(), "endless")
+def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), overlays.path("endless"))
     run.up()
     yield run
     run.down("--delete-volume")
@@ -98,18 +100,31 @@ def test_the_quantizer_pod_dies(run: ClusterRun, timings: Timings) -> None:
         assert {policy.version for policy in quantizer.list()} & retained, "its store outlives the pod"
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["saves", "is-killed"])
-def test_the_learner_pod_dies(run: ClusterRun, timings: Timings, kill: bool) -> None:
-    before = run.until(lambda status: True)
+def test_the_learner_pod_is_killed(run: ClusterRun, timings: Timings) -> None:
+    before, others = run.until(lambda status: True), restarts(run.cluster)
     evaluations = run.read_file("learner-0", EVALUATIONS)
-    how = "killed" if kill else "deleted"
-    with timings.measure(f"learner pod {how}, until the run goes on"):
-        run.delete_pod("learner-0", kill)
+    with timings.measure("learner pod killed, until the run goes on"):
+        run.delete_pod("learner-0", kill=True)
         run.await_pods(lambda pods: not any(pod.ready for pod in pods), "learner")
         steps = run.environment_steps
         status = run.until(lambda status: status.environment_steps > steps)
     assert status.run_id == before.run_id
     assert goes_on(run).policy_version > before.policy_version
+    assert restarted(others, restarts(run.cluster)) == {}, "actors keep their queues, and wait"
+    assert run.read_file("learner-0", EVALUATIONS).startswith(evaluations)
+
+
+def test_the_learner_moves_four_times_and_nothing_else_restarts(run: ClusterRun, timings: Timings) -> None:
+    before, others = run.until(lambda status: True), restarts(run.cluster)
+    assert len(others) == FEW + 2, "the quantizer and the evaluator, too"
+    evaluations = run.read_file("learner-0", EVALUATIONS)
+    # Each deletion follows the first new steps: a successor that is not ready yet must save, too.
+    for number, seconds in enumerate(moves(Learner(run.cluster, None), MOVES, 0.0, print), 1):
+        timings.note(f"learner pod deleted, time {number} of {MOVES}, until the run goes on", seconds)
+    after = goes_on(run)
+    assert after.run_id == before.run_id
+    assert after.policy_version > before.policy_version
+    assert restarted(others, restarts(run.cluster)) == {}, "actors keep their queues, and wait"
     assert run.read_file("learner-0", EVALUATIONS).startswith(evaluations)
 
 

@@ -10,43 +10,47 @@ import pytest
 import yaml
 from cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
 from kubernetes import client
+from older_kubernetes import Offered, Overlays
 
-from actorq.cluster import deployment
-from actorq.cluster.connection import Object
-from actorq.cluster.manifests import RUN_LABEL, render
+from actorq.cluster import storage
+from actorq.cluster.manifests import render
+from actorq.cluster.objects import RUN_LABEL, Object
 
 pytestmark = on_cluster(300)
 
 ROLE = (HERE.parents[1] / "docs" / "cluster.md").read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
 KINDS = {
-    "v1": ("ConfigMap", "Service", "ServiceAccount", "PersistentVolumeClaim"),
-    "apps/v1": ("StatefulSet", "Deployment"),
-    "policy/v1beta1": ("PodDisruptionBudget",),
+    "ConfigMap": "v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+    "PersistentVolumeClaim": "v1",
+    "StatefulSet": "apps/v1",
+    "Deployment": "apps/v1",
 }
 
 
 @pytest.fixture(scope="module")
-def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
-    run = ClusterRun.in_namespace(new_namespace(), "overlay")
+def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), overlays.path("overlay"))
     yield run
-    if deployment.volumes(run.cluster):
+    if storage.volumes(run.cluster):
         run.down("--delete-volume")
 
 
 def objects(run: ClusterRun) -> set[tuple[str, str]]:
     """Kind and name of everything in the namespace that carries a run's name, and its pods."""
+    kinds = {**KINDS, "PodDisruptionBudget": Offered.by(run.cluster).budgets}
     found = {
         (kind, each["metadata"]["name"])
-        for version, kinds in KINDS.items()
-        for kind in kinds
+        for kind, version in kinds.items()
         for each in run.cluster.list(version, kind, RUN_LABEL)
     }
     return found | {("Pod", pod.name) for pod in run.pods()}
 
 
-def changed_overlay(folder: Path, change: Callable[[Object], None]) -> str:
+def changed_overlay(run: ClusterRun, folder: Path, change: Callable[[Object], None]) -> str:
     """A file with the overlay's objects, the learner's container changed."""
-    rendered = render(str(HERE / "overlay"))
+    rendered = render(run.overlay)
     for each in rendered:
         if each["kind"] == "StatefulSet":
             change(each["spec"]["template"]["spec"]["containers"][0])
@@ -56,7 +60,7 @@ def changed_overlay(folder: Path, change: Callable[[Object], None]) -> str:
 
 
 def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun) -> None:
-    fault = run.failing("up", str(HERE / "overlay"), "--set-image", "actorq-learner=actorq-learner:none")
+    fault = run.failing("up", run.overlay, "--set-image", "actorq-learner=actorq-learner:none")
     assert re.match(r"error: pod learner-0 cannot pull image \S*actorq-learner:none \(.+\): push it, or choose", fault)
     assert objects(run)
     run.down("--delete-volume")
@@ -67,7 +71,7 @@ def test_a_pod_that_fits_nowhere_is_said_so(run: ClusterRun, tmp_path: Path) -> 
     def grow(container: Object) -> None:
         container["resources"] = {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}
 
-    path = changed_overlay(tmp_path, grow)
+    path = changed_overlay(run, tmp_path, grow)
     fault = run.failing("up", path, "--name", "overlay")
     assert fault.startswith("error: pod learner-0 cannot be scheduled: 0/")
     assert "Insufficient cpu" in fault
@@ -77,7 +81,7 @@ def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun
     def misspell(container: Object) -> None:
         container["args"].append("--dqn.bach-size=3")
 
-    fault = run.failing("up", changed_overlay(tmp_path, misspell), "--name", "overlay")
+    fault = run.failing("up", changed_overlay(run, tmp_path, misspell), "--name", "overlay")
     assert fault.startswith("error: pod learner-0 ended at once (exit code 2, a mistake in its settings): ")
     assert "bach-size" in fault
 
@@ -87,31 +91,31 @@ def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
     assert re.search(r"run overlay (makes progress|is over: solved)", run.up())
 
 
-def test_a_second_run_is_refused(run: ClusterRun) -> None:
+def test_a_second_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
     before = objects(run)
-    fault = run.failing("up", str(HERE / "endless"))
+    fault = run.failing("up", overlays.path("endless"))
     assert fault.startswith(f"error: namespace {run.cluster.namespace} has run 'overlay' already: choose another")
     assert objects(run) == before
 
 
 def test_a_broken_upgrade_is_no_progress(run: ClusterRun) -> None:
-    fault = run.failing("up", str(HERE / "overlay"), "--set-image", "actorq-actor=actorq-actor:none")
+    fault = run.failing("up", run.overlay, "--set-image", "actorq-actor=actorq-actor:none")
     assert re.match(r"error: pod (actor|evaluator)-\S+ cannot pull image \S*actorq-actor:none", fault)
 
 
-def test_the_volume_of_another_run_is_refused(run: ClusterRun) -> None:
+def test_the_volume_of_another_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
     assert "kept" in run.down()
     before = objects(run)
     assert {kind for kind, _ in before} == {"PersistentVolumeClaim"}
-    fault = run.failing("up", str(HERE / "endless"))
+    fault = run.failing("up", overlays.path("endless"))
     assert re.match(rf"error: volume \S+ in namespace {run.cluster.namespace} belongs to run 'overlay': go on", fault)
     assert objects(run) == before
     run.down("--delete-volume")
     assert objects(run) == set()
 
 
-def test_a_namespace_that_is_not_there_is_said_so() -> None:
-    fault = failing_actorq("cluster", "up", str(HERE / "overlay"), "-n", "actorq-nowhere")
+def test_a_namespace_that_is_not_there_is_said_so(overlays: Overlays) -> None:
+    fault = failing_actorq("cluster", "up", overlays.path("overlay"), "-n", "actorq-nowhere")
     assert fault.startswith("error: namespace actorq-nowhere does not exist: make it with `kubectl create namespace")
 
 
@@ -136,7 +140,7 @@ def somebody(run: ClusterRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_without_a_permission_nothing_is_made(run: ClusterRun, somebody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(somebody))
-    fault = run.failing("up", str(HERE / "overlay"))
+    fault = run.failing("up", run.overlay)
     who = f"system:serviceaccount:{run.cluster.namespace}:somebody"
     assert fault.startswith(f"error: no permission: {who} may not get configmaps in namespace {run.cluster.namespace};")
     assert objects(run) == set()

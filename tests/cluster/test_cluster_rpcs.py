@@ -10,6 +10,7 @@ import pytest
 from cluster_run import ACTOR_PORT, ClusterRun, acting, on_cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from older_kubernetes import Overlays
 
 from actorq import wire
 from actorq.client import LearnerClient
@@ -35,8 +36,8 @@ SERVICES = {
 
 
 @pytest.fixture(scope="module")
-def run(new_namespace: Callable[[], str]) -> Iterator[ClusterRun]:
-    run = ClusterRun.in_namespace(new_namespace(), "endless")
+def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[ClusterRun]:
+    run = ClusterRun.in_namespace(new_namespace(), overlays.path("endless"))
     run.up()
     run.until(lambda status: status.updates > 0 and status.evaluation is not None and status.emitted is not None)
     yield run

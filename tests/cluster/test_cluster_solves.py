@@ -4,14 +4,17 @@ import time
 from collections.abc import Callable
 
 from cluster_run import ClusterRun, Timings, on_cluster
+from older_kubernetes import Overlays
 
 from actorq.status import RunState
 
 pytestmark = on_cluster(400)
 
 
-def test_one_command_trains_cartpole_to_its_target(new_namespace: Callable[[], str], timings: Timings) -> None:
-    run = ClusterRun.in_namespace(new_namespace(), "overlay")
+def test_one_command_trains_cartpole_to_its_target(
+    new_namespace: Callable[[], str], overlays: Overlays, timings: Timings
+) -> None:
+    run = ClusterRun.in_namespace(new_namespace(), overlays.path("overlay"))
     begin = time.monotonic()
     run.up()
     timings.note("actorq cluster up, until the run makes progress", time.monotonic() - begin)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from cluster_run import ClusterRun, Timings, actorq, on_cluster
+from older_kubernetes import Overlays
 
 from actorq.client import LearnerClient
 from actorq.cluster import access
 from actorq.cluster.diagnosis import PodView
-from actorq.errors import UnavailableError
+from actorq.errors import DeniedError, UnavailableError
 from actorq.status import RunState
 from actorq.transport.options import Certificates
 
@@ -20,7 +21,7 @@ pytestmark = on_cluster(400)
 
 
 def make_secrets(run: ClusterRun, directory: Path) -> None:
-    for member in ("learner", "quantizer", "actor"):
+    for member in ("learner", "quantizer", "actor", "evaluator"):
         files = {name: b64encode((directory / member / name).read_bytes()) for name in ("ca.crt", "tls.crt", "tls.key")}
         run.cluster.create(
             {
@@ -49,12 +50,14 @@ def intruder(actor: dict[str, Any], argument: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "intruder", "labels": labels}, "spec": pod}
 
 
-def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_path: Path, timings: Timings) -> None:
+def test_a_run_trains_behind_mutual_tls(
+    new_namespace: Callable[[], str], overlays: Overlays, tmp_path: Path, timings: Timings
+) -> None:
     namespace = new_namespace()
     directory, others = tmp_path / "certificates", tmp_path / "others"
     for made in (directory, others):
         actorq("certificates", "init", str(made), "--namespace", namespace)
-    run = ClusterRun.in_namespace(namespace, "mtls", directory)
+    run = ClusterRun.in_namespace(namespace, overlays.path("mtls"), directory)
     make_secrets(run, directory)
     with timings.measure("CartPole solved with mutual TLS, from actorq cluster up on"):
         run.up()
@@ -68,13 +71,21 @@ def test_a_run_trains_behind_mutual_tls(new_namespace: Callable[[], str], tmp_pa
         assert actor_client.status().name == pod
         assert quantizer.list()
 
-    for stranger in (None, Certificates.of(others, "client")):
+    for stranger in (None, Certificates.of(others, "operator")):
         with (
             access.forwarded(run.cluster, "learner") as forward,
             LearnerClient(forward.address, stranger) as learner,
             pytest.raises(UnavailableError),
         ):
             learner.status()
+
+    with (
+        access.forwarded(run.cluster, "learner") as forward,
+        LearnerClient(forward.address, Certificates.of(directory, "monitor")) as monitor,
+    ):
+        assert monitor.status().state is RunState.SOLVED
+        with pytest.raises(DeniedError, match="monitor may not call"):
+            monitor.stop()
 
     actor = run.cluster.get("apps/v1", "Deployment", "actor")
     assert actor

@@ -17,6 +17,19 @@ from training_run import actorq
         (["train", "--actors", "0"], "actors"),
         (["train", "--config", "missing.yaml"], "missing.yaml"),
         (["train", "--environment", "Pendulum-v1", "--algorithm", "dqn"], "discrete"),
+        # Only the learner finds out, when the first actor tells it the environment's spec.
+        (
+            [
+                "train",
+                "--actor.max-segment-bytes",
+                "4096",
+                "--environments-per-actor",
+                "512",
+                "--replay.capacity",
+                "20000",
+            ],
+            "a segment of one step needs",
+        ),
         (["train", "--resume", "--run-directory", "nothing-here"], "nothing-here"),
         (["evaluate", "nothing-here"], "nothing-here"),
         (["status", "--learner", "127.0.0.1:1"], "127.0.0.1:1"),

@@ -1,12 +1,12 @@
 """Three real services, a policy after every update, and no policy that acts for long while a newer one is there."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from training_run import TrainingRun
 
+from actorq.documents import read_document
 from actorq.trajectory import EnvironmentSpec
 from learner_service.replay.store import ReplayStore
 
@@ -42,7 +42,7 @@ def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
 
 def versions_that_acted(directory: Path) -> NDArray[np.int64]:
     """Of each stored transition, in order, the version of the policy that acted."""
-    spec = EnvironmentSpec.from_json(json.loads((directory / "environment.json").read_text(encoding="utf-8")))
+    spec = EnvironmentSpec.from_json(read_document(directory / "environment.json"))
     store = ReplayStore.open(directory / "replay", spec, CAPACITY)
     rows = store.extent()[1]
     versions: NDArray[np.int64] = np.array(store.policy_versions[:rows])[np.array(store.flags[:rows]) != 0]

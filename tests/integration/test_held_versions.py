@@ -1,8 +1,7 @@
 """A version that is being evaluated is there when its evaluation comes, however many newer ones came meanwhile."""
 
-import json
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +15,12 @@ from training_run import actorq
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
+from actorq.documents import write_document
 from actorq.errors import NotFoundError
 from actorq.rundirectory import RunDirectory
 from actorq.status import Exploration, Membership, RunSpec
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Evaluation
+from actorq.transport.checksums import SealedCall
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2
 from benchmarks.watchers import Source
 
@@ -40,7 +41,9 @@ class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
     def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
         """Answer with a run whose second evaluation is a million updates away."""
         run = RunSpec(RUN_ID, SPEC.environment_id, 1, 8, 2**20, 2, "int8", EPISODES, 10**6, 1_000.0, 0)
-        return wire.membership_to_proto(Membership(run, 0, Exploration((), ()), resume_after_sequence=0, seed=7))
+        return wire.membership_to_proto(
+            Membership(run, 0, Exploration((), ()), resume_after_sequence=0, seed=7, incarnation=9)
+        )
 
     def StreamTrajectories(  # noqa: N802
         self, request_iterator: Iterator[learner_pb2.StreamTrajectoriesRequest], context: Any
@@ -52,10 +55,19 @@ class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
                 self.evaluations.put(wire.evaluation_from_proto(request.evaluation))
 
 
+class Sealing(grpc.ServerInterceptor):
+    """Opens and seals messages as the project's own server does."""
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        call = SealedCall(handler_call_details, handler.request_deserializer, handler.response_serializer)
+        return handler._replace(request_deserializer=call.deserialize, response_serializer=call.serialize)
+
+
 @contextmanager
 def serving(learner: OneEvaluation) -> Iterator[str]:
     """Serve it; gives its address."""
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(4), interceptors=[Sealing()])
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(learner, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -126,7 +138,7 @@ def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is
 ) -> None:
     directory, evaluation = run
     best, gone = evaluation.policy_version, evaluation.policy_version + 1
-    directory.summary.write_text(json.dumps({"evaluation": {"policy_version": gone}}))
+    write_document(directory.summary, {"evaluation": {"policy_version": gone}})
 
     fallen_back = actorq("evaluate", str(directory.root), "--episodes", "2")
 
@@ -152,7 +164,7 @@ def test_evaluate_takes_the_newest_when_no_retained_version_was_evaluated(tmp_pa
         source = Source(quantizer.address, (32, 32), SPEC)
         versions = [source.publish().version for _ in range(3)]
         source.close()
-    directory.summary.write_text(json.dumps({"evaluation": {"policy_version": versions[0]}}))
+    write_document(directory.summary, {"evaluation": {"policy_version": versions[0]}})
 
     result = actorq("evaluate", str(directory.root), "--episodes", "1")
 

@@ -10,9 +10,11 @@ import pytest
 from service_process import ServiceProcess, refusal, service_process
 from training_run import TrainingRun, actorq
 
+from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.errors import UnavailableError
+from actorq.errors import DeniedError, UnavailableError
 from actorq.status import RunStatus
+from actorq.trajectory import ArraySpec, EnvironmentSpec
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
@@ -42,7 +44,7 @@ def policies_of_quantizer(channel: grpc.Channel) -> None:
 
 def get_nowhere(service: ServiceProcess, call: Callable[[grpc.Channel], None], ours: Path, theirs: Path) -> None:
     """`call` fails without TLS, without a certificate and with that of another authority."""
-    mine, other = Certificates.of(ours, "client"), Certificates.of(theirs, "client")
+    mine, other = Certificates.of(ours, "operator"), Certificates.of(theirs, "operator")
     assert mine
     assert other
     secrets = {
@@ -79,7 +81,7 @@ def secured(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_a_member_is_answered(secured: Secured) -> None:
-    mine = Certificates.of(secured.ours, "client")
+    mine = Certificates.of(secured.ours, "operator")
     with LearnerClient(secured.learner.address, mine) as learner:
         assert learner.status().environment_steps == 0
     with QuantizerClient(secured.quantizer.address, mine) as quantizer:
@@ -92,6 +94,40 @@ def test_a_stranger_gets_nowhere_at_a_learner(secured: Secured, strangers: Path)
 
 def test_a_stranger_gets_nowhere_at_a_quantizer(secured: Secured, strangers: Path) -> None:
     get_nowhere(secured.quantizer, policies_of_quantizer, secured.ours, strangers)
+
+
+def test_an_actors_certificate_does_not_control_the_run(secured: Secured) -> None:
+    actor = Certificates.of(secured.ours, "actor")
+    with LearnerClient(secured.learner.address, actor) as learner:
+        for call in (learner.stop, learner.pause, learner.save_checkpoint, learner.status):
+            with pytest.raises(DeniedError, match=r"actor may not call LearnerService\.\w+: only (monitor, )?operator"):
+                call()
+        with pytest.raises(DeniedError, match="the certificate is for role actor, got evaluator 'actor-0'"):
+            learner.join("actor-0", 1, "evaluator", "1")
+        assert learner.join("actor-0", 1, "actor", "1").actor_index == 0
+    with (
+        QuantizerClient(secured.quantizer.address, actor) as quantizer,
+        pytest.raises(DeniedError, match=r"actor may not call QuantizerService\.PublishCheckpoints: only learner may"),
+        translated(quantizer.peer),
+    ):
+        next(quantizer.stub.PublishCheckpoints(iter(()), timeout=20.0))
+
+
+def test_an_evaluator_does_not_take_over_an_actors_stream(secured: Secured) -> None:
+    environment = wire.environment_to_proto(
+        EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+    )
+    opened = learner_pb2.StreamTrajectoriesRequest(
+        open=learner_pb2.StreamOpen(actor_name="actor-1", incarnation=7, environment=environment)
+    )
+    with LearnerClient(secured.learner.address, Certificates.of(secured.ours, "actor")) as learner:
+        learner.join("actor-1", 7, "actor", "1")
+    with (
+        LearnerClient(secured.learner.address, Certificates.of(secured.ours, "evaluator")) as learner,
+        pytest.raises(DeniedError, match="the certificate is for role evaluator, got actor 'actor-1'"),
+        translated(learner.peer),
+    ):
+        next(learner.stub.StreamTrajectories(iter([opened]), timeout=20.0))
 
 
 def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strangers: Path) -> None:
@@ -116,6 +152,28 @@ def test_nobody_listens_to_other_machines_without_certificates(
     )
 
 
+def test_metrics_are_for_this_machine_unless_told_otherwise(tmp_path: Path) -> None:
+    anywhere = ("--store", str(tmp_path / "policies"), "--metrics", "0.0.0.0:0")
+    assert refusal("quantizer", *anywhere) == (
+        "error: --metrics: other machines can reach 0.0.0.0:0, and metrics have no TLS: listen on 127.0.0.1, or give "
+        "--open-metrics to let anybody read them"
+    )
+    for told in ("--open-metrics", "--insecure"):
+        with service_process("quantizer", *anywhere, told) as service:
+            assert service.metrics.startswith("0.0.0.0:")
+
+
+def test_a_service_refuses_the_certificates_of_another_role_or_run(certificates: Path, tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "policies"))
+    assert refusal("quantizer", *store, "--transport.certificates", str(certificates / "actor")) == (
+        "error: certificates: the quantizer of run actorq needs a certificate with "
+        f"spiffe://actorq/run/actorq/role/quantizer, but {certificates / 'actor'} has that of the actor of run actorq; "
+        "transport.run names the run"
+    )
+    of_lab = ("--transport.certificates", str(certificates), "--transport.run", "lab")
+    assert "the quantizer of run lab needs a certificate with" in refusal("quantizer", *store, *of_lab)
+
+
 def test_it_does_when_told_to_or_with_certificates(certificates: Path, tmp_path: Path) -> None:
     anywhere = ("--store", str(tmp_path / "policies"), "--listen", "0.0.0.0:0")
     with service_process("quantizer", *anywhere, "--insecure") as service:
@@ -124,7 +182,7 @@ def test_it_does_when_told_to_or_with_certificates(certificates: Path, tmp_path:
             assert client.list() == []
     with service_process("quantizer", *anywhere, "--transport.certificates", str(certificates)) as service:
         port = service.address.rpartition(":")[2]
-        with QuantizerClient(f"127.0.0.1:{port}", Certificates.of(certificates, "client")) as client:
+        with QuantizerClient(f"127.0.0.1:{port}", Certificates.of(certificates, "operator")) as client:
             assert client.list() == []
 
 
@@ -137,7 +195,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path
     # Until it is interrupted.
     endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
-    run.until(all_took_part, Certificates.of(certificates, "client"))
+    run.until(all_took_part, Certificates.of(certificates, "operator"))
     run.signal(signal.SIGINT)
     code, printed = run.finish()
     assert code == 130, printed
@@ -151,6 +209,38 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path
     again = actorq("evaluate", str(run.directory), "--episodes", "2", "--certificates", str(certificates))
     assert again.returncode == 0, again.stderr
     assert "return mean" in again.stdout
+
+
+def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
+    aged = ("--transport.connection-age-s", "3", "--certificates", str(certificates))
+    endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
+    run = TrainingRun.start(tmp_path / "run", *aged, *endless)
+
+    def log(name: str) -> str:
+        return (tmp_path / "run" / "logs" / f"{name}.log").read_text()
+
+    def all_connected_again(_: RunStatus) -> bool:
+        """Each service has noticed the age of each of its connections, and was back afterwards."""
+        peers = {"actor-0": ("learner", "quantizer"), "evaluator": ("learner", "quantizer"), "learner": ("quantizer",)}
+        for name, theirs in peers.items():
+            for peer in theirs:
+                lines = [line for line in log(name).splitlines() if f": {peer} at " in line]
+                ages = [index for index, line in enumerate(lines) if "has reached the age" in line]
+                if not ages or not any("connected again" in line for line in lines[ages[0] :]):
+                    return False
+        return True
+
+    tls = Certificates.of(certificates, "monitor")
+    before = run.until(all_connected_again, tls)
+    after = run.until(lambda status: status.environment_steps > before.environment_steps + 2_000, tls)
+    run.signal(signal.SIGINT)
+    run.finish()
+    assert after.updates > before.updates
+    # A segment that is lost is a gap in its actor's numbers, which ends the actor.
+    assert log("actor-0").count("joined run") == 1
+    for name in ("learner", "quantizer", "actor-0", "evaluator", "meter", "launcher"):
+        assert " ERROR " not in log(name), log(name)
+        assert "Traceback" not in log(name), log(name)
 
 
 def test_a_folder_without_certificates_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -27,11 +27,17 @@ from rendered_manifests import (
 )
 
 from actorq.cluster.manifests import prepared
-from actorq.config import RunConfig
+from actorq.cluster.manifests import render as rendered_by_up
+from actorq.config import RunConfig, TransportConfig
+from actorq.errors import UserError
+from actorq.transport.identity import parse_identity
+from actorq.transport.roles import ROLES
 
 # Kinds of operators, which bring schemas of their own.
 OPERATORS = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "keda.sh/v1alpha1"}
 KUBERNETES = "1.32"
+# On one core of its own, from the container's start until it listens (docs/kubernetes.md).
+NORMAL_START_S, NORMAL_LEARNER_START_S = 3, 5
 RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
 
 
@@ -151,6 +157,30 @@ def test_selectors_select_the_pods(manifests: tuple[Object, ...]) -> None:
             assert named[port["targetPort"]] == port["port"]
 
 
+def test_only_the_first_learner_gets_calls(manifests: tuple[Object, ...]) -> None:
+    # After `kubectl scale statefulset/learner --replicas=2`; the label is there on every version of Kubernetes.
+    selector = of_kind(manifests, "Service")["learner"]["spec"]["selector"]
+    assert selector["statefulset.kubernetes.io/pod-name"] == "learner-0"
+    (learner,) = pods(manifests)["learner"]["containers"]
+    names = {each["name"]: each["valueFrom"]["fieldRef"] for each in learner["env"] if "fieldRef" in str(each)}
+    assert names["ACTORQ_POD"] == {"fieldPath": "metadata.name"}
+
+
+def test_libraries_start_as_many_threads_as_the_limit_has_cores(manifests: tuple[Object, ...]) -> None:
+    for _, container in containers(manifests):
+        sources = {each["name"]: each.get("valueFrom") for each in container["env"]}
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            assert sources[name] == {"resourceFieldRef": {"resource": "limits.cpu"}}
+        assert container["resources"]["limits"]["cpu"]
+
+
+def test_a_normal_start_is_over_before_the_first_probe(manifests: tuple[Object, ...]) -> None:
+    for name, pod in pods(manifests).items():
+        probe = pod["containers"][0]["startupProbe"]
+        assert probe["initialDelaySeconds"] >= (NORMAL_LEARNER_START_S if name == "learner" else NORMAL_START_S)
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 60, "a slow node is no reason to kill it"
+
+
 def test_volumes_and_secrets_that_are_mounted_exist(manifests: tuple[Object, ...]) -> None:
     secrets = {each["spec"]["secretName"] for each in of_kind(manifests, "Certificate").values()}
     maps, claims = of_kind(manifests, "ConfigMap"), of_kind(manifests, "PersistentVolumeClaim")
@@ -163,7 +193,7 @@ def test_volumes_and_secrets_that_are_mounted_exist(manifests: tuple[Object, ...
             volume = volumes.pop(mount["name"])
             if "secret" in volume:
                 assert volume["secret"]["secretName"] in secrets
-            if "configMap" in volume:
+            if "configMap" in volume and not volume["configMap"].get("optional"):
                 assert volume["configMap"]["name"] in maps
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
@@ -182,10 +212,13 @@ def test_plain_text_is_said_aloud_and_never_meant_in_production() -> None:
 def test_probes_ask_for_health_and_never_speak_plain_grpc_to_a_server_with_tls() -> None:
     for _, container in containers(render(K8S / "overlays" / "development")):
         port = next(port["containerPort"] for port in container["ports"] if port["name"] == "grpc")
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        for probe in ("startupProbe", "livenessProbe"):
             assert container[probe]["grpc"] == {"port": port}
+        # A learner is alive while it restores its run, and ready after that.
+        service = {"service": "actorq.v1.LearnerService"} if container["name"] == "learner" else {}
+        assert container["readinessProbe"]["grpc"] == {"port": port, **service}
     for _, container in containers(render(K8S / "overlays" / "production")):
-        paths = {"startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
+        paths = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
         for probe, path in paths.items():
             assert "grpc" not in container[probe]
             assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
@@ -198,8 +231,26 @@ def test_certificates_are_for_the_names_that_clients_use() -> None:
         for argument in container["args"]:
             if match := re.fullmatch(r"--(learner|quantizer)=(.+):\d+", argument):
                 assert match[2] in certificates[match[1]]["spec"]["dnsNames"]
-    for name in ("learner", "quantizer", "actor"):
+    for name in ("learner", "quantizer", "actor", "evaluator"):
         assert "127.0.0.1" in certificates[name]["spec"]["ipAddresses"], "port-forward"
+
+
+def test_each_certificate_names_the_role_of_its_owner() -> None:
+    production = render(K8S / "overlays" / "production")
+    roles = {
+        name: parse_identity(made["spec"]["uris"])
+        for name, made in of_kind(production, "Certificate").items()
+        if not made["spec"].get("isCA")
+    }
+    assert {name: identity.role for name, identity in roles.items()} == {name: name for name in roles}
+    assert set(roles) == set(ROLES) - {"relay", "meter"}
+    assert {identity.run for identity in roles.values()} == {TransportConfig().run}
+    for name, pod in pods(production).items():
+        (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "certificates")
+        assert volume["secret"] == {"secretName": f"{name}-tls", "defaultMode": 0o440}
+        # Pods are called after their Deployment or StatefulSet.
+        assert roles[name].may_be_called(f"{name}-0")
+        assert name == "learner" or name == "quantizer" or not roles[name].may_be_called("intruder")
 
 
 def test_the_learner_comes_before_actors_where_room_is_short() -> None:
@@ -207,6 +258,11 @@ def test_the_learner_comes_before_actors_where_room_is_short() -> None:
     production = pods(render(K8S / "overlays" / "production"))
     value = {name: classes[pod["priorityClassName"]]["value"] for name, pod in production.items()}
     assert value["learner"] == value["quantizer"] > value["actor"] == value["evaluator"]
+
+
+def test_nobody_elses_pods_make_way_for_a_run() -> None:
+    classes = of_kind(render(K8S / "cluster"), "PriorityClass")
+    assert {each["preemptionPolicy"] for each in classes.values()} == {"Never"}
 
 
 def test_nothing_keeps_a_node_from_being_drained(manifests: tuple[Object, ...]) -> None:
@@ -267,9 +323,12 @@ def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
     assert all(selects(policies["dns"]["spec"]["podSelector"], pod_labels(production, name)) for name in WORKLOADS)
 
 
-def test_two_autoscalers_of_actors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"keda.*/spec/replicas"):
-        with_components(tmp_path, "plaintext", "hpa", "keda")
+@pytest.mark.parametrize("components", [("hpa", "keda"), ("keda", "hpa")])
+def test_two_autoscalers_of_actors_are_refused(tmp_path: Path, components: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError, match=r"/spec/replicas"):
+        with_components(tmp_path, "plaintext", *components)
+    with pytest.raises(UserError, match=r"^overlay \S+/run has two autoscalers of its actors, components/hpa and comp"):
+        rendered_by_up(str(tmp_path / "run"))
 
 
 def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
@@ -283,13 +342,6 @@ def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
 def test_an_autoscaler_owns_the_number_of_actors(tmp_path: Path) -> None:
     for objects in (render(K8S / "overlays" / "production"), with_components(tmp_path, "plaintext", "keda")):
         assert "replicas" not in of_kind(objects, "Deployment")["actor"]["spec"]
-
-
-def test_the_test_overlay_lacks_what_kubernetes_1_20_lacks() -> None:
-    objects = render(ROOT / "tests" / "cluster" / "overlay")
-    assert {each["apiVersion"] for each in objects} == {"v1", "apps/v1", "policy/v1beta1"}
-    for _, container in containers(objects):
-        assert not any("grpc" in container[probe] for probe in ("startupProbe", "readinessProbe", "livenessProbe"))
 
 
 def _expressions(dashboard: Any) -> str:

@@ -122,6 +122,15 @@ def test_the_service_and_the_budget_select_the_pods(manifests: tuple[Object, ...
     assert {port["port"]: named[port["targetPort"]] for port in service["ports"]} == {50052: 50052, 9090: 9090}
 
 
+def test_its_probes_and_threads_are_those_of_the_others(plain: tuple[Object, ...]) -> None:
+    relay, (quantizer,) = relay_of(plain), pods(plain)["quantizer"]["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert relay[probe] == quantizer[probe]
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        variables = [each for each in relay["env"] if each["name"] == name]
+        assert variables == [each for each in quantizer["env"] if each["name"] == name] != []
+
+
 def test_every_pod_is_in_plain_text_or_none(plain: tuple[Object, ...], secure: tuple[Object, ...]) -> None:
     for _, container in containers(plain):
         assert environment(container)["ACTORQ_INSECURE"] == "true"

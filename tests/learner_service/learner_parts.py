@@ -2,8 +2,11 @@
 
 import asyncio
 import functools
+import resource
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -15,9 +18,11 @@ from torch import nn
 from actorq.config import RunConfig
 from actorq.policy import PolicyGraph
 from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from learner_service.credits import ActorStream
 from learner_service.fake_quantization import FakeQuantization
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
+from learner_service.run import Run
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -43,8 +48,8 @@ def config(**changes: Any) -> RunConfig:
 
 
 def evaluation(sequence: int, version: int, *returns: float) -> Evaluation:
-    """An int8 evaluation with these returns."""
-    return Evaluation(sequence, version, 0, "int8", returns, (10,) * len(returns), 0.5)
+    """An int8 evaluation with these returns, in episodes of 200 steps."""
+    return Evaluation(sequence, version, 0, "int8", returns, (200,) * len(returns), 0.5)
 
 
 class ManualClock:
@@ -95,6 +100,21 @@ def with_an_episode_end(sequence: int) -> Segment:
     return segment(sequence, terminated=terminated, valid=valid, episodes=(Episode(21.0, 21, 0),))
 
 
+async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:
+    """Give a stream's segments to the run and wait until they are acknowledged."""
+    for each in segments:
+        run.insert(stream, each.sequence, lambda: 0, partial(lambda arrived: arrived, each))
+    await acknowledged(stream, segments[-1].sequence)
+
+
+async def acknowledged(stream: ActorStream, sequence: int) -> None:
+    """Wait until so much of a stream is acknowledged."""
+    async with asyncio.timeout(DEADLINE_S):
+        while stream.acknowledged < sequence:
+            stream.changed.clear()
+            await stream.changed.wait()
+
+
 def open_replay(
     directory: Path,
     samples_per_insert: float = 4.0,
@@ -119,6 +139,18 @@ def await_samples(limiter: RateLimiter, samples: int) -> None:
         assert sampled.wait(DEADLINE_S)
         sampled.clear()
     forget()
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes: a full disk, as far as a writer can tell."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Python ignores the signal, so that a write raises OSError.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def never_quantization_aware() -> QuantizationAware:

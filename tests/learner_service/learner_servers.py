@@ -152,6 +152,7 @@ class ActorStream:
         requests = iter(self._requests.get, None)
         self._responses = client.stub.StreamTrajectories(requests, timeout=STREAM_S)
         self._answer = learner_pb2.StreamTrajectoriesResponse()
+        self.directives: set[learner_pb2.Directive] = set()
 
     def open(self, spec: EnvironmentSpec) -> None:
         """Say who it is."""
@@ -191,11 +192,16 @@ class ActorStream:
         """The answer with `directive`."""
         return self._await(lambda answer: answer.directive == directive)
 
+    def answer(self) -> learner_pb2.StreamTrajectoriesResponse:
+        """The next answer."""
+        self._answer = next(self._responses)
+        return self._answer
+
     def refusal(self) -> grpc.RpcError:
         """The error that ends the stream."""
         try:
-            for _ in self._responses:
-                pass
+            for response in self._responses:
+                self.directives.add(response.directive)
         except grpc.RpcError as error:
             return error
         finally:
@@ -213,4 +219,5 @@ class ActorStream:
     ) -> learner_pb2.StreamTrajectoriesResponse:
         while not wanted(self._answer):
             self._answer = next(self._responses)
+            self.directives.add(self._answer.directive)
         return self._answer

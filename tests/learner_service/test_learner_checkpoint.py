@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from actorq.errors import UserError
-from learner_service.checkpoint import Checkpoints, LearnerState
+from actorq.documents import read_document, write_document
+from actorq.errors import InvalidInputError, UserError
+from learner_service.checkpoint import Checkpoints, LearnerState, read_checkpoint
 
 
 def state(updates: int) -> LearnerState:
@@ -132,9 +133,33 @@ def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> 
     assert_is(resumed.load_newest(), 16)
 
 
-def test_when_all_are_damaged_the_user_is_told_what_to_do(tmp_path: Path) -> None:
+def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
-    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged; start a new run in another --run-dir"):
+    assert checkpoints.load_newest() is None
+    assert "no checkpoint is whole: the networks start anew" in caplog.text
+    # They are kept for whoever can mend them, and do not count any more.
+    assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
+
+
+def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    path = checkpoints.save(state(8)) / "state.json"
+    write_document(path, {**read_document(path), "format": 99})
+    with pytest.raises(UserError, match="expected a checkpoint of format 2, got 99; resume with the version"):
         checkpoints.load_newest()
+    assert names(tmp_path) == ["000000000008"]
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
+def test_no_byte_of_a_checkpoint_can_change_unseen(tmp_path: Path, name: str) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    folder = checkpoints.save(state(8))
+    data = (folder / name).read_bytes()
+    for position in range(len(data)):
+        (folder / name).write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        with pytest.raises(InvalidInputError):
+            read_checkpoint(folder)

@@ -2,9 +2,13 @@
 
 import asyncio
 import threading
+from functools import partial
 
+import pytest
 from learner_parts import ManualClock, on_a_loop
+from simulated_loop import SimulatedLoop
 
+from actorq.errors import UnavailableError
 from learner_service.credits import ActorStream, Credits
 from learner_service.members import Member
 from learner_service.replay import RateLimiter
@@ -21,11 +25,19 @@ def limiter_for(segments: int) -> RateLimiter:
     return RateLimiter(1.0, min_size_to_sample=SEGMENT, error_buffer=SEGMENT * (segments - 1.0), clock=ManualClock())
 
 
+def take(credits_: Credits, source: ActorStream, sequence: int) -> bool:
+    """A segment comes in."""
+    return credits_.take(source, sequence, lambda: 1, lambda: None)
+
+
 def arrive(credits_: Credits, limiter: RateLimiter, source: ActorStream, sequence: int) -> None:
-    """A segment comes in and is stored, as `Run.insert` does it."""
-    assert credits_.take(source, sequence)
-    limiter.insert(SEGMENT, SEGMENT)
-    credits_.stored(source, sequence)
+    """A segment comes in and is stored as soon as it has its reservation."""
+
+    def insert() -> None:
+        limiter.insert(SEGMENT, SEGMENT)
+        credits_.stored(source, sequence)
+
+    assert credits_.take(source, sequence, lambda: 1, insert)
 
 
 def outstanding(limiter: RateLimiter, segments: int) -> int:
@@ -50,6 +62,48 @@ async def test_a_stream_gets_a_window_and_the_next_credit_for_each_segment_that_
     assert (only.acknowledged, only.credit) == (6, 8)
     assert only.changed.is_set()
     assert outstanding(limiter, 10) == 2
+
+
+def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
+    loop, limiter, inserts = SimulatedLoop(), limiter_for(100), list[int]()
+    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_.open(only)
+    only.changed.clear()
+    for sequence in (1, 2):
+        assert credits_.take(only, sequence, lambda: 1, partial(inserts.append, sequence))
+    told = []
+    for sequence in inserts:
+        limiter.insert(SEGMENT, SEGMENT)
+        credits_.stored(only, sequence)
+        only.note_durable(sequence)
+        told.append(only.changed.is_set())
+    assert told == [False, True]
+    assert (only.acknowledged, only.credit) == (2, 4)
+
+
+def test_the_acknowledgement_of_the_only_segment_is_told_at_once() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(100)
+    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_.open(only)
+    for sequence in (1, 2, 3):
+        only.changed.clear()
+        arrive(credits_, limiter, only, sequence)
+        assert only.changed.is_set()
+
+
+def test_an_acknowledgement_does_not_wait_for_a_segment_that_has_no_reservation() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, idle) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    # One lease of the idle stream is taken for the first segment, and it uses the other one itself.
+    assert take(credits_, slow, 1)
+    assert take(credits_, idle, 1)
+    assert take(credits_, slow, 2)
+    assert (slow.received, slow.storing) == (2, 1)
+    slow.changed.clear()
+    limiter.insert(SEGMENT, SEGMENT)
+    credits_.stored(slow, 1)
+    assert slow.changed.is_set()
 
 
 @on_a_loop
@@ -88,8 +142,8 @@ async def test_nothing_is_granted_while_the_limiter_is_blocked() -> None:
     credits_.open(second)
     assert not limiter.try_reserve(1)
     assert (first.credit, second.credit) == (2, 0)
-    assert not credits_.take(first, 3)
-    assert not credits_.take(second, 1)
+    assert not take(credits_, first, 3)
+    assert not take(credits_, second, 1)
 
 
 @on_a_loop
@@ -136,7 +190,7 @@ async def test_a_stream_that_ends_over_a_refused_segment_gives_back_only_what_it
     bad, good = stream("bad"), stream("good")
     credits_.open(bad)
     credits_.open(good)
-    assert credits_.take(bad, 1)
+    assert take(credits_, bad, 1)
     limiter.release(SEGMENT)  # as the intake does when it refuses
     await asyncio.sleep(0)
     credits_.close(bad)
@@ -169,4 +223,117 @@ async def test_nothing_is_granted_once_the_run_ends() -> None:
     assert (before.credit, late.credit) == (2, 0)
     # What had been granted is still taken.
     arrive(credits_, limiter, before, 2)
-    assert not credits_.take(before, 3)
+    assert not take(credits_, before, 3)
+
+
+def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
+    """Credits on simulated time, and open streams that were granted what there is."""
+    credits_ = Credits(limiter, SEGMENT, loop)
+    streams = [stream(name) for name in names]
+    for each in streams:
+        credits_.open(each)
+    return credits_, streams
+
+
+def test_a_silent_stream_gives_way_after_two_seconds_when_others_wait() -> None:
+    loop = SimulatedLoop()
+    _, (silent, good) = leased(loop, limiter_for(2), "ab")
+    assert (silent.credit, good.credit) == (2, 0)
+    loop.pass_time(1.9)
+    assert good.credit == 0
+    loop.pass_time(0.2)
+    assert good.credit == 2
+    # What it was told holds: it may still send.
+    assert silent.credit == 2
+
+
+def test_a_lease_lasts_as_long_as_nobody_else_waits() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(3)
+    credits_, (only,) = leased(loop, limiter, "a")
+    loop.pass_time(3_600.0)
+    assert outstanding(limiter, 3) == len(only.leases) == 2
+    arrive(credits_, limiter, only, 1)
+    assert only.acknowledged == 1
+
+
+def test_a_segment_that_comes_without_its_lease_takes_that_of_a_stream_that_has_sent_nothing() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, idle) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    assert (len(slow.leases), len(idle.leases)) == (0, 2)
+    arrive(credits_, limiter, slow, 1)
+    assert slow.acknowledged == 1
+    assert len(idle.leases) == 1
+
+
+def test_a_segment_that_comes_while_nothing_is_admitted_waits_and_is_first() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    arrive(credits_, limiter, slow, 1)
+    assert (slow.acknowledged, good.acknowledged, good.credit) == (0, 2, 2)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert (slow.acknowledged, good.credit) == (1, 2)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert good.credit == 3
+
+
+def test_what_waits_of_a_closed_stream_is_forgotten() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    arrive(credits_, limiter, slow, 1)
+    credits_.close(slow)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert (slow.acknowledged, good.credit) == (0, 3)
+
+
+def test_segments_that_wait_are_bounded_in_bytes() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    assert credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
+    with pytest.raises(UnavailableError, match="segments of 67108864 bytes wait for the rate limiter"):
+        credits_.take(slow, 2, lambda: 1, lambda: None)
+    assert slow.received == 1
+
+
+def test_nothing_is_granted_or_admitted_while_there_is_no_room_for_data() -> None:
+    room, loop, limiter = [False], SimulatedLoop(), limiter_for(10)
+    credits_, only = Credits(limiter, SEGMENT, loop, may_insert=lambda: room[0]), stream("a")
+    credits_.open(only)
+    assert only.credit == 0
+    room[0] = True
+    credits_.look_again()
+    assert only.credit == 2
+    room[0] = False
+    arrive(credits_, limiter, only, 1)
+    assert (only.acknowledged, only.credit) == (1, 2)
+
+
+def test_five_hundred_silent_streams_do_not_keep_a_good_one_waiting() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, silent = leased(loop, limiter, "s" * 500)
+    good = stream("good")
+    credits_.open(good)
+    while good.credit == 0:
+        loop.pass_time(0.1)
+    assert loop.time() < 10.0
+    started = loop.time()
+    for sequence in range(1, 101):
+        while good.credit < sequence:
+            loop.pass_time(0.1)
+        arrive(credits_, limiter, good, sequence)
+        limiter.sample(SEGMENT)
+        loop.pass_time(0.0)
+    assert loop.time() - started < 10.0
+    assert all(each.credit >= 1 for each in silent)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from learner_parts import evaluation
+from learner_parts import evaluation, room_for
 
-from learner_service.evaluations import EvaluationLog
+from learner_service.evaluations import EvaluationLog, count_file, synced_count
 from learner_service.members import Member
 
 JUDGE = Member("judge", "evaluator", 0, incarnation=1)
@@ -65,10 +65,19 @@ def test_each_life_of_an_evaluator_counts_for_itself(path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("cut", [1, 40], ids=["the newline is missing", "half of it is missing"])
-def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path, cut: int) -> None:
+def test_a_line_without_its_newline_is_whole(path: Path) -> None:
     filled(path).close()
-    path.write_bytes(path.read_bytes()[:-cut])
+    before = path.read_bytes()
+    path.write_bytes(before[:-1])
+    log = EvaluationLog(path)
+    assert (log.count, log.last_sequence(JUDGE)) == (2, 2)
+    log.close()
+    assert path.read_bytes() == before
+
+
+def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path) -> None:
+    filled(path).close()
+    path.write_bytes(path.read_bytes()[:-40])
     log = EvaluationLog(path)
     assert (log.count, log.last_sequence(JUDGE)) == (1, 1)
     # It was never acknowledged, so the evaluator sends it again.
@@ -78,3 +87,73 @@ def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path, 
     again = EvaluationLog(path)
     assert (again.count, again.last_sequence(JUDGE)) == (2, 2)
     again.close()
+
+
+def test_an_evaluation_that_the_disk_refuses_leaves_the_log_whole(path: Path) -> None:
+    log = filled(path)
+    with room_for(path.stat().st_size + 40), pytest.raises(OSError, match="File too large"):
+        log.append(JUDGE, evaluation(3, 9, 40.0), environment_steps=300, wall_clock_s=3.0)
+    assert log.count == 2
+    log.append(JUDGE, evaluation(3, 9, 40.0), environment_steps=300, wall_clock_s=3.0)
+    log.close()
+    log = EvaluationLog(path)
+    assert log.count == 3
+    log.close()
+
+
+def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path).close()
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\0" + whole[0][1:] + whole[1])
+    log = EvaluationLog(path)
+    assert (log.count, log.last_sequence(JUDGE), log.elapsed_s) == (1, 2, 2.0)
+    log.close()
+    (record,) = caplog.records
+    assert record.getMessage() == ("evaluations.jsonl: 1 damaged lines moved to evaluations.jsonl.damaged, 1 are whole")
+    assert path.read_bytes() == whole[1]
+    assert path.with_name("evaluations.jsonl.damaged").read_bytes() == b"\0" + whole[0][1:]
+
+
+def test_a_sync_of_evaluations_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    log = filled(path)
+    monkeypatch.setattr("learner_service.evaluations.os.fsync", synced.append)
+    log.sync()
+    first = list(synced)
+    assert first
+    log.sync()  # nothing new
+    assert synced == first
+    log.append(JUDGE, evaluation(3, 9, 5.0), 300, 3.0)
+    log.close()
+    assert synced == first * 2
+
+
+def test_a_log_that_was_cut_off_between_two_lines_is_told_and_what_is_left_counts(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path).close()
+    first, _ = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first)
+    assert EvaluationLog(path).count == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "evaluations.jsonl: 1 evaluations are missing at its end"
+    ]
+    caplog.clear()
+    path.write_bytes(b"")
+    log = EvaluationLog(path)
+    assert "1 evaluations are missing" in caplog.text
+    log.append(JUDGE, evaluation(1, 4, 10.0), 100, 1.0)
+    log.close()
+    caplog.clear()
+    assert EvaluationLog(path).count == 1
+    assert not caplog.records
+
+
+def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(path).close()
+    count_file(path).write_bytes(b"")
+    assert EvaluationLog(path).count == 2
+    assert "it is written again" in caplog.text
+    assert synced_count(path) == 2

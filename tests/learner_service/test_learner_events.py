@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from learner_parts import room_for
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
@@ -129,3 +130,30 @@ def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_a
     }
     since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
     assert since == [("training/multi_step_since_environment_step", 700)]
+
+
+def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=1.0)
+    size = next(tmp_path.iterdir()).stat().st_size
+    with room_for(size + 100):
+        for updates in (65, 66):
+            log.status(replace(STATUS, environment_steps=updates), wall_time=2.0)
+    assert next(tmp_path.iterdir()).stat().st_size == size
+    log.status(replace(STATUS, environment_steps=900), wall_time=3.0)
+    log.close()
+    assert {step for _, step in read(tmp_path)} == {500, 900}
+    assert len(caplog.records) == 2
+
+
+def test_a_disk_that_is_full_at_the_start_gets_its_events_later(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    with room_for(10):
+        log.status(STATUS, wall_time=1.0)
+    assert list(tmp_path.iterdir()) == []
+    log.status(STATUS, wall_time=2.0)
+    log.close()
+    assert {step for _, step in read(tmp_path)} == {500}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from learner_parts import SPEC, ManualClock
 
+from actorq.documents import read_document
 from actorq.errors import UserError
 from actorq.trajectory import ArraySpec
 from learner_service.identity import RunClock, RunIdentity
@@ -39,6 +40,58 @@ def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
     spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=(-1.0,), high=(1.0,)), reward_threshold=475.0)
     identity.write_environment(spec)
     assert RunIdentity.claim(tmp_path, resume=True).read_environment() == spec
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.copy.json"])
+@pytest.mark.parametrize("text", ["", '{"run_id": "other", "lives": 9}', "\0" * 256])
+def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path, name: str, text: str) -> None:
+    first = RunIdentity.claim(tmp_path, resume=False)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="holds a run already"):
+        RunIdentity.claim(tmp_path, resume=False)
+    second = RunIdentity.claim(tmp_path, resume=True)
+    assert (second.run_id, second.lives) == (first.run_id, 2)
+    assert read_document(tmp_path / name) == {"run_id": first.run_id, "lives": 2}
+
+
+def test_a_run_that_nobody_can_identify_is_refused_in_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    RunIdentity.claim(tmp_path, resume=False)
+    for name in ("run.json", "run.copy.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=r"run.json is damaged: .* restore one of the two") as caught:
+        RunIdentity.claim(tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "run.json").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["environment.json", "environment.copy.json"])
+def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity.write_environment(SPEC)
+    (tmp_path / name).write_text("")
+    assert identity.read_environment() == SPEC
+
+
+def test_an_environment_that_nobody_can_tell_comes_from_the_next_actor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity.write_environment(SPEC)
+    for name in ("environment.json", "environment.copy.json"):
+        (tmp_path / name).write_text("{")
+    assert identity.read_environment() is None
+    assert "the next actor tells the environment" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"elapsed_s": 1.0, "at": 0.0, "ended": true}'])
+def test_a_damaged_clock_goes_on_with_the_newest_time_that_is_known(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "clock.json").write_text(text)
+    run = RunClock(tmp_path, START, ManualClock(START + 2.0), known_s=40.0)
+    assert run.elapsed_s == pytest.approx(42.0)
+    (record,) = caplog.records
+    assert "the run's time goes on at 40 s" in record.getMessage()
 
 
 def test_time_passes_from_the_start_of_the_process(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from learner_parts import SPEC, open_replay, segment, with_an_episode_end
 
 from actorq.errors import InvalidInputError
+from actorq.highwater import LEAP
 from actorq.policy import SCHEMES
 from actorq.trajectory import Episode, PolicySpan
 from learner_service.intake import NOTHING_STORED, Intake
@@ -107,8 +108,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
     "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be finite"),
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
-    "another scheme": ({"spans": (PolicySpan(0, 1, "int4"),)}, "must come from int8 or fp32 policies, got 'int4'"),
-    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions must be at least 1, got 0"),
+    "another scheme": (
+        {"spans": (PolicySpan(0, 1, "int4"),)},
+        "must come from int8 or fp32 or int8-weights policies, got 'int4'",
+    ),
+    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, r"expected policy versions from 1 to \d+, got 0"),
+    "a version far above the published ones": (
+        {"spans": (PolicySpan(0, 2**62, "int8"),)},
+        rf"expected policy versions from 1 to {5 + LEAP}, got {2**62}",
+    ),
     "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
     "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),
     "an episode of nothing": ({"episodes": (Episode(1.0, 0, 0),)}, "lengths of at least 1"),

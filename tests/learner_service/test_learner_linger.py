@@ -132,7 +132,7 @@ def test_a_learner_that_is_told_to_end_before_its_run_is_over_is_gone_on_with(qu
     with learner(tmp_path / "run", quantizer) as (_, running):
         pass
     assert running.exit_code.result(0) == EXIT_OK
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["state"] == "stopped"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["state"] == "interrupted"
     with learner(tmp_path / "run", quantizer) as (client, _):
         join(client, incarnation=1)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from actorq.config import RunConfig
-from actorq.errors import UserError
 from actorq.status import RunState
 from learner_service.identity import RunClock
 from learner_service.outcome import Outcome
@@ -30,12 +29,27 @@ def test_a_run_is_over_until_its_target_or_budget_changes(changes: dict[str, flo
     assert outcome.holds_for(RunConfig.model_validate(changes)) is holds
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"state": "unheard of"}', '{"state": "solved"}'])
-def test_a_damaged_outcome_is_told_in_one_line(text: str, tmp_path: Path) -> None:
+TEXTS = ["", "[]", '{"state": "unheard of"}', '{"state": "solved"}']
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["outcome.json", "outcome.copy.json"])
+def test_a_damaged_outcome_has_a_copy(name: str, text: str, tmp_path: Path) -> None:
+    outcome = Outcome.of(RunState.SOLVED, 12.5, RunConfig())
+    outcome.write(tmp_path)
+    (tmp_path / name).write_text(text)
+    assert Outcome.read(tmp_path) == outcome
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_without_a_copy_a_damaged_outcome_is_told_in_one_line_and_the_run_goes_on(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "outcome.json").write_text(text)
-    with pytest.raises(UserError, match="delete it to go on") as caught:
-        Outcome.read(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert Outcome.read(tmp_path) is None
+    (record,) = caplog.records
+    assert "goes on as if it were not over" in record.getMessage()
+    assert "\n" not in record.getMessage()
 
 
 def test_the_clock_of_a_run_that_is_over_stands_still(tmp_path: Path) -> None:

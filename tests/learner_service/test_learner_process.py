@@ -13,12 +13,13 @@ import pytest
 import yaml
 from learner_parts import SPEC, config, evaluation
 from learner_servers import DEADLINE_S, ActorStream, ServiceProcess, service_process
-from test_learner_run import PENDULUM
+from test_learner_preparation import PENDULUM
 
 from actorq.client import LearnerClient
+from actorq.documents import write_twice
 from actorq.errors import UnavailableError
-from actorq.process import EXIT_OK, EXIT_STOPPED, EXIT_USER_ERROR
-from actorq.status import Membership
+from actorq.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER_ERROR
+from actorq.status import Membership, RunState
 from actorq.trajectory import Role
 from actorq.transport.reconnect import Backoff, keep_connected
 from actorq.v1 import learner_pb2
@@ -95,12 +96,14 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
         judge.await_acknowledged(2)
         process.terminate()
         for stream in (worker, judge):
-            stream.await_directive(learner_pb2.DIRECTIVE_STOP)
-            stream.close()
-        assert process.end()[0] == EXIT_STOPPED
+            refusal = stream.refusal()
+            assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+            assert "the learner is moving" in str(refusal.details())
+            assert stream.directives == {learner_pb2.DIRECTIVE_UNSPECIFIED}
+        assert process.end()[0] == EXIT_INTERRUPTED
 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["state"], summary["solved"]) == ("stopped", False)
+    assert (summary["state"], summary["solved"]) == ("interrupted", False)
     assert summary["environment_steps"] == 88
     assert summary["transitions_by_scheme"] == {"int8": 88}
     assert [point["mean_return"] for point in summary["evaluations"]] == [50.0, 60.0]
@@ -109,7 +112,7 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
 def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     ReplayStore.open(tmp_path / "run" / "replay", SPEC, capacity=4_000).close()
-    (tmp_path / "run" / "environment.json").write_text(json.dumps(SPEC.to_json()))
+    write_twice(tmp_path / "run" / "environment.json", SPEC.to_json())
     with learner_process(tmp_path, "127.0.0.1:1", resume=True) as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
@@ -117,7 +120,17 @@ def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: P
     assert "holds capacity 4000, expected 2000" in line
 
 
-def test_an_environment_that_cannot_be_learned_ends_the_process_with_one_line(tmp_path: Path) -> None:
+def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with learner_process(tmp_path, "127.0.0.1:1") as process:
+        code, line = process.end()
+    assert code == EXIT_USER_ERROR
+    assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be written or read: File exists"
+
+
+def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_for_another_actor(
+    tmp_path: Path,
+) -> None:
     with (
         learner_process(tmp_path, "127.0.0.1:1", environment="Pendulum-v1", algorithm="dqn") as process,
         LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
@@ -125,8 +138,12 @@ def test_an_environment_that_cannot_be_learned_ends_the_process_with_one_line(tm
         join(client, "actor-0", "actor")
         stream = ActorStream(client, "actor-0")
         stream.open(PENDULUM)
-        assert "discrete" in str(stream.refusal().details())
-        code, line = process.end()
-    assert code == EXIT_USER_ERROR
-    assert line.startswith("error: ")
-    assert "Pendulum-v1" in line
+        refusal = stream.refusal()
+        assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones" in str(refusal.details())
+        status = client.status()
+        assert status.state is RunState.WAITING_FOR_ACTORS
+        assert status.problem == f"actor-0: {refusal.details()}"
+        process.terminate()
+        assert process.end()[0] == EXIT_INTERRUPTED
+    assert not (tmp_path / "run" / "environment.json").exists()

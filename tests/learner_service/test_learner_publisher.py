@@ -96,7 +96,7 @@ class Refusal(logging.Handler):
 
 @pytest.fixture
 def refusal() -> Iterator[Refusal]:
-    handler, logger = Refusal(), logging.getLogger("actorq.transport.reconnect")
+    handler, logger = Refusal(), logging.getLogger("learner_service.publisher")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
@@ -136,6 +136,24 @@ def test_the_newest_wins(tmp_path: Path, receipts: Receipts, make_publisher: Mak
         assert publisher.flush(DEADLINE_S)
         assert receipts.next().version == 20
         assert receipts.empty
+
+
+def test_a_leaving_learner_waits_for_a_quantizer_that_is_there_only(
+    tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher
+) -> None:
+    publisher = make_publisher("127.0.0.1:1")
+    publisher.start(policy_graph())
+    publisher.offer(snapshot(1))
+    # For ever, if it waited.
+    assert not publisher.flush(threading.TIMEOUT_MAX, wait_for_quantizer=False)
+    with running_quantizer(tmp_path) as address:
+        publisher = make_publisher(address)
+        publisher.start(policy_graph())
+        publisher.offer(snapshot(1))
+        receipts.next()
+        assert publisher.offer(snapshot(2)) == 2
+        assert publisher.flush(DEADLINE_S, wait_for_quantizer=False)
+        assert receipts.next().version == 2
 
 
 def test_versions_go_on_when_the_quantizer_was_away(

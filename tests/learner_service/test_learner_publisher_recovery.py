@@ -2,9 +2,11 @@
 
 import asyncio
 import queue
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from test_learner_publisher import policy_graph, snapshot
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError
+from actorq.highwater import HighWaterMark
 from actorq.status import Receipt
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.server import Server
@@ -48,6 +51,10 @@ class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
         """Say that a version was received."""
         receipt = Receipt(version, (), 0.001, 0, measure_process("quantizer", "quantizer"))
         self._tell(quantizer_pb2.PublishCheckpointsResponse(receipt=wire.receipt_to_proto(receipt)))
+
+    def answer(self, receipt: quantizer_pb2.Receipt) -> None:
+        """Send this receipt."""
+        self._tell(quantizer_pb2.PublishCheckpointsResponse(receipt=receipt))
 
     def fail(self, error: Exception) -> None:
         """Break the stream."""
@@ -153,13 +160,72 @@ def test_an_evaluation_that_was_sent_but_not_confirmed_is_sent_again(
     assert publisher.fault is None
 
 
-def test_a_version_that_was_not_received_is_sent_again(quantizer: ScriptedQuantizer, publisher: Publisher) -> None:
+def test_a_version_that_was_not_received_is_sent_again_under_a_number_that_was_never_sent(
+    quantizer: ScriptedQuantizer, publisher: Publisher
+) -> None:
     quantizer.ready(0)
     assert quantizer.received(1) == [("checkpoint", 1)]
     quantizer.fail(BROKEN)
     assert quantizer.received(1) == [("open", 0)]
     quantizer.ready(0)
+    assert quantizer.received(1) == [("checkpoint", 2)]
+    assert publisher.version == 2
+
+
+def test_a_learner_that_was_killed_sends_no_number_again_although_the_quantizers_store_is_empty(
+    quantizer: ScriptedQuantizer, tmp_path: Path
+) -> None:
+    path = tmp_path / "published.json"
+    sent = 0
+    for _ in range(3):
+        # What a learner finds that is started after another one was killed: its mark, and no newer checkpoint.
+        mark = HighWaterMark(path, 0)
+        assert mark.floor >= sent
+        with QuantizerClient(quantizer.address) as client:
+            publisher = Publisher(client, "run", "int8", lambda _: None, mark.floor + 1, mark)
+            publisher.offer(snapshot(1))
+            publisher.start(policy_graph())
+            assert quantizer.received(1) == [("open", 0)]
+            quantizer.ready(0)
+            ((_, version),) = quantizer.received(1)
+            found = shutil.copy(path, tmp_path / "found.json")
+            publisher.close()
+        assert version > sent
+        sent = version
+        shutil.copy(found, path)
+
+
+def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_takes_it(
+    quantizer: ScriptedQuantizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / ".published.json.partial"
+    in_the_way.mkdir()
+    mark = HighWaterMark(tmp_path / "published.json", 0)
+    with QuantizerClient(quantizer.address) as client:
+        publisher = Publisher(client, "run", "int8", lambda _: None, mark=mark)
+        publisher.offer(snapshot(1))
+        publisher.start(policy_graph())
+        assert quantizer.received(1) == [("open", 0)]
+        quantizer.ready(0)
+        # The stream ends, and the next one begins.
+        assert quantizer.received(1) == [("open", 0)]
+        in_the_way.rmdir()
+        quantizer.ready(0)
+        # Version 1 counts as sent, and the same snapshot goes out under the next number.
+        assert quantizer.received(1) == [("checkpoint", 2)]
+        assert publisher.fault is None
+        publisher.close()
+    assert "version 1 is not published, since its number cannot be stored" in caplog.text
+
+
+def test_a_quantizer_far_ahead_is_asked_again_and_ends_nothing(
+    quantizer: ScriptedQuantizer, publisher: Publisher
+) -> None:
+    quantizer.ready(2**63)
+    assert quantizer.received(1) == [("open", 0)]
+    quantizer.ready(0)
     assert quantizer.received(1) == [("checkpoint", 1)]
+    assert publisher.fault is None
 
 
 def test_a_refused_version_is_not_sent_again_and_the_next_one_is(
@@ -186,6 +252,21 @@ def test_a_conflict_before_the_quantizer_is_ready_is_a_fault(
     assert not publisher.flush(threading.TIMEOUT_MAX)
     assert isinstance(publisher.fault, ConflictError)
     assert not publisher.connected
+
+
+def test_a_quantizer_that_is_full_or_answers_rubbish_is_asked_again(
+    quantizer: ScriptedQuantizer, publisher: Publisher
+) -> None:
+    quantizer.fail(ExhaustedError("this service takes at most 1 open calls at a time; try again later"))
+    assert quantizer.received(1) == [("open", 0)]
+    quantizer.ready(0)
+    assert quantizer.received(1) == [("checkpoint", 1)]
+    quantizer.answer(quantizer_pb2.Receipt(version=2**63))
+    assert quantizer.received(1) == [("open", 0)]
+    quantizer.ready(0)
+    # A number is sent once.
+    assert quantizer.received(1) == [("checkpoint", 2)]
+    assert publisher.fault is None
 
 
 def test_a_conflict_over_a_version_opens_the_stream_again(quantizer: ScriptedQuantizer, publisher: Publisher) -> None:

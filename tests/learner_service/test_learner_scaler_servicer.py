@@ -90,14 +90,29 @@ def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measure
 
 @on_a_loop
 async def test_a_learner_that_saves_its_run_does_not_send_the_actors_away(tmp_path: Path) -> None:
-    # It looks the same at SIGTERM, after which the successor wants them.
     with QuantizerClient("127.0.0.1:1") as quantizer:
         run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
         servicer = ScalerServicer(run)
         run.finish(RunState.STOPPED)
         with pytest.raises(UnavailableError):
             await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
-        await run.over.wait()
+        await run.ended.wait()
         answer = await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
         assert answer.metricValues[0].metricValue == 0
+        await run.close()
+
+
+@on_a_loop
+async def test_a_learner_that_is_interrupted_does_not_send_the_actors_away(tmp_path: Path) -> None:
+    with QuantizerClient("127.0.0.1:1") as quantizer:
+        run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
+        servicer = ScalerServicer(run)
+        changes = servicer.StreamIsActive(REFERENCE, None)
+        assert (await anext(changes)).result is True
+        run.interrupt()
+        await run.ended.wait()
+        for answer in (servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None), anext(changes)):
+            with pytest.raises(UnavailableError, match="the learner is moving"):
+                await answer
+        assert (await servicer.IsActive(REFERENCE, None)).result is True
         await run.close()

@@ -55,7 +55,8 @@ def test_it_asks_for_the_quotient_and_a_tenth_however_many_there_are_now(actors:
 @given(demand=st.floats(200, 20_000), supply=st.floats(100, 2_000), actors=st.integers(1, 20))
 def test_what_it_asks_for_feeds_the_learner_with_little_to_spare(demand: float, supply: float, actors: int) -> None:
     desired = Run(demand, supply, actors).go_on(70)
-    assert desired * supply >= demand
+    # Samples are counted in whole numbers, so that the signal knows the demand to a thousandth only.
+    assert desired * supply >= 0.999 * demand
     assert desired <= demand / supply * 1.15 + 1
 
 

@@ -28,9 +28,18 @@ def actors(*schemes: str, role: Role = "actor") -> tuple[ActorStatus, ...]:
 
 @pytest.mark.parametrize(
     ("scheme", "acting"),
-    [("auto", SCHEMES), ("int8", ("int8", "fp32")), ("int4", ("int4", "fp32")), ("fp32", ("fp32",))],
+    [
+        ("auto", SCHEMES),
+        ("int8", ("int8", "fp32", "int8-weights")),
+        ("int8-static", ("int8-static", "fp32", "int8-weights")),
+        ("int4", ("int4", "fp32", "int8-weights")),
+        ("int8-weights", ("int8-weights", "fp32")),
+        ("fp32", ("fp32",)),
+    ],
 )
-def test_a_scheme_may_fall_back_to_fp32_and_auto_may_be_any(scheme: str, acting: tuple[str, ...]) -> None:
+def test_a_scheme_may_fall_back_to_what_every_processor_computes_and_auto_may_be_any(
+    scheme: str, acting: tuple[str, ...]
+) -> None:
     assert acting_schemes(scheme) == acting
 
 

@@ -15,14 +15,15 @@ from google.protobuf.duration_pb2 import Duration
 from learner_parts import SPEC, config, evaluation, segment, with_an_episode_end
 from learner_servers import DEADLINE_S, ActorStream, Running, running_learner, running_quantizer, service_process
 
+from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
 from actorq.errors import ConflictError, InvalidInputError, UserError
 from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
-from actorq.status import RunState
+from actorq.status import ActorReport, RunState
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
-from actorq.trajectory import ArraySpec, Evaluation, Role
+from actorq.trajectory import ArraySpec, Episode, Evaluation, Role
 from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
 
@@ -157,6 +158,49 @@ def test_an_actor_that_has_not_joined_is_not_found(learner: LearnerClient) -> No
     assert "'stranger' with incarnation 1 has not joined" in str(error.details())
 
 
+def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerClient) -> None:
+    old = learner.join("twin", 0, "actor", "test", nonce=1)
+    stream = ActorStream(learner, "twin", old.incarnation)
+    stream.open(SPEC)
+    stream.send_segments(range(1, 3))
+    new = learner.join("twin", 0, "actor", "test", nonce=2)
+    error = stream.refusal()
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "another process has taken over this name" in str(error.details())
+    with pytest.raises(ConflictError, match="give every actor a name of its own"):
+        learner.join("twin", old.incarnation, "actor", "test", nonce=1)
+    assert new.resume_after_sequence == 0
+    with actor(learner, "twin", new.incarnation) as stream:
+        stream.send_segments(range(1, 3))
+    assert learner.join("twin", new.incarnation, "actor", "test").resume_after_sequence == 2
+
+
+def test_a_newer_stream_of_an_actor_ends_the_one_before(learner: LearnerClient) -> None:
+    learner.join("quick", 1, "actor", "test")
+    before = ActorStream(learner, "quick")
+    before.open(SPEC)
+    before.send_segments(range(1, 3))
+    with actor(learner, "quick") as after:
+        after.send_segments(range(3, 5))
+        error = before.refusal()
+        assert is_connected(learner, "quick")
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "has opened another stream" in str(error.details())
+
+
+def test_segments_behind_a_refused_one_are_not_stored(learner: LearnerClient) -> None:
+    learner.join("hopeless", 1, "actor", "test")
+    stream = ActorStream(learner, "hopeless")
+    stream.open(SPEC)
+    stream.await_credit(2)
+    before = steps(learner)
+    stream.send_segment(segment(1, rewards=np.full((4, 2), np.nan, np.float32)))
+    stream.send_segment(segment(2))
+    assert stream.refusal().code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert learner.join("hopeless", 1, "actor", "test").resume_after_sequence == 0
+    assert steps(learner) == before
+
+
 def test_an_actor_with_another_environment_is_refused(learner: LearnerClient) -> None:
     with actor(learner, "first"):
         learner.join("other", 1, "actor", "test")
@@ -167,6 +211,23 @@ def test_an_actor_with_another_environment_is_refused(learner: LearnerClient) ->
         assert not is_connected(learner, "other")
 
 
+def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClient) -> None:
+    learner.join("loser", 1, "actor", "test")
+    stream = ActorStream(learner, "loser")
+    stream.open(SPEC)
+    stream.send_segment(segment(1))
+    stream.await_acknowledged(1)
+    report = wire.actor_report_to_proto(ActorReport(1, "int8", 8, 1.0, 0, (), measure_process("loser", "actor")))
+    stream.send(report=report, sent_sequence=1)
+    # An answer to a report repeats the last one, which may have been lost.
+    assert stream.answer().acknowledged_sequence == 1
+    stream.send(report=report, sent_sequence=2)
+    error = stream.refusal()
+    assert error.code() is grpc.StatusCode.DATA_LOSS
+    assert "sequences 2 to 2 were lost on the way" in str(error.details())
+    assert learner.join("loser", 1, "actor", "test").resume_after_sequence == 1
+
+
 def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
     before = steps(learner)
     learner.join("jumper", 1, "actor", "test")
@@ -175,8 +236,8 @@ def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
     stream.await_credit(2)
     stream.send_segment(segment(2))
     error = stream.refusal()
-    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "expected sequence 1" in str(error.details())
+    assert error.code() is grpc.StatusCode.DATA_LOSS
+    assert "sequences 1 to 1 were lost" in str(error.details())
     assert steps(learner) == before
 
 
@@ -220,7 +281,7 @@ def test_watching_takes_a_reasonable_period(learner: LearnerClient) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         next(learner.stub.WatchStatus(request))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    with pytest.raises(InvalidInputError, match=r"period: must be 0.05 to 3600.0 s"):
+    with pytest.raises(InvalidInputError, match=r"period \(seconds\): must be 0\.05 to 3600\.0, got"):
         next(learner.watch(7200.0))
 
 
@@ -273,7 +334,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
         stream.send_segment(segment(sequence + 1))
         error = stream.refusal()
         assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert f"expected sequence {sequence + 1} with credit through {sequence}" in str(error.details())
+        assert f"expected a sequence with credit, to {sequence}, got {sequence + 1}" in str(error.details())
         assert steps(client) == sequence * 8
         client.resume()
         with actor(client, "hasty") as again:
@@ -300,7 +361,9 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunState, in
         client.join("actor-0", 1, "actor", "test")
         client.join("judge", 1, "evaluator", "test")
         worker.open(SPEC)
-        worker.send_segments(range(1, 9))
+        worker.await_credit(1)
+        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.send_segments(range(2, 9))
         next(status for status in client.watch(0.05) if status.updates and status.emitted)
         judge.open(SPEC)
         judge.send_evaluation(evaluation(1, 1, 50.0, 70.0))
@@ -347,6 +410,35 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert summary["peak_memory_mb"]["learner"] > 10
     assert summary["energy"].keys() == {"kwh", "co2_kg", "method", "per_service"}
     assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
+
+
+def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) -> None:
+    with (
+        solvable_run(tmp_path) as (running, client),
+        actor(client, "judge", role="evaluator") as judge,
+        actor(client, "actor-0") as worker,
+    ):
+        judge.send_evaluation(evaluation(1, 1, 150.0))
+        judge.await_acknowledged(1)
+        nothing = "no actor has sent anything yet, so that there is nothing to compare it with"
+        assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
+        worker.await_credit(1)
+        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.await_acknowledged(1)
+        judge.send_evaluation(evaluation(2, 1, 9_000.0))
+        judge.await_acknowledged(2)
+        status = client.status()
+        assert "its return of 9,000.0 is above 200.0" in status.flagged_evaluation
+        assert status.state is not RunState.STOPPING
+        judge.send_evaluation(evaluation(3, 1, 60.0))
+        judge.await_acknowledged(3)
+        assert client.status().flagged_evaluation == ""
+        judge.send_evaluation(evaluation(4, 1, 110.0))
+        worker.await_directive(learner_pb2.DIRECTIVE_STOP)
+        judge.await_directive(learner_pb2.DIRECTIVE_STOP)
+        worker.close()
+        judge.close()
+        assert running.exit_code.result(DEADLINE_S) == EXIT_OK
 
 
 def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from learner_parts import ManualClock
 
@@ -29,6 +28,16 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
     assert meter.rate(1500) == pytest.approx(100.0)
 
 
+def test_a_rate_of_a_count_that_falls_begins_anew() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    meter.rate(800)
+    clock.now = 1.0
+    assert meter.rate(0) == 0.0
+    clock.now = 2.0
+    assert meter.rate(50) == 50.0
+
+
 def test_a_rate_that_is_asked_for_very_often_still_covers_its_window() -> None:
     clock = ManualClock()
     meter = RateMeter(clock, window_s=5.0)
@@ -41,21 +50,23 @@ def test_a_rate_that_is_asked_for_very_often_still_covers_its_window() -> None:
 def test_percentiles_are_the_smallest_values_that_enough_elements_do_not_exceed() -> None:
     histogram = StalenessHistogram()
     assert histogram.percentile(50) == 0.0
-    histogram.add(np.array([0, 1, 1, 2]))
-    histogram.add(np.array([7]))
+    for staleness, count in ((0, 1), (1, 2), (2, 1), (7, 1)):
+        histogram.add(staleness, count)
     assert [histogram.percentile(p) for p in (20, 50, 80, 81, 99, 100)] == [0, 1, 2, 7, 7, 7]
 
 
 def test_staleness_below_zero_counts_as_none_and_above_the_bins_as_the_last() -> None:
     histogram = StalenessHistogram(bins=4)
-    histogram.add(np.array([-5, 100]))
+    histogram.add(-5, 1)
+    histogram.add(100, 1)
     assert histogram.state() == [1, 0, 0, 1]
 
 
 def test_statistics_come_back_from_json() -> None:
     histogram, restored = StalenessHistogram(), StalenessHistogram()
-    histogram.add(np.array([0, 3, 3]))
-    restored.add(np.array([9]))
+    histogram.add(0, 1)
+    histogram.add(3, 2)
+    restored.add(9, 1)
     restored.load_state(json.loads(json.dumps(histogram.state())))
     assert restored.state() == histogram.state() == [1, 0, 0, 2]
 

@@ -1,5 +1,6 @@
 """The training loop on its own thread, with a real replay, a real algorithm and a publisher that nobody answers."""
 
+import errno
 import queue
 import sys
 import threading
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from actorq.client import QuantizerClient
 from actorq.config import RunConfig
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, UnavailableError
 from actorq.policy import FidelityReport, LayerReport, PolicyDescriptor, PolicyGraph
 from actorq.trajectory import ArraySpec
 from learner_service.algorithms import Losses, make_algorithm
@@ -400,17 +401,29 @@ def test_stopping_while_paused_does_not_hang(make_trainer: MakeTrainer) -> None:
     assert trainer.fault is None
 
 
-def test_a_disk_that_fails_is_a_fault(make_trainer: MakeTrainer) -> None:
-    full = OSError("no space left on device")
+def test_a_full_disk_refuses_checkpoints_until_there_is_room(
+    make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    full = [True]
 
     def save(updates: int) -> Path:
-        raise full
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Path("/checkpoints/0")
 
     trainer = make_trainer(save)
     trainer.start()
-    with pytest.raises(ConflictError, match="training has ended"):
-        trainer.save()
-    assert trainer.fault is full
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"cannot be written \(No space left on device\): make room"):
+            trainer.save()
+    full[0] = False
+    assert trainer.save() == Path("/checkpoints/0")
+    assert trainer.fault is None
+    assert [record.message for record in caplog.records] == [
+        "the checkpoint cannot be written (No space left on device); trying again",
+        "the checkpoint is written again",
+    ]
 
 
 def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:

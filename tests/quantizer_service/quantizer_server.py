@@ -50,7 +50,7 @@ def running(process: Service, listen: str = "127.0.0.1:0") -> Iterator[str]:
     async def serve() -> int:
         server = Server(listen)
         try:
-            address = await server.start(process.register(server.grpc_server))
+            address = await server.start(process.register(server.grpc_server), alive=process.alive)
         except BaseException as error:
             started.set_exception(error)
             raise

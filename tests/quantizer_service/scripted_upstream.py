@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from actorq.policy import FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.transport.checksums import unseal
 from actorq.v1 import quantizer_pb2
 
 DEADLINE_S = 30.0
@@ -69,7 +70,11 @@ class ScriptedUpstream:
 def scripted_upstream(address: str = "127.0.0.1:0") -> Iterator[tuple[str, ScriptedUpstream]]:
     """Serve it, and give its address."""
     upstream = ScriptedUpstream()
-    handler: Any = grpc.unary_stream_rpc_method_handler(upstream.watch, quantizer_pb2.WatchPoliciesRequest.FromString)
+
+    def parse(data: bytes) -> quantizer_pb2.WatchPoliciesRequest:
+        return quantizer_pb2.WatchPoliciesRequest.FromString(unseal(data))
+
+    handler: Any = grpc.unary_stream_rpc_method_handler(upstream.watch, parse)
     handlers = {"WatchPolicies": handler, "GetPolicy": grpc.unary_stream_rpc_method_handler(upstream.get)}
     service = grpc.method_handlers_generic_handler("actorq.v1.QuantizerService", handlers)
     server = grpc.server(ThreadPoolExecutor(8))

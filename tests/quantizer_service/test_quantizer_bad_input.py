@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import psutil
 import pytest
+from hostile_graphs import REFUSED
 from onnx import TensorProto, helper
 from policy_graphs import OBSERVATION_SIZE, Tensors, checkpoint, mlp, policy_graph, random_parameters
 from quantizer_server import SOURCE, Publisher, opened, running_quantizer
@@ -165,6 +166,12 @@ CHECKPOINTS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     "the newest version again": (
         lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "expected a version above 1, got 1",
     ),
+    "version 2^64 - 1": (lambda p: header(p, 2**64 - 1), INVALID, f"must be 1 to {2**62 - 1}, got {2**64 - 1}"),
+    "version 2^63": (lambda p: header(p, 2**63), INVALID, f"version: must be 1 to {2**62 - 1}, got {2**63}"),
+    "a version far above the newest": (
+        lambda p: p.send_checkpoint(checkpoint(SOURCE, 2**40, snapshot_at=1.0, learner_step=1)), INVALID,
+        f"expected a version of at most {2**32 + 1}",
+    ),
     "a truncated stream": (truncated, INVALID, "the parts of checkpoint 2, got the end of the stream"),
     "a stream that ends after a header": (
         truncated_before_its_parts, INVALID, "the parts of checkpoint 2, got the end of the stream",
@@ -270,10 +277,11 @@ GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     "a constant whose bytes are not there": (edited(huge_constant_shape), INVALID, "graph: "),
     "a constant in a file": (edited(file_of_this_machine), INVALID, "lies in another file"),
     "layers that do not fit each other": (edited(fits_no_shape), INVALID, "graph: "),
+    **{what: (graph(source), INVALID, reason) for what, (source, reason) in REFUSED.items()},
     "a wrong digest": (renamed, INVALID, "the topology is the SHA-256"),
     "a truncated stream": (truncated_graph, INVALID, "the parts of the graph, got the end of the stream"),
     "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes are taken, got {GIGABYTE}"),
-    "a span of 0": (bad_span, INVALID, "expected action spans above 0 and finite, got [1.0, 0.0]"),
+    "a span of 0": (bad_span, INVALID, "graph.action_spans: must be above 0 and at most 1e+30, got [1.0, 0.0]"),
 }
 
 
@@ -419,5 +427,7 @@ def test_a_store_of_an_older_version_of_this_project_ends_the_start_in_one_line(
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"error: --store: {tmp_path} was written by another version of ActorQ, in format 1")
+    assert ended.stderr.startswith(
+        f"error: --store: {tmp_path}: run.json has no digest: it is damaged, or another version"
+    )
     assert ended.stderr.count("\n") == 1

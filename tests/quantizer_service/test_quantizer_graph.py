@@ -236,10 +236,9 @@ def test_an_operator_that_does_not_exist_is_refused_by_name() -> None:
     nodes = [helper.make_node("NoSuchOperator", ["observation", "weight"], ["q_values"], domain="com.example")]
     model = onnx.ModelProto.FromString(policy_graph(nodes, {"weight": [5, 3]}).model)
     model.opset_import.append(helper.make_opsetid("com.example", 1))
-    graph = Graph.parse(PolicyGraph(model.SerializeToString(), ("observation",), True))
 
-    with pytest.raises(InvalidInputError, match=r"graph: ONNX Runtime .*NoSuchOperator"):
-        Reference(graph)
+    with pytest.raises(InvalidInputError, match=r"node 'q_values' .* has the operator com\.example\.NoSuchOperator"):
+        Graph.parse(PolicyGraph(model.SerializeToString(), ("observation",), True))
 
 
 def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> None:

@@ -73,15 +73,15 @@ BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, s
     ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "expected a graph,"),
     ("header twice", _send_two_headers, INVALID, "expected the parts of checkpoint 2"),
     ("evaluation of nothing", lambda p: p.send(evaluation=trajectory_pb2.Evaluation()), INVALID, "at least one"),
-    ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "expected a version from 1, got 0"),
-    ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "of 32 bytes, got 1"),
+    ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: must be 1 to 4611686018427387903, got 0"),
+    ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "must have 32 bytes, got 1"),
     ("no snapshot time", lambda p: p.send(checkpoint=quantizer_pb2.CheckpointHeader(
-        version=2, topology=SOURCE.topology)), INVALID, "expected snapshot_at"),
+        version=2, topology=SOURCE.topology)), INVALID, "snapshot_at: must be the time"),
     ("wrong digest", _send_wrong_digest, INVALID, "expected sha256"),
     ("version of the blob", lambda p: _send_blob(p, b"x", 3), INVALID, "expected version 2, got 3"),
     ("no safetensors", lambda p: _send_blob(p, b"nonsense"), INVALID, "expected safetensors"),
     ("graph of another digest", _send_renamed_graph, INVALID, "the topology is the SHA-256"),
-    ("graph too big", _send_too_big_a_graph, grpc.StatusCode.RESOURCE_EXHAUSTED, "at most 67108864 bytes"),
+    ("graph too big", _send_too_big_a_graph, grpc.StatusCode.RESOURCE_EXHAUSTED, "at most 8388608 bytes"),
     ("NaN", _with_parameter("layers.0.weight", WEIGHT * np.nan), INVALID, "'layers.0.weight': expected finite"),
     ("wrong shape", _with_parameter("layers.0.weight", WEIGHT.T.copy()), INVALID, "got float32[5, 16]"),
     ("wrong dtype", _with_parameter("layers.0.weight", WEIGHT.astype(np.float16)), INVALID, "got float16"),
@@ -117,7 +117,7 @@ def test_a_bad_submission_has_its_status_and_changes_nothing(
     ("run_id", "scheme", "status", "reason"),
     [
         ("another", "int8", CONFLICT, "holds run 'run'; give this quantizer an empty --store"),
-        ("", "int8", INVALID, "expected a run id"),
+        ("", "int8", INVALID, "open.run_id: must not be empty"),
         ("run", "int2", grpc.StatusCode.NOT_FOUND, "int4, got 'int2'"),
     ],
 )

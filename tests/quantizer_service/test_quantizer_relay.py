@@ -1,6 +1,8 @@
 """A relay between a real quantizer and real watchers."""
 
+import gc
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +105,20 @@ def test_nothing_can_be_published_to_a_relay(upstream: str) -> None:
     assert f"publish to its upstream quantizer at {upstream}" in caught.value.details()
 
 
+def test_a_stream_that_is_refused_unread_leaves_no_warning(upstream: str) -> None:
+    """gRPC's iterator of requests warns when it was begun and never awaited."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with (
+            running_relay(upstream) as address,
+            QuantizerClient(address) as relayed,
+            pytest.raises(grpc.RpcError),
+        ):
+            Publisher(relayed).open()
+        gc.collect()
+    assert [str(warning.message) for warning in caught if "never awaited" in str(warning.message)] == []
+
+
 def test_a_relay_may_come_before_its_upstream_and_before_the_first_version(tmp_path: Path) -> None:
     with running_quantizer(tmp_path / "gone") as upstream:
         pass
@@ -125,7 +141,8 @@ def test_draining_ends_the_watchers_streams(upstream: str, client: QuantizerClie
         relayed = QuantizerClient(address)
         watch = relayed.watch("int8")
         next(watch)
-    assert list(watch) == []
+    with pytest.raises(UnavailableError, match="draining"):
+        next(watch)
     with pytest.raises(UnavailableError):
         next(relayed.watch("int8"))
     relayed.close()

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import logging
 import math
 import threading
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from policy_graphs import checkpoint, dueling, mlp
 
+from actorq.documents import read_document, write_document, write_twice
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UserError
 from actorq.policy import FidelityReport, LayerReport, OutputError, Policy, PolicyDescriptor, RefusedRung
 from quantizer_service import files
@@ -95,6 +95,8 @@ def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
 
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {
         "run.json",
+        "high_water.json",
+        "run.copy.json",
         "writer.lock",
         f"graphs/{SOURCE.topology.hex()}.onnx",
         f"graphs/{SOURCE.topology.hex()}.json",
@@ -181,10 +183,10 @@ def test_a_graph_stays_while_a_retained_version_has_it(tmp_path: Path) -> None:
     assert dueling().topology in store.graphs
 
 
-@pytest.mark.parametrize("written", [{}, {"format": 1}, {"format": 3}, {"format": "2"}])
+@pytest.mark.parametrize("written", [{}, {"format": 1}, {"format": 4}, {"format": "3"}])
 def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, written: dict[str, object]) -> None:
     filled(tmp_path, 2).close()
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": "run", **written}))
+    write_twice(tmp_path / "run.json", {"run_id": "run", **written})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     for attempt in (opened, read):
@@ -197,9 +199,9 @@ def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, writte
 def test_a_descriptor_that_lacks_a_field_is_damaged_and_says_so_in_one_line(tmp_path: Path, field: str) -> None:
     filled(tmp_path, 1).close()
     path = tmp_path / "00000001" / "policy-int8.json"
-    tree = json.loads(path.read_text())
+    tree = read_document(path)
     del tree[field]
-    path.write_text(json.dumps(tree))
+    write_document(path, tree)
 
     told = read(tmp_path).damaged[1]
 
@@ -307,11 +309,24 @@ def test_a_folder_that_cannot_be_used_is_the_users_mistake(tmp_path: Path) -> No
         opened(tmp_path / "file")
 
 
-def test_a_damaged_run_file_stops_the_start(tmp_path: Path) -> None:
-    filled(tmp_path, 1)
-    (tmp_path / "run.json").write_text(json.dumps({"name": "run"}))
+@pytest.mark.parametrize("name", ["run.json", "run.copy.json"])
+@pytest.mark.parametrize("text", ["", "[]", '{"run_id": "run", "format": 3}'])
+def test_a_damaged_run_file_has_a_copy_and_is_written_again(tmp_path: Path, name: str, text: str) -> None:
+    filled(tmp_path, 1).close()
+    (tmp_path / name).write_text(text)
 
-    with pytest.raises(InvalidInputError, match=r"run.json: expected 'run_id'"):
+    assert read(tmp_path).run_id == "run"
+    store = opened(tmp_path)
+    assert (store.run_id, retained(store)) == ("run", [1])
+    assert read_document(tmp_path / name) == {"run_id": "run", "format": 3}
+
+
+def test_a_damaged_run_file_without_a_whole_copy_stops_the_start_in_one_line(tmp_path: Path) -> None:
+    filled(tmp_path, 1).close()
+    for name in ("run.json", "run.copy.json"):
+        (tmp_path / name).write_text("")
+
+    with pytest.raises(UserError, match=r"run.json is damaged: .* no copy of it is whole; give an empty folder"):
         opened(tmp_path)
 
 

@@ -4,7 +4,7 @@
 says which part of it each process caused. Nothing here imports codecarbon until a meter is created.
 """
 
-from actorq.telemetry.energy.ledger import EnergyLedger
+from actorq.telemetry.energy.ledger import EnergyLedger, LedgerLimits
 from actorq.telemetry.energy.node_meter import MeterSettings, NodeMeter
 from actorq.telemetry.energy.readings import Amount, EnergySnapshot, NodeEnergy, ProcessEnergy
 from actorq.telemetry.energy.tracker import EnergyTracker, TrackerError, TrackerTotals
@@ -14,6 +14,7 @@ __all__ = [
     "EnergyLedger",
     "EnergySnapshot",
     "EnergyTracker",
+    "LedgerLimits",
     "MeterSettings",
     "NodeEnergy",
     "NodeMeter",

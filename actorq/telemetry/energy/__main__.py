@@ -21,7 +21,6 @@ from actorq.settings import Settings
 from actorq.telemetry.energy import MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_process
-from actorq.transport.options import Certificates
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)
     configure_logging(process.name or "meter")
-    client = LearnerClient(settings.learner, Certificates.of(config.transport.certificates, "meter"))
+    client = LearnerClient(settings.learner, config.transport.certificates_of("meter"))
     node = measure_process("meter", "meter", process.node).node
     meter = NodeMeter.create(
         node,

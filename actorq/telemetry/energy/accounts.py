@@ -1,10 +1,11 @@
 """What the ledger keeps of each process and of each node: the counters last seen, and the running totals."""
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy, ProcessEnergy
 from actorq.telemetry.energy.sharing import Interval
 
 LOOK_BACK = 32
@@ -33,6 +34,17 @@ class ProcessAccount:
     seen: dict[str, float] = field(default_factory=dict)
     """CPU seconds last seen of each incarnation, oldest incarnation first."""
 
+    @property
+    def share(self) -> ProcessEnergy:
+        """What the process has used so far."""
+        return ProcessEnergy(self.energy.kwh, self.energy.co2_kg, self.cpu_seconds)
+
+    def add(self, other: "ProcessAccount") -> None:
+        """Take over what another process has used."""
+        energy = self.energy
+        self.energy = Amount(_sum(energy.kwh, other.energy.kwh), _sum(energy.co2_kg, other.energy.co2_kg))
+        self.cpu_seconds = _sum(self.cpu_seconds, other.cpu_seconds)
+
     def take(self, incarnation: str, cpu_seconds: float) -> float:
         """Note a cumulative report; returns the CPU seconds that are new. A report that came too late has none."""
         last = self.seen.get(incarnation, 0.0)
@@ -42,6 +54,11 @@ class ProcessAccount:
             del self.seen[next(iter(self.seen))]
         self.cpu_seconds += fresh
         return fresh
+
+
+def _sum(one: float, other: float) -> float:
+    """Rounded up, so that totals do not fall when accounts are merged."""
+    return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
 class Counters(NamedTuple):

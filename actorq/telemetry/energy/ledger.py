@@ -1,9 +1,12 @@
 """The run's energy account: whole machines in, shares of processes, services and the run out."""
 
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
+from actorq.errors import ExhaustedError
 from actorq.telemetry.energy.accounts import NodeAccount, ProcessAccount, ProcessKey
 from actorq.telemetry.energy.ledger_state import decode_state, encode_state
 from actorq.telemetry.energy.readings import (
@@ -16,6 +19,22 @@ from actorq.telemetry.energy.readings import (
     require_name,
 )
 from actorq.telemetry.energy.sharing import Interval, share
+from actorq.text import one_line
+
+OTHERS = "(others)"
+"""Names the account of a role's processes that have been silent the longest."""
+
+_DESCRIBED_NODES = 8
+_MOST_DESCRIPTION_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class LedgerLimits:
+    """How many accounts a ledger has at most."""
+
+    processes: int = 2000
+    nodes: int = 1000
+    roles: int = 16
 
 
 class EnergyLedger:
@@ -35,12 +54,19 @@ class EnergyLedger:
 
     Reports may come late, twice or out of order. Totals never fall, and survive restarts of processes, of meters
     and (through `state`) of the learner. Safe to use from several threads.
+
+    The tables are bounded, whatever names come. Of too many processes, those that have been silent the longest share
+    one account for each role. Of too many machines, those without a reading are forgotten. A process of one role or
+    machine too many is not accounted for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LedgerLimits | None = None) -> None:
+        self._limits = limits or LedgerLimits()
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeAccount] = {}
         self._processes: dict[ProcessKey, ProcessAccount] = {}
+        self._roles: set[str] = set()
+        self._gpu_nodes: dict[ProcessKey, str] = {}
 
     def report_process(
         self, name: str, role: str, node: str, cpu_seconds: float, *, incarnation: str, uses_gpu: bool = False
@@ -63,13 +89,13 @@ class EnergyLedger:
         require_count("cpu_seconds", cpu_seconds)
         key = ProcessKey(role, name)
         with self._lock:
-            fresh = self._processes.setdefault(key, ProcessAccount()).take(incarnation, cpu_seconds)
+            if not self._has_room(key, node):
+                return
+            # Moved to the end: the first is the one that has been silent the longest.
+            process = self._processes[key] = self._processes.pop(key) if key in self._processes else ProcessAccount()
+            fresh = process.take(incarnation, cpu_seconds)
             self._nodes.setdefault(node, NodeAccount()).add_cpu(key, fresh)
-            for name_of_node, account in self._nodes.items():
-                if uses_gpu and name_of_node == node:
-                    account.gpu_users.add(key)
-                else:
-                    account.gpu_users.discard(key)
+            self._place_on_gpu(key, node if uses_gpu else None)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
         """Take a meter's reading, and charge the node's processes for what they did since the one before.
@@ -80,9 +106,12 @@ class EnergyLedger:
 
         Raises:
             InvalidInputError: `meter` is empty. Nothing is changed.
+            ExhaustedError: there are too many machines with meters. Nothing is changed.
         """
         require_name("meter", meter)
         with self._lock:
+            if not self._has_room_for_node(reading.node):
+                raise ExhaustedError(f"energy: at most {self._limits.nodes} nodes are metered, got another")
             node = self._nodes.setdefault(reading.node, NodeAccount())
             shared, gpu = node.take(reading, meter)
             if node.gpu_users:
@@ -98,20 +127,20 @@ class EnergyLedger:
     def snapshot(self) -> EnergySnapshot:
         """The totals of the run, its services and its processes, and of the machines."""
         with self._lock:
-            run, services = ProcessAccount(), dict[str, ProcessAccount]()
+            processes, services = dict[str, ProcessEnergy](), dict[str, list[ProcessEnergy]]()
             for key, account in self._processes.items():
-                for total in (run, services.setdefault(key.role, ProcessAccount())):
-                    total.energy += account.energy
-                    total.cpu_seconds += account.cpu_seconds
+                processes[str(key)] = account.share
+                services.setdefault(key.role, []).append(account.share)
+            run = _sum(processes.values())
             machines = sum((node.total for node in self._nodes.values()), Amount())
             other = sum((node.total_unclaimed for node in self._nodes.values()), Amount())
             return EnergySnapshot(
-                kwh=run.energy.kwh,
-                co2_kg=run.energy.co2_kg,
+                kwh=run.kwh,
+                co2_kg=run.co2_kg,
                 method=_describe({name: node.method for name, node in self._nodes.items()}),
                 complete=bool(self._nodes) and all(node.metered for node in self._nodes.values()),
-                per_service={role: _as_share(account) for role, account in services.items()},
-                per_process={str(key): _as_share(account) for key, account in self._processes.items()},
+                per_service={role: _sum(shares) for role, shares in services.items()},
+                per_process=processes,
                 node_kwh=machines.kwh,
                 node_co2_kg=machines.co2_kg,
                 other_kwh=other.kwh,
@@ -123,6 +152,46 @@ class EnergyLedger:
         with self._lock:
             return encode_state(self._nodes, self._processes)
 
+    def _place_on_gpu(self, key: ProcessKey, node: str | None) -> None:
+        """Note on which node's accelerators a process computes, None for on none."""
+        before = self._gpu_nodes.pop(key, None)
+        if before in self._nodes:
+            self._nodes[before].gpu_users.discard(key)
+        if node is not None:
+            self._nodes[node].gpu_users.add(key)
+            self._gpu_nodes[key] = node
+
+    def _has_room(self, key: ProcessKey, node: str) -> bool:
+        """Whether a process can have an account; makes room where that is possible."""
+        if key.role not in self._roles and len(self._roles) >= self._limits.roles:
+            return False
+        if not self._has_room_for_node(node):
+            return False
+        self._roles.add(key.role)
+        if key not in self._processes and len(self._processes) >= self._limits.processes:
+            self._merge_the_most_silent()
+        return True
+
+    def _has_room_for_node(self, name: str) -> bool:
+        if name in self._nodes or len(self._nodes) < self._limits.nodes:
+            return True
+        silent = next((known for known, node in self._nodes.items() if not node.meter), None)
+        if silent is None:
+            return False
+        del self._nodes[silent]
+        return True
+
+    def _merge_the_most_silent(self) -> None:
+        """Add the account of the process that has been silent the longest to its role's account of others."""
+        key = next(key for key in self._processes if key.name != OTHERS)
+        account, others = self._processes.pop(key), ProcessKey(key.role, OTHERS)
+        merged = self._processes.setdefault(others, ProcessAccount())
+        merged.add(account)
+        self._place_on_gpu(key, None)
+        for node in self._nodes.values():
+            if unsettled := node.unsettled_cpu.pop(key, 0.0):
+                node.add_cpu(others, unsettled)
+
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """A ledger that goes on where `state` was taken.
@@ -132,6 +201,8 @@ class EnergyLedger:
         """
         ledger = cls()
         ledger._nodes, ledger._processes = decode_state(state)
+        ledger._roles = {key.role for key in ledger._processes}
+        ledger._gpu_nodes = {key: name for name, node in ledger._nodes.items() for key in node.gpu_users}
         return ledger
 
     def _charge(self, node: NodeAccount, key: ProcessKey, amount: Amount) -> None:
@@ -139,8 +210,13 @@ class EnergyLedger:
         node.charged += amount
 
 
-def _as_share(account: ProcessAccount) -> ProcessEnergy:
-    return ProcessEnergy(account.energy.kwh, account.energy.co2_kg, account.cpu_seconds)
+def _sum(shares: Collection[ProcessEnergy]) -> ProcessEnergy:
+    # Rounded once: totals must not fall because accounts have changed their order.
+    return ProcessEnergy(
+        math.fsum(share.kwh for share in shares),
+        math.fsum(share.co2_kg for share in shares),
+        math.fsum(share.cpu_seconds for share in shares),
+    )
 
 
 def _describe(methods: Mapping[str, str]) -> str:
@@ -149,4 +225,6 @@ def _describe(methods: Mapping[str, str]) -> str:
         return f"{UNAVAILABLE}: no meter and no process has reported"
     if len(set(methods.values())) == 1:
         return next(iter(methods.values()))
-    return " | ".join(f"{node}: {method}" for node, method in sorted(methods.items()))
+    described = [f"{node}: {method}" for node, method in sorted(methods.items())]
+    more = [f"{len(described) - _DESCRIBED_NODES} more nodes"] if len(described) > _DESCRIBED_NODES else []
+    return one_line(" | ".join([*described[:_DESCRIBED_NODES], *more]), _MOST_DESCRIPTION_BYTES)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from actorq.cli.main import main
-from actorq.transport.options import MEMBERS, Certificates
+from actorq.transport.options import Certificates
+from actorq.transport.roles import ROLES
 
 
 def test_it_makes_certificates_and_prints_their_folder_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,9 +15,10 @@ def test_it_makes_certificates_and_prints_their_folder_last(tmp_path: Path, caps
     given = ["certificates", "init", str(directory), "--names", "a.example.org,10.0.0.7", "--days", "7"]
     assert main(given) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("valid for 7 days: learner, quantizer, actor, meter, client")
+    assert lines[0] == f"valid for 7 days: {', '.join(ROLES)}"
+    assert lines[1] == f"on this machine: actorq train --certificates {directory}"
     assert lines[-1] == str(directory)
-    assert all(Certificates.of(directory, member) for member in MEMBERS)
+    assert all(Certificates.of(directory, member) for member in ROLES)
 
 
 @pytest.mark.parametrize(

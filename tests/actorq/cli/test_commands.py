@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[3]
 FAKE = """
 import json, os, signal, sys
 from pathlib import Path
+from actorq.documents import write_document
 arguments = sys.argv[1:]
 def flag(name):
     return arguments[arguments.index(name) + 1]
@@ -37,9 +38,9 @@ def finish(state, code):
         summary = {"solved": state == "solved", "state": state, "target_return": 475.0, "environment_steps": 64256,
                    "updates": 100, "wall_clock_s": 42.3, "evaluation": {"mean_return": 486.2, "episodes": 20,
                    "scheme": "int8", "policy_version": 35}}
-        Path(flag("--run-directory"), "summary.json").write_text(json.dumps(summary))
+        write_document(Path(flag("--run-directory"), "summary.json"), summary)
     os._exit(code)
-signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("stopped", 4))
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("interrupted", 6))
 if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "mistake":
     sys.exit(print("error: environment 'CartPole-v1' needs gymnasium", file=sys.stderr) or 2)
 if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "crash":
@@ -49,6 +50,8 @@ if behaviour == "solve":
     finish("solved", 0)
 if behaviour == "spend":
     finish("budget ended", 3)
+if behaviour == "stop":
+    finish("stopped", 4)
 if behaviour == "mistake":
     sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
 sys.stdin.buffer.read()
@@ -129,7 +132,9 @@ def command(tmp_path: Path) -> Iterator[Command]:
     command.close()
 
 
-@pytest.mark.parametrize(("learner", "code", "verdict"), [("solve", 0, "solved"), ("spend", 3, "budget ended")])
+@pytest.mark.parametrize(
+    ("learner", "code", "verdict"), [("solve", 0, "solved"), ("spend", 3, "budget ended"), ("stop", 4, "stopped")]
+)
 def test_a_run_ends_with_its_result_and_its_directory(command: Command, learner: str, code: int, verdict: str) -> None:
     returned, output, errors = command.run(*TRAIN, learner=learner)
     lines = output.splitlines()
@@ -187,13 +192,15 @@ def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
     assert "learner died (SIGKILL), restarting" in output
 
 
-def test_a_learner_that_somebody_stops_ends_the_run_which_can_go_on(command: Command) -> None:
-    command.start(*TRAIN)
+def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on(command: Command) -> None:
+    process = command.start(*TRAIN)
     os.kill(command.hear(*ALL)["learner"], signal.SIGTERM)
+    command.hear("learner resumed")
+    process.send_signal(signal.SIGINT)
     code, output, errors = command.finish()
-    assert (code, errors) == (4, "")
-    assert "restarting" not in output
-    assert "\nstopped: evaluation return 486.2" in output
+    assert (code, errors) == (130, "")
+    assert "learner was interrupted, restarting in" in output
+    assert "\ninterrupted: evaluation return 486.2" in output
     assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
 
 

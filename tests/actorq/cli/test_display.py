@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from actorq.cli.view import Resources, RunView
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 from actorq.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
-from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus
+from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus, StorageStatus
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.trajectory import Evaluation, Role
 
@@ -118,6 +119,16 @@ def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
         view.take_status(with_evaluation(2.5 * version, version))
     view.events.append("actor-1 died (SIGKILL), restarting in 0.2 s " * 5)
     assert {len(line) for line in panel(view, width)} == {width}
+
+
+def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> None:
+    view = run_view()
+    view.take_status(replace(STATUS, storage=StorageStatus(10**9, False, 0, 0, 0, 12)))
+    assert not any("disk" in line or "missing segments" in line for line in panel(view, 120))
+    view.take_status(replace(STATUS, storage=StorageStatus(10**3, True, 1, 2, 4, 12)))
+    shown = "\n".join(panel(view, 120))
+    assert "full: actors wait" in shown
+    assert re.search(r"missing segments\s+7", shown)
 
 
 def test_the_panel_fits_a_small_terminal() -> None:
@@ -247,6 +258,32 @@ def test_plain_lines_come_every_two_seconds_and_at_once_for_news() -> None:
     assert [line.split()[0] for line in lines] == ["0.0s", "1.0s", "3.1s", "3.2s", "3.2s"]
     assert "return(eval) 231.4 v35" in lines[0]
     assert "\x1b" not in file.getvalue()
+
+
+def test_a_flagged_evaluation_is_told_once_and_is_no_success() -> None:
+    flagged = replace(with_evaluation(9_000.0, 35), flagged_evaluation="version 35, by evaluator: too good")
+    out, view = io.StringIO(), run_view()
+    display = PlainDisplay(view, out, lambda: 0.0)
+    for _ in range(3):
+        display.status(flagged)
+    told = "flagged evaluation of version 35, by evaluator: too good"
+    assert out.getvalue().count(told) == 1
+    assert list(view.events) == [told]
+    assert any(told in line for line in panel(view, 100))
+    display.status(replace(flagged, flagged_evaluation=""))
+    display.status(flagged)
+    assert out.getvalue().count(told) == 2
+
+
+def test_a_refused_environment_is_news_once() -> None:
+    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
+    file, view = io.StringIO(), run_view()
+    display = PlainDisplay(view, file, clock=lambda: 100.0)
+    for status in (STATUS, refused, refused):
+        display.status(status)
+    line = "refused actor-1: algorithm dqn needs discrete actions"
+    assert [each.split("  ")[-1] for each in file.getvalue().splitlines() if "refused" in each] == [line]
+    assert list(view.events) == [line]
 
 
 def test_bars_show_the_lowest_as_a_sliver_and_the_highest_as_full() -> None:

@@ -152,9 +152,10 @@ def test_the_schemes_of_an_evaluation_are_those_of_a_run() -> None:
     ("command", "expected"),
     [
         ("train", "folder of the run (default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
-        ("train", "4 somebody stopped the run"),
+        ("train", "4 an operator stopped the run"),
         ("evaluate", "(default: the run's own; of an auto run the one evaluated last when it has ended, else auto)"),
         ("status", "HOST:PORT of the learner (default: that of the newest run here)"),
+        ("reset-environment", "HOST:PORT of the learner (default: that of the newest run here)"),
     ],
 )
 def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], command: str, expected: str) -> None:

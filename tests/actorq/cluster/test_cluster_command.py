@@ -11,46 +11,11 @@ from threading import Thread
 import pytest
 import yaml
 from cluster_api import ClusterApi, cluster_api
-from cluster_objects import overlay, pod, ready_pod, workload
+from cluster_objects import STATUS, overlay, pod, ready_pod, workload
 
 from actorq.cli.cluster_view import rows, summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
-from actorq.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
-from actorq.telemetry.process_stats import ProcessStats
-
-STATS = ProcessStats("actor-1", "actor", "node", 1, 0.0, 0.0, 0, 0)
-STATUS = RunStatus(
-    run_id="run",
-    state=RunState.TRAINING,
-    environment_id="CartPole-v1",
-    algorithm="dqn",
-    elapsed_s=1.0,
-    environment_steps=5_916,
-    environment_steps_per_s=1_149.0,
-    updates=500,
-    updates_per_s=100.0,
-    samples_per_insert=16.0,
-    episodes=10,
-    training_return=21.1,
-    evaluation=None,
-    target_return=475.0,
-    max_environment_steps=100_000,
-    policy_version=36,
-    staleness_p50=1.0,
-    staleness_p99=3.0,
-    emitted=None,
-    quantizer_connected=True,
-    actors=(
-        ActorStatus("actor-1", "actor", 0, True, ActorReport(34, "int8", 100, 742.3, 0, (), STATS)),
-        ActorStatus("actor-2", "actor", 1, True, None),
-    ),
-    processes=(),
-    energy=Energy(0.0, 0.0, ""),
-    starved_s=0.0,
-    loss=0.0,
-    activation_s=None,
-)
 
 
 @pytest.fixture
@@ -110,6 +75,21 @@ def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "learner-0  one\nlearner-0  two\nactor-1    unfinished\n"
 
 
+def test_logs_from_before_a_restart_are_those_of_pods_that_had_one(
+    api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, restarts in (("actor-1", 0), ("actor-2", 1), ("actor-3", 4)):
+        api.add("v1", "pods", ready_pod(name, "actor", restarts))
+    api.logs = dict.fromkeys(("actor-1", "actor-2", "actor-3"), "now\n")
+    api.previous_logs = {"actor-2": "one\ntwo\n", "actor-3": "three\n"}
+    assert main(["cluster", "logs", "actors", "--previous"]) == 0
+    assert capsys.readouterr().out == "actor-2  one\nactor-2  two\nactor-3  three\n"
+    assert main(["cluster", "logs", "actor-2", "--previous"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert main(["cluster", "logs", "actor-1", "--previous"]) == 2
+    assert capsys.readouterr().err == "error: --previous: no container of actor-1 has been restarted\n"
+
+
 def test_a_pod_that_has_no_log_says_why(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", pod("learner-0", "learner"))
     assert main(["cluster", "logs"]) == 2
@@ -126,12 +106,12 @@ def test_up_fails_in_one_line_and_down_removes_what_it_made(
     rendered.write_text(yaml.safe_dump_all(overlay()))
     assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
     shown = capsys.readouterr()
-    assert shown.out.startswith("run demo applied in namespace lab: 5 objects\n")
+    assert shown.out.startswith("run demo applied in namespace lab: 6 objects\n")
     assert shown.err == (
         "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset learner` may say "
         "why\n"
     )
-    assert main(["cluster", "down"]) == 0
+    assert main(["cluster", "down", "--delete-volume"]) == 0
     assert not api.objects
 
 
@@ -165,6 +145,7 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
         (["down"], "namespace lab has no run of `actorq cluster up`"),
         (["scale", "actors", "4"], "namespace lab has no Deployment actor: name another with -n"),
         (["scale", "actors", "-1"], "N: expected 0 or more, got -1; see actorq cluster scale --help"),
+        (["logs", "-f", "--previous"], "--previous: a container that has ended logs nothing more; leave out --follow"),
         (["logs", "--tail", "-3"], "--tail: expected 0 or more, got -3; see actorq cluster logs --help"),
         (["up", "x", "--timeout", "nan"], "--timeout: expected 0 or more seconds, got nan"),
         (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),

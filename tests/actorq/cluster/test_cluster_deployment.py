@@ -53,7 +53,14 @@ def test_a_run_is_applied_and_listed_before_its_first_object(api: ClusterApi) ->
     made = inventory.read(api.cluster())
     assert made
     assert made.name == "demo"
-    assert [each.name for each in made.objects] == ["run-config", "learner", "actor", "quantizer", "learner"]
+    assert [each.name for each in made.objects] == [
+        "run-config",
+        "data-learner-0",
+        "learner",
+        "actor",
+        "quantizer",
+        "learner",
+    ]
 
 
 def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
@@ -80,7 +87,7 @@ def test_down_says_how_many_pods_it_waits_for(api: ClusterApi) -> None:
     up(api)
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
-    assert down(api) == ["waiting for 2 pods to save and end"]
+    assert down(api)[0] == "waiting for 2 pods to save and end"
     with pytest.raises(UserError, match=r"namespace lab has no run of `actorq cluster up`"):
         down(api)
 
@@ -114,7 +121,7 @@ def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: Cluster
     # Its definition goes, and its objects with it.
     del api.kinds["keda.sh/v1alpha1"]
     api.objects = {path: each for path, each in api.objects.items() if "scaledobjects" not in path}
-    down(api)
+    down(api, delete_volume=True)
     assert not api.objects
 
 
@@ -163,7 +170,7 @@ def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: s
         up_and_down(api)
     api.forbidden.clear()
     if api.objects:
-        down(api)
+        down(api, delete_volume=True)
     assert not api.objects
 
 

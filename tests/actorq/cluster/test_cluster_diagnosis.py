@@ -81,6 +81,14 @@ def test_an_unschedulable_pod_gets_a_moment() -> None:
     assert line(found, NOW + 20) == "pod actor-1 cannot be scheduled: 0/3 nodes are available: 3 Insufficient cpu"
 
 
+def test_a_pod_that_others_make_room_for_is_no_fault() -> None:
+    found = unschedulable("learner-0", "learner", SINCE)
+    found["status"]["nominatedNodeName"] = "node-2"
+    assert line(found, NOW + 3_600) is None
+    events = [event("learner-0", "FailedScheduling", "0/3 nodes are available", SINCE)]
+    assert waiting_for(found, events) == "other pods make room for it on node node-2"
+
+
 def test_a_pod_that_is_being_removed_is_no_fault() -> None:
     found = unschedulable("actor-1", "actor", SINCE)
     found["metadata"]["deletionTimestamp"] = SINCE

@@ -22,18 +22,16 @@ def write(path: Path, documents: list[Object]) -> str:
     return str(path)
 
 
-def test_everything_carries_the_name_of_the_run_and_the_volume_too() -> None:
+def test_everything_carries_the_name_of_the_run() -> None:
     ready = manifests.prepared(overlay(), "demo", "lab", {})
     assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
-    template = by_kind(ready, "StatefulSet")["spec"]["volumeClaimTemplates"][0]
-    assert template["metadata"]["labels"] == {"actorq/run": "demo"}
     pods = by_kind(ready, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
     assert "actorq/run" not in pods, "a selector of an existing run would no longer fit"
 
 
 def test_workloads_come_after_what_they_need() -> None:
     kinds = [each["kind"] for each in manifests.prepared(overlay(), "demo", "lab", {})]
-    assert kinds == ["ConfigMap", "Service", "Deployment", "Deployment", "StatefulSet"]
+    assert kinds == ["ConfigMap", "PersistentVolumeClaim", "Service", "Deployment", "Deployment", "StatefulSet"]
 
 
 def test_ports_name_their_protocol() -> None:
@@ -181,6 +179,28 @@ def test_a_rendered_file_is_read(tmp_path: Path) -> None:
 def test_what_is_no_run_is_refused(text: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         manifests.parse(text, "run.yaml")
+
+
+def test_two_autoscalers_of_the_actors_are_one_line() -> None:
+    target = {"name": "actor"}
+    both: list[Object] = [
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "actor"},
+            "spec": {"scaleTargetRef": {**target, "kind": "Deployment", "apiVersion": "apps/v1"}},
+        },
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": "actor"},
+            "spec": {"scaleTargetRef": target},
+        },
+    ]
+    for each in both:
+        manifests.parse(yaml.safe_dump_all([*overlay(), each]), "demo.yaml")
+    with pytest.raises(UserError, match=r"^overlay demo\.yaml has two autoscalers of its actors, components/hpa and"):
+        manifests.parse(yaml.safe_dump_all([*overlay(), *both]), "demo.yaml")
 
 
 def test_a_file_that_is_not_there_is_said_so() -> None:

@@ -74,3 +74,11 @@ def test_unknown_credentials_are_said_so() -> None:
 
 def test_a_missing_namespace_is_said_so() -> None:
     assert str(refused(404, 'namespaces "lab" not found')).startswith("namespace lab does not exist: make it with")
+
+
+def test_a_volume_that_cannot_grow_is_said_so() -> None:
+    said = (
+        'persistentvolumeclaims "policies" is forbidden: only dynamically provisioned pvc can be resized and the '
+        "storageclass that provisions the pvc must support resize"
+    )
+    assert str(refused(403, said)).startswith("volume policies cannot grow: its StorageClass does not allow that")

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from actorq.errors import InvalidInputError
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy
+from actorq.errors import ExhaustedError, InvalidInputError
+from actorq.telemetry.energy import EnergyLedger, LedgerLimits, NodeEnergy
 
 
 def reading(
@@ -268,3 +268,66 @@ def test_a_run_without_meters_says_so() -> None:
     snapshot = ledger.snapshot()
     assert snapshot.method == "a: unavailable: no meter has reported | b: RAPL"
     assert not snapshot.complete
+
+
+def flooded(ledger: EnergyLedger, processes: int, role: str = "actor", node: str = "a") -> None:
+    for number in range(processes):
+        ledger.report_process(f"{role}-{number}", role, node, 1.0, incarnation="1")
+
+
+def test_processes_beyond_the_limit_share_an_account_and_no_energy_is_lost() -> None:
+    ledger = EnergyLedger(LedgerLimits(processes=10))
+    flooded(ledger, 5)
+    ledger.report_node(reading(cpu=1.0, busy=5.0), meter="m")
+    before = ledger.snapshot()
+    flooded(ledger, 1000)
+    ledger.report_node(reading(cpu=2.0, busy=2000.0), meter="m")
+    after = ledger.snapshot()
+    assert len(after.per_process) == 11
+    assert "actor/(others)" in after.per_process
+    assert {f"actor/actor-{number}" for number in range(990, 1000)} <= set(after.per_process)
+    assert after.kwh >= before.kwh == pytest.approx(1.0)
+    assert after.kwh + after.other_kwh == pytest.approx(after.node_kwh)
+    assert after.per_service["actor"].cpu_seconds == pytest.approx(1000.0)
+    assert EnergyLedger.from_state(ledger.state()).snapshot() == after
+
+
+def test_a_process_that_reports_keeps_its_account_whatever_others_do() -> None:
+    ledger = EnergyLedger(LedgerLimits(processes=10))
+    for number in range(100):
+        ledger.report_process("mine", "actor", "a", float(number), incarnation="1")
+        ledger.report_process(f"other-{number}", "actor", "a", 1.0, incarnation="1")
+    assert ledger.snapshot().per_process["actor/mine"].cpu_seconds == 99.0
+
+
+def test_machines_without_a_reading_make_room_and_metered_ones_stay() -> None:
+    ledger = EnergyLedger(LedgerLimits(nodes=3))
+    ledger.report_node(reading("metered", cpu=1.0), meter="m")
+    for number in range(100):
+        ledger.report_process("x", "actor", f"node-{number}", 1.0, incarnation="1")
+    ledger.report_node(reading("second", cpu=1.0), meter="m")
+    ledger.report_node(reading("third", cpu=1.0), meter="m")
+    with pytest.raises(ExhaustedError, match="at most 3 nodes are metered"):
+        ledger.report_node(reading("fourth", cpu=1.0), meter="m")
+    # A process must go on with its run although its machine cannot be accounted for.
+    ledger.report_process("x", "actor", "fourth", 1.0, incarnation="1")
+    assert ledger.snapshot().node_kwh == 3.0
+
+
+def test_roles_beyond_the_limit_are_not_accounted_for() -> None:
+    ledger = EnergyLedger(LedgerLimits(roles=2))
+    for role in ("actor", "learner", "forged", "actor"):
+        ledger.report_process("x", role, "a", 1.0, incarnation="1")
+    assert set(ledger.snapshot().per_service) == {"actor", "learner"}
+
+
+def test_the_methods_of_many_machines_are_told_in_short() -> None:
+    ledger = EnergyLedger()
+    for number in range(200):
+        ledger.report_node(reading(f"node-{number:03}", cpu=1.0, method=f"{number} " + "x" * 900), meter="m")
+    method = ledger.snapshot().method
+    assert len(method) <= 1000
+    few = EnergyLedger()
+    for number in range(20):
+        few.report_node(reading(f"node-{number:02}", cpu=1.0, method=f"TDP {number} W"), meter="m")
+    assert few.snapshot().method.endswith("node-07: TDP 7 W | 12 more nodes")

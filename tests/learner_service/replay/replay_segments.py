@@ -1,5 +1,6 @@
 """Random segments that look like what actors send, and a plain reading of what a store must hold for them."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,11 @@ STACKED = replace(SPEC, frame_stack=3)
 def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> SegmentSource:
     """The source of a segment of `name`."""
     return SegmentSource.from_name(name, incarnation, sequence)
+
+
+def kill(store: ReplayStore) -> None:
+    """End the store as SIGKILL does: its lock is free, and nothing else happens."""
+    os.close(store._lock)
 
 
 def random_segment(

@@ -45,7 +45,13 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     # What is drawn counts when it is taken for an update.
     assert buffer.limiter.samples == 0
     buffer.limiter.sample(24)
-    assert buffer.state_dict() == {"inserts": 4, "samples": 24, "moments": None, "sampler": {"max_priority": 1.0}}
+    assert buffer.state_dict() == {
+        "inserts": 4,
+        "samples": 24,
+        "stored": 4,
+        "moments": None,
+        "sampler": {"max_priority": 1.0},
+    }
     buffer.update_priorities(sampled, np.ones(24, np.float32))
     out = NStepBatch.empty(SPEC, 16)
     assert buffer.draw(16, out)[0] is out
@@ -135,9 +141,10 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     buffer.close()
     buffer.close()
     buffer = _buffer(tmp_path)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 0, "moments": None, "sampler": {"max_priority": 1.0}}
+    new = {"inserts": 8, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
+    assert buffer.state_dict() == {**new, "samples": 0}
     buffer.load_state_dict(checkpoint)
-    assert buffer.state_dict() == {"inserts": 8, "samples": 10, "moments": None, "sampler": {"max_priority": 1.0}}
+    assert buffer.state_dict() == {**new, "samples": 10}
     assert list(buffer.last_sequences().values()) == [1]
 
 
@@ -184,3 +191,17 @@ def _learn(buffer: ReplayBuffer, batches: int) -> None:
         buffer.limiter.sample(16)
         assert np.isfinite(batch.returns).all()
         buffer.update_priorities(sampled, np.abs(batch.returns))
+
+
+def test_a_checkpoint_that_is_ahead_of_the_replay_is_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.load_state_dict({"inserts": 4, "samples": 2, "stored": 4, "moments": None})
+    assert not caplog.records
+    buffer.load_state_dict({"inserts": 9, "samples": 2, "stored": 9, "moments": None})
+    assert [record.message for record in caplog.records] == [
+        "the checkpoint was written after 9 transitions, the replay has 4: the run goes on from these"
+    ]
+    assert (buffer.limiter.inserts, buffer.total_transitions) == (4, 4)

@@ -50,6 +50,28 @@ def test_the_actors_may_be_ahead_by_the_error_buffer_and_no_more() -> None:
     assert limiter.try_reserve(1)
 
 
+def test_held_inserts_wait_whatever_the_ratio_says_and_go_on_when_they_may() -> None:
+    limiter, asked = _limiter(), []
+    limiter.on_inserts_possible(lambda: asked.append(limiter.try_reserve(10)))
+    assert limiter.try_reserve(10)
+    limiter.hold_inserts(True)
+    assert not limiter.try_reserve(10)
+    limiter.insert(10, 10)
+    limiter.release(0)
+    assert asked == []
+    limiter.hold_inserts(False)
+    assert asked == [True]
+
+
+def test_sampling_waits_for_as_many_inserts_as_were_asked_for() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    limiter.await_inserts(105)
+    assert not limiter.can_sample(1)
+    _insert(limiter, 5)
+    assert limiter.can_sample(1)
+
+
 def test_reservations_count_until_they_are_used_or_released() -> None:
     limiter = _limiter()
     _insert(limiter, 100)

@@ -6,7 +6,7 @@ import pytest
 from replay_segments import source
 
 from learner_service.replay import SegmentSource
-from learner_service.replay.sequences import LastSequences
+from learner_service.replay.sequences import LastSequences, save_sequences
 
 
 def test_numbers_up_to_the_last_are_contained_per_actor_and_incarnation() -> None:
@@ -41,11 +41,26 @@ def test_a_saved_table_loads_to_the_same(tmp_path: Path) -> None:
     sequences, loaded = LastSequences(), LastSequences()
     sequences.advance(source(2**64 - 1, incarnation=2**64 - 1))
     sequences.advance(source(1, name="other"))
-    sequences.save(tmp_path / "table.json", through=12)
+    save_sequences(tmp_path / "table.json", sequences.as_dict(), through=12)
     assert loaded.load(tmp_path / "table.json") == 12
     assert loaded.as_dict() == sequences.as_dict()
     assert loaded.load(tmp_path / "missing.json") == 0
     assert loaded.as_dict() == sequences.as_dict()
+
+
+def test_a_damaged_table_is_replaced_by_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, first, second = tmp_path / "table.json", LastSequences(), LastSequences()
+    first.advance(source(4))
+    second.advance(source(9))
+    save_sequences(path, first.as_dict(), through=10)
+    save_sequences(path, second.as_dict(), through=20)
+    path.write_bytes(path.read_bytes().replace(b"9]", b"8]"))
+    loaded = LastSequences()
+    assert loaded.load(path) == 10
+    assert loaded.as_dict() == first.as_dict()
+    assert [record.message for record in caplog.records] == [
+        f"replay: {path} is damaged: its checksum is wrong; the table is rebuilt from the records"
+    ]
 
 
 def test_a_source_out_of_range_is_refused() -> None:

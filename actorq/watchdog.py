@@ -1,4 +1,4 @@
-"""Ends the process when an environment hangs: whoever started it, the launcher or Kubernetes, starts it again.
+"""Ends the process when a call hangs: the launcher or Kubernetes starts it again.
 
 A hanging call cannot be broken off from within the process, nor would what it holds be let go.
 """
@@ -39,6 +39,7 @@ class Watchdog:
     needs no lock, ends the process at twice the limit, with exit code 1.
 
     what: that is watched, for the log.
+    setting: that sets the limit, for the log.
     end: ends the process; for tests.
     """
 
@@ -46,11 +47,13 @@ class Watchdog:
         self,
         what: str,
         limit_s: float,
+        setting: str,
         end: Callable[[int], object] = os._exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
         self._limit_s = limit_s
+        self._setting = setting
         self._end = end
         self._clock = clock
         self._watched: list[Watched] = []
@@ -82,10 +85,11 @@ class Watchdog:
         if waited > self._limit_s:
             _log.critical(
                 "%s has not returned from a call for %.0f s: ending this process with exit code %d, to be restarted; "
-                "actor.environment_timeout_s sets the limit",
+                "%s sets the limit",
                 self._what,
                 waited,
                 EXIT_HUNG,
+                self._setting,
             )
             faulthandler.dump_traceback(file=_STDERR)
             logging.shutdown()

@@ -1,0 +1,59 @@
+"""What an actor keeps of the items that the learner has acknowledged but not yet flushed to its disk."""
+
+from collections import deque
+from dataclasses import fields
+
+import numpy as np
+
+from actorq.trajectory import Evaluation, Segment
+
+Item = Segment | Evaluation
+
+# A learner flushes about once a second; these cover many such periods.
+_MOST_ITEMS = 1024
+_MOST_BYTES = 64 * 2**20
+
+
+class Kept:
+    """The newest acknowledged items, in order, within bounds; a learner that lost them in a power cut gets them again.
+
+    Not thread-safe: the lock of its owner covers it.
+    """
+
+    def __init__(self, most_items: int = _MOST_ITEMS, most_bytes: int = _MOST_BYTES) -> None:
+        """Nothing is kept yet."""
+        self._most_items = most_items
+        self._most_bytes = most_bytes
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many items are kept."""
+        return len(self._items)
+
+    def add(self, item: Item) -> None:
+        """Keep an acknowledged item, and drop the oldest ones beyond the bounds."""
+        self._items.append(item)
+        self._bytes += _nbytes(item)
+        while len(self._items) > self._most_items or self._bytes > self._most_bytes:
+            self._drop_oldest()
+
+    def forget_through(self, sequence: int) -> None:
+        """Drop all items up to `sequence`: they are on the learner's disk."""
+        while self._items and self._items[0].sequence <= sequence:
+            self._drop_oldest()
+
+    def take_all(self) -> list[Item]:
+        """All that is kept, oldest first; nothing is kept afterwards."""
+        items = list(self._items)
+        self._items.clear()
+        self._bytes = 0
+        return items
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= _nbytes(self._items.popleft())
+
+
+def _nbytes(item: Item) -> int:
+    arrays = (getattr(item, field.name) for field in fields(item))
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

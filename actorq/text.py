@@ -1,0 +1,22 @@
+"""Text of peers on one short line, fit for a terminal, a log and an error."""
+
+# A log line, and the details of a gRPC status: those travel in a header of at most 8 KiB, where a byte may take three.
+MAX_LINE_BYTES = 2_000
+_ENDING = " ..."
+
+
+def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
+    r"""The text with everything that is not printable escaped, such as "\n", and cut to `most_bytes` of UTF-8.
+
+    Line ends, terminal escapes and characters that change the direction of writing are not printable.
+    """
+    # The rest of a long text cannot show, and escaping a megabyte would take time.
+    shown = text[: most_bytes + 1]
+    if not shown.isprintable():
+        shown = "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown
+        )
+    data = shown.encode("utf-8", "backslashreplace")
+    if len(data) <= most_bytes:
+        return data.decode()
+    return data[: most_bytes - len(_ENDING)].decode("utf-8", "ignore") + _ENDING

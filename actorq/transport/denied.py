@@ -1,0 +1,73 @@
+"""The deny list: serial numbers of certificates that are refused although they are valid."""
+
+import logging
+import os
+import re
+from pathlib import Path
+
+from actorq.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+# Whoever makes the file may make it too long by mistake.
+_MOST_BYTES = 1024 * 1024
+# As `openssl x509 -noout -serial` prints it, or with colons.
+_SERIAL = re.compile(r"(?:serial=)?([0-9A-F]{1,2}(?::?[0-9A-F]{1,2}){0,31})", re.ASCII | re.IGNORECASE)
+
+# Tells one content of the file from another: time of change, size and inode; None where there is no file.
+_Stamp = tuple[int, int, int] | None
+
+
+class DenyList:
+    """Follows a file with one serial number in hexadecimal per line; # begins a comment.
+
+    Without the file, nobody is denied: it may appear later. It is looked at when somebody asks, which costs one system
+    call. A list that cannot be read is told once, and the list before it stays in use.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises UserError when the file is there and cannot be used."""
+        self._path = path
+        self._stamp = self._look()
+        self._serials = self._read() if self._stamp else frozenset[int]()
+
+    def __contains__(self, serial: int) -> bool:
+        """Whether a certificate is refused, as the file is now."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._serials = self._read() if stamp else frozenset()
+                _log.info("%s: %d certificates are denied", self._path, len(self._serials))
+            except UserError as error:
+                _log.error("%s; going on with the list before", error)
+        return serial in self._serials
+
+    def _look(self) -> _Stamp:
+        try:
+            status = os.stat(self._path) if self._path else None
+        except OSError:
+            return None
+        return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
+
+    def _read(self) -> frozenset[int]:
+        assert self._path
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+        except OSError as error:
+            raise UserError(f"deny list: {self._path} cannot be read ({error.strerror})") from None
+        if len(data) > _MOST_BYTES:
+            raise UserError(f"deny list: {self._path} must have at most {_MOST_BYTES} bytes")
+        serials = set()
+        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+            text = line.partition("#")[0].strip()
+            found = _SERIAL.fullmatch(text)
+            if found:
+                serials.add(int(found[1].replace(":", ""), 16))
+            elif text:
+                raise UserError(
+                    f"deny list: line {number} of {self._path} must be a serial number in hexadecimal, as "
+                    f"`openssl x509 -noout -serial` prints it, got {text[:80]!r}"
+                )
+        return frozenset(serials)

@@ -1,0 +1,114 @@
+"""What every call of a server goes through: its request is checked, it counts, and its errors become statuses."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from actorq.transport.access import Gate
+from actorq.transport.calls import CallCounts
+from actorq.transport.checksums import SealedCall
+from actorq.transport.errors import abort
+from actorq.transport.quota import Quota
+from actorq.transport.requests import checked, tolerant
+
+_OWN_SERVICES = ("/actorq.", "/externalscaler.")
+# Answered also when all calls are taken: whether a service is well must not depend on its callers.
+_FREE_METHOD = "/grpc.health.v1.Health/Check"
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps all handlers of a server, those of health and reflection too.
+
+    A malformed request is INVALID_ARGUMENT, and one whose checksum does not fit is DATA_LOSS. One of the domain's
+    errors is its own status. A call beyond the quota is RESOURCE_EXHAUSTED.
+
+    counts: how the calls of this project's services ended.
+    open_calls: bounds the calls that are open at a time.
+    gate: refuses calls by their certificates, before all else; None without TLS.
+    """
+
+    def __init__(self, counts: CallCounts, open_calls: Quota, gate: Gate | None = None) -> None:
+        self._counts = counts
+        self._open_calls = open_calls
+        self._gate = gate
+        self._handlers: set[asyncio.Task[Any]] = set()
+
+    async def finished(self, timeout_s: float) -> None:
+        """Wait until the handlers of all calls have ended, for so many seconds at most.
+
+        A call ends for its client before its handler has cleaned up. A handler that still runs when the event loop is
+        closed is reported with a traceback.
+        """
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=timeout_s)
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method: str = handler_call_details.method
+        streams_in, streams_out = handler.request_streaming, handler.response_streaming
+        if streams_out:
+            inner = handler.stream_stream if streams_in else handler.unary_stream
+            factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
+        else:
+            inner = handler.stream_unary if streams_in else handler.unary_unary
+            factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
+        # Health's Watch writes to its context instead of yielding.
+        wrap = self._guard_stream if inspect.isasyncgenfunction(inner) else self._guard_call
+        wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out)
+        sealed = SealedCall(handler_call_details, handler.request_deserializer, handler.response_serializer)
+        return factory(wrapped, tolerant(sealed.deserialize), sealed.serialize)
+
+    def _guard_call(
+        self, inner: Callable[..., Awaitable[Any]], method: str, streams_in: bool, streaming: bool
+    ) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            self._begin(method, streaming, context)
+            try:
+                self._admit(method, streaming, context)
+                return await inner(checked(request, streams_in), context)
+            except (Exception, asyncio.CancelledError) as error:
+                await self._abort(context, method, error)
+
+        return call
+
+    def _guard_stream(
+        self, inner: Callable[..., AsyncIterator[Any]], method: str, streams_in: bool, streaming: bool
+    ) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            self._begin(method, streaming, context)
+            try:
+                self._admit(method, streaming, context)
+                async for response in inner(checked(request, streams_in), context):
+                    yield response
+            except (Exception, asyncio.CancelledError) as error:
+                await self._abort(context, method, error)
+
+        return call
+
+    def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
+        if (handler := asyncio.current_task()) is not None:
+            self._handlers.add(handler)
+            handler.add_done_callback(self._handlers.discard)
+        if method.startswith(_OWN_SERVICES):
+            self._counts.follow(method, streaming, context)
+
+    def _admit(self, method: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
+        if self._gate is not None:
+            self._gate.admit(method, streaming, context)
+        if method != _FREE_METHOD:
+            peer = context.peer()
+            self._open_calls.take(peer)
+            # Not in a `finally`: a call that is cancelled leaves its generator to the garbage collector.
+            context.add_done_callback(lambda _: self._open_calls.give_back(peer))
+
+    async def _abort(self, context: grpc.aio.ServicerContext, method: str, error: BaseException) -> None:
+        reason = error if self._gate is None else self._gate.reason(error)
+        if not isinstance(reason, Exception):
+            raise reason
+        await abort(context, method, reason)

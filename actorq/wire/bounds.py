@@ -1,0 +1,177 @@
+"""The limits of all that a peer may send, and the checks that hold a decoded value to them.
+
+Each check takes the name of what it checks and the value, and returns the value. It raises InvalidInputError that names
+the limit and the value. docs/api.md has the limits as a table.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from actorq.errors import InvalidInputError
+from actorq.text import one_line
+from actorq.transport.options import MAX_MESSAGE_BYTES
+
+MAX_DIMENSIONS = 32
+# No message can hold a larger tensor, nor one element of a larger space.
+MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
+# Versions are added to and compared as int64.
+MAX_VERSION = 2**62 - 1
+# Sequences, incarnations and counters are stored as int64.
+MAX_COUNT = 2**63 - 1
+# As UTF-8; most names have one byte for each character.
+MAX_NAME_BYTES = 128
+MAX_TEXT_BYTES = 1024
+MAX_PAGE_TOKEN_CHARACTERS = 19
+DIGEST_BYTES = 32
+# The year 2242.
+MAX_UNIX_S = 2**33
+# Thirty thousand processors for a year.
+MAX_SECONDS = 1e12
+MAX_KWH = 1e12
+MAX_RATE = 1e12
+# Sums and means of so large numbers stay finite.
+MAX_MAGNITUDE = 1e30
+MAX_DISCRETE_ACTIONS = 65_536
+MAX_FRAME_STACK = 256
+MAX_ENVIRONMENTS = 65_536
+MAX_SEGMENT_STEPS = 2**20
+MAX_QUEUED_SEGMENTS = 65_536
+MAX_REPORT_PERIOD_S = 86_400.0
+MAX_SPANS = 4_096
+MAX_SEGMENT_EPISODES = 16_384
+MAX_EVALUATION_EPISODES = 10_000
+MAX_ACTIVATIONS = 100
+MAX_PROCESSES = 1_000
+MAX_ACTORS = 1_000
+MAX_SERVICES = 32
+MAX_SCHEMES = 32
+MAX_LAYERS = 1_024
+MAX_OUTPUTS = 64
+MAX_OUTPUT_COMPONENTS = 65_536
+MAX_RUNGS = 64
+MAX_TOPOLOGIES = 1_024
+MAX_ENCODINGS = 32
+MAX_INPUTS = 64
+
+_LONGEST_QUOTE_BYTES = 80
+_NANOSECONDS = 10**9
+
+Number = TypeVar("Number", int, float)
+T = TypeVar("T", bound=Collection[object])
+
+
+def name(what: str, value: str) -> str:
+    """A name of 1 to 128 bytes of UTF-8, all of them printable characters."""
+    if not value:
+        raise InvalidInputError(f"{what}: must not be empty")
+    return optional_name(what, value)
+
+
+def optional_name(what: str, value: str) -> str:
+    """A name, or nothing."""
+    return text(what, value, MAX_NAME_BYTES)
+
+
+def text(what: str, value: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Words for people on one line: printable characters of at most `most_bytes` in UTF-8."""
+    # A character has at least one byte, so that a long text is not encoded.
+    if len(value) > most_bytes or len(value.encode("utf-8", "replace")) > most_bytes:
+        raise InvalidInputError(
+            f"{what}: must have at most {most_bytes} bytes as UTF-8, got {len(value)} characters, {quoted(value)}"
+        )
+    if not value.isprintable():
+        raise InvalidInputError(f"{what}: must have printable characters only, got {quoted(value)}")
+    return value
+
+
+def quoted(value: str) -> str:
+    """A peer's text as an error quotes it: short and printable."""
+    return f"'{one_line(value, _LONGEST_QUOTE_BYTES)}'"
+
+
+def version(what: str, value: int) -> int:
+    """A policy's version below 2^62, or 0 for none."""
+    return within(what, value, 0, MAX_VERSION)
+
+
+def count(what: str, value: int, most: int = MAX_COUNT) -> int:
+    """A sequence, an incarnation or a counter: at most `most`, by default what an int64 holds."""
+    return within(what, value, 0, most)
+
+
+def within(what: str, value: Number, least: Number, most: Number) -> Number:
+    """A number from `least` to `most`. NaN is none."""
+    if not least <= value <= most:
+        raise InvalidInputError(f"{what}: must be {least} to {most}, got {value}")
+    return value
+
+
+def amount(what: str, value: float, most: float) -> float:
+    """A finite number from 0 to `most`."""
+    return within(what, value, 0.0, most)
+
+
+def seconds(what: str, value: float) -> float:
+    """Seconds that something took."""
+    return within(what, value, 0.0, MAX_SECONDS)
+
+
+def figure(what: str, value: float) -> float:
+    """A return, a reward or another number of either sign whose sums stay finite."""
+    return within(what, value, -MAX_MAGNITUDE, MAX_MAGNITUDE)
+
+
+def items(what: str, values: T, most: int) -> T:
+    """A repeated field or a map of at most `most` items; to be asked before the items are decoded."""
+    if len(values) > most:
+        raise InvalidInputError(f"{what}: must have at most {most} items, got {len(values)}")
+    return values
+
+
+def digest(what: str, value: bytes) -> bytes:
+    """A SHA-256."""
+    if len(value) != DIGEST_BYTES:
+        raise InvalidInputError(f"{what}: must have {DIGEST_BYTES} bytes, got {len(value)}")
+    return value
+
+
+def dimensions(what: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """At most 32 sizes of an array."""
+    if len(sizes) > MAX_DIMENSIONS:
+        raise InvalidInputError(f"{what}: must have at most {MAX_DIMENSIONS} dimensions, got {len(sizes)}")
+    return tuple(sizes)
+
+
+def shape(what: str, sizes: Sequence[int], element_bytes: int) -> tuple[int, ...]:
+    """The shape of an array of at most `MAX_TENSOR_BYTES`; takes microseconds, whatever the sizes are."""
+    sizes = dimensions(what, sizes)
+    if sizes and min(sizes) < 0:
+        raise InvalidInputError(f"{what}: shape must not be negative, got {list(sizes)}")
+    # At most 32 sizes of 63 bits. An empty array must not have a huge size beside its zero.
+    nbytes = math.prod(sizes) * element_bytes or math.prod(filter(None, sizes)) * element_bytes
+    if nbytes > MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"{what}: shape must have at most {MAX_TENSOR_BYTES} bytes, got {list(sizes)}")
+    return sizes
+
+
+def unix_seconds(what: str, value: Timestamp) -> float:
+    """A time from 1970 to 2242 as unix seconds."""
+    nanoseconds = within(f"{what} (nanoseconds)", value.nanos, 0, _NANOSECONDS - 1)
+    return within(f"{what} (unix seconds)", value.seconds, 0, MAX_UNIX_S) + nanoseconds / _NANOSECONDS
+
+
+def duration_s(what: str, value: Duration, least: float, most: float) -> float:
+    """A duration from `least` to `most` seconds, in seconds."""
+    nanoseconds = within(f"{what} (nanoseconds)", value.nanos, 1 - _NANOSECONDS, _NANOSECONDS - 1)
+    return within(f"{what} (seconds)", value.seconds + nanoseconds / _NANOSECONDS, least, most)
+
+
+def page_token(value: str) -> str:
+    """A token that the page before has given, which is a version in decimal digits, or nothing."""
+    if value and not (len(value) <= MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
+        raise InvalidInputError(f"page_token: must be the next_page_token of the page before, got {quoted(value)}")
+    return value

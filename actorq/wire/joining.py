@@ -1,0 +1,172 @@
+"""An actor joins a run and opens its stream: the calls of LearnerService that begin its part."""
+
+from dataclasses import dataclass
+
+from actorq.errors import InvalidInputError
+from actorq.status import Exploration, Membership, RunSpec
+from actorq.trajectory import EnvironmentSpec, Role
+from actorq.transport.options import MAX_SEGMENT_BYTES
+from actorq.v1 import learner_pb2
+from actorq.wire import bounds
+from actorq.wire.trajectories import environment_from_proto, environment_to_proto
+
+_ROLES: dict[Role, learner_pb2.ActorRole] = {
+    "actor": learner_pb2.ACTOR_ROLE_ACTOR,
+    "evaluator": learner_pb2.ACTOR_ROLE_EVALUATOR,
+}
+_ROLE_NAMES = {value: role for role, value in _ROLES.items()}
+
+
+def role_to_proto(role: Role) -> learner_pb2.ActorRole:
+    """Encode the role of an actor that joins a run."""
+    if role not in _ROLES:
+        raise InvalidInputError(f"role: must be one of {', '.join(_ROLES)} to join a run, got {role!r}")
+    return _ROLES[role]
+
+
+def role_from_proto(value: learner_pb2.ActorRole) -> Role:
+    """Decode the role of an actor that joins a run."""
+    if value not in _ROLE_NAMES:
+        raise InvalidInputError("role: must be ACTOR_ROLE_ACTOR or ACTOR_ROLE_EVALUATOR, got none of them")
+    return _ROLE_NAMES[value]
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Who joins a run: see `JoinRequest` in protos/actorq/v1/learner.proto."""
+
+    name: str
+    incarnation: int
+    role: Role
+    software_version: str
+    nonce: int = 0
+
+
+def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
+    """Encode who joins a run."""
+    return learner_pb2.JoinRequest(
+        actor_name=joining.name,
+        incarnation=joining.incarnation,
+        role=role_to_proto(joining.role),
+        software_version=joining.software_version,
+        nonce=joining.nonce,
+    )
+
+
+def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
+    """Decode who joins a run."""
+    return Joining(
+        name=bounds.name("actor_name", message.actor_name),
+        incarnation=bounds.count("incarnation", message.incarnation),
+        role=role_from_proto(message.role),
+        software_version=bounds.optional_name("software_version", message.software_version),
+        nonce=message.nonce,
+    )
+
+
+@dataclass(frozen=True)
+class StreamOpening:
+    """Whose stream opens, and the environment that the actor made.
+
+    lost_through: the highest acknowledged sequence that the learner has lost and the actor has no more; 0 for none.
+    """
+
+    name: str
+    incarnation: int
+    environment: EnvironmentSpec
+    lost_through: int = 0
+
+
+def stream_opening_to_proto(opening: StreamOpening) -> learner_pb2.StreamOpen:
+    """Encode the opening of an actor's stream."""
+    return learner_pb2.StreamOpen(
+        actor_name=opening.name,
+        incarnation=opening.incarnation,
+        environment=environment_to_proto(opening.environment),
+        lost_through_sequence=opening.lost_through,
+    )
+
+
+def stream_opening_from_proto(message: learner_pb2.StreamOpen) -> StreamOpening:
+    """Decode the opening of an actor's stream."""
+    return StreamOpening(
+        name=bounds.name("actor_name", message.actor_name),
+        incarnation=bounds.count("incarnation", message.incarnation),
+        environment=environment_from_proto(message.environment),
+        lost_through=bounds.count("lost_through_sequence", message.lost_through_sequence, bounds.MAX_VERSION),
+    )
+
+
+def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
+    """Encode the answer to an actor that joins."""
+    run = membership.run
+    message = learner_pb2.JoinResponse(
+        run=learner_pb2.RunSpec(
+            run_id=run.run_id,
+            environment_id=run.environment_id,
+            environments_per_actor=run.environments_per_actor,
+            segment_length=run.segment_length,
+            max_segment_bytes=run.max_segment_bytes,
+            queue_segments=run.queue_segments,
+            scheme=run.scheme,
+            evaluation_episodes=run.evaluation_episodes,
+            evaluation_period_updates=run.evaluation_period_updates,
+            max_steps_per_policy=run.max_steps_per_policy,
+        ),
+        actor_index=membership.actor_index,
+        exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
+        resume_after_sequence=membership.resume_after_sequence,
+        seed=membership.seed,
+        incarnation=membership.incarnation,
+    )
+    message.run.report_period.FromNanoseconds(round(run.report_period_s * 1e9))
+    return message
+
+
+def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
+    """Decode the answer to an actor that joins."""
+    run = message.run
+    return Membership(
+        run=RunSpec(
+            run_id=bounds.name("run.run_id", run.run_id),
+            environment_id=bounds.name("run.environment_id", run.environment_id),
+            environments_per_actor=bounds.within(
+                "run.environments_per_actor", run.environments_per_actor, 1, bounds.MAX_ENVIRONMENTS
+            ),
+            segment_length=bounds.within("run.segment_length", run.segment_length, 1, bounds.MAX_SEGMENT_STEPS),
+            max_segment_bytes=bounds.count("run.max_segment_bytes", run.max_segment_bytes, MAX_SEGMENT_BYTES),
+            queue_segments=bounds.within("run.queue_segments", run.queue_segments, 1, bounds.MAX_QUEUED_SEGMENTS),
+            scheme=bounds.name("run.scheme", run.scheme),
+            evaluation_episodes=bounds.within(
+                "run.evaluation_episodes", run.evaluation_episodes, 1, bounds.MAX_EVALUATION_EPISODES
+            ),
+            evaluation_period_updates=bounds.count("run.evaluation_period_updates", run.evaluation_period_updates),
+            report_period_s=bounds.duration_s("run.report_period", run.report_period, 0.0, bounds.MAX_REPORT_PERIOD_S),
+            max_steps_per_policy=run.max_steps_per_policy,
+        ),
+        actor_index=message.actor_index,
+        exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,
+        resume_after_sequence=bounds.count("resume_after_sequence", message.resume_after_sequence),
+        seed=message.seed,
+        incarnation=bounds.count("incarnation", message.incarnation),
+    )
+
+
+def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
+    return learner_pb2.Exploration(
+        epsilons=exploration.epsilons,
+        noise=exploration.noise,
+        random_steps=exploration.random_steps,
+        report_greedy=exploration.report_greedy,
+    )
+
+
+def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
+    epsilons = bounds.items("exploration.epsilons", message.epsilons, bounds.MAX_ENVIRONMENTS)
+    noise = bounds.items("exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS)
+    return Exploration(
+        epsilons=tuple(bounds.within("exploration.epsilons", epsilon, 0.0, 1.0) for epsilon in epsilons),
+        noise=tuple(bounds.amount("exploration.noise", deviation, bounds.MAX_MAGNITUDE) for deviation in noise),
+        random_steps=bounds.count("exploration.random_steps", message.random_steps),
+        report_greedy=message.report_greedy,
+    )

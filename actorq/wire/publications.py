@@ -1,0 +1,129 @@
+"""What a learner and a quantizer tell each other before blobs: who publishes, what follows, what is there already."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actorq.errors import InvalidInputError
+from actorq.v1 import quantizer_pb2, tensor_pb2
+from actorq.wire import bounds
+from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A publisher names its run and the scheme of the run's actors."""
+
+    run_id: str
+    scheme: str
+
+
+@dataclass(frozen=True)
+class GraphHeader:
+    """All of a `PolicyGraph` but its model, whose SHA-256 is `topology`."""
+
+    topology: bytes
+    inputs: tuple[str, ...]
+    discrete_actions: bool
+    action_spans: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """All of a `Checkpoint` but its tensors."""
+
+    version: int
+    learner_step: int
+    topology: bytes
+    snapshot_at: float
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a quantizer has already, and the encodings of blobs that it takes."""
+
+    newest_version: int
+    topologies: tuple[bytes, ...]
+    encodings: tuple[tensor_pb2.BlobEncoding, ...]
+
+
+def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
+    """Encode who publishes."""
+    return quantizer_pb2.PublishOpen(run_id=opening.run_id, scheme=opening.scheme)
+
+
+def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
+    """Decode who publishes."""
+    return Opening(
+        run_id=bounds.name("open.run_id", message.run_id),
+        scheme=bounds.optional_name("open.scheme", message.scheme),
+    )
+
+
+def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
+    """Encode what is said of a graph before its model."""
+    return quantizer_pb2.GraphHeader(
+        topology=header.topology,
+        inputs=header.inputs,
+        discrete_actions=header.discrete_actions,
+        action_spans=header.action_spans,
+    )
+
+
+def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
+    """Decode what is said of a graph before its model."""
+    inputs = bounds.items("graph.inputs", message.inputs, bounds.MAX_INPUTS)
+    spans = tuple(bounds.items("graph.action_spans", message.action_spans, bounds.MAX_OUTPUT_COMPONENTS))
+    if not all(0 < span <= bounds.MAX_MAGNITUDE for span in spans):
+        raise InvalidInputError(
+            f"graph.action_spans: must be above 0 and at most {bounds.MAX_MAGNITUDE}, got {list(spans[:8])}"
+        )
+    return GraphHeader(
+        topology=bounds.digest("graph.topology", message.topology),
+        inputs=tuple(bounds.name("graph.inputs", name) for name in inputs),
+        discrete_actions=message.discrete_actions,
+        action_spans=spans,
+    )
+
+
+def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.CheckpointHeader:
+    """Encode what is said of a checkpoint before its tensors."""
+    return quantizer_pb2.CheckpointHeader(
+        version=header.version,
+        learner_step=header.learner_step,
+        topology=header.topology,
+        snapshot_at=timestamp_to_proto(header.snapshot_at),
+    )
+
+
+def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> CheckpointHeader:
+    """Decode what is said of a checkpoint before its tensors; its version is at least 1."""
+    if not message.HasField("snapshot_at"):
+        raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
+    return CheckpointHeader(
+        version=bounds.within("checkpoint.version", message.version, 1, bounds.MAX_VERSION),
+        learner_step=bounds.count("checkpoint.learner_step", message.learner_step),
+        topology=bounds.digest("checkpoint.topology", message.topology),
+        snapshot_at=timestamp_from_proto(message.snapshot_at, "checkpoint.snapshot_at"),
+    )
+
+
+def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
+    """Encode what a quantizer has already."""
+    return quantizer_pb2.PublishReady(
+        newest_version=ready.newest_version, topologies=ready.topologies, encodings=ready.encodings
+    )
+
+
+def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
+    """Decode what a quantizer has already."""
+    topologies = bounds.items("ready.topologies", message.topologies, bounds.MAX_TOPOLOGIES)
+    return Ready(
+        newest_version=bounds.version("ready.newest_version", message.newest_version),
+        topologies=tuple(bounds.digest("ready.topologies", topology) for topology in topologies),
+        encodings=encodings_from_proto(message.encodings),
+    )
+
+
+def encodings_from_proto(values: Sequence[tensor_pb2.BlobEncoding]) -> tuple[tensor_pb2.BlobEncoding, ...]:
+    """Decode the encodings of blobs that a peer takes; ones that this version does not know are kept."""
+    return tuple(bounds.items("encodings", values, bounds.MAX_ENCODINGS))

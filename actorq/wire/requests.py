@@ -1,0 +1,108 @@
+"""What callers ask for in single calls: policies, pages, holds, greedy episodes, statuses."""
+
+from dataclasses import dataclass
+
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
+from actorq.wire import bounds
+from actorq.wire.publications import encodings_from_proto
+
+# All environments take seeds up to here, and each adds its number to it.
+_MAX_SEED = 2**31 - 1
+_MAX_PAGE_SIZE = 1000
+# Longer than any service grants.
+_MAX_HOLD_S = 366 * 86_400.0
+_WATCH_PERIOD_S = (0.05, 3600.0)
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """A policy of a scheme: this version, or for a watcher those above it; 0 for the newest or any.
+
+    encodings: of blobs, that the caller takes.
+    """
+
+    scheme: str
+    version: int
+    encodings: tuple[tensor_pb2.BlobEncoding, ...] = ()
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A page of the retained versions: at most `size` of them, 0 for the default, after the page that gave `token`."""
+
+    size: int
+    token: str
+
+
+@dataclass(frozen=True)
+class HoldRequest:
+    """Keep a version retained for so many seconds."""
+
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Greedy episodes of a policy; an empty scheme is the run's own, version 0 the newest."""
+
+    episodes: int
+    scheme: str
+    version: int
+    seed: int
+
+
+def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> PolicyRequest:
+    """Decode which policies are watched."""
+    return PolicyRequest(
+        scheme=bounds.optional_name("scheme", message.scheme),
+        version=bounds.version("after_version", message.after_version),
+        encodings=encodings_from_proto(message.encodings),
+    )
+
+
+def policy_request_from_proto(message: quantizer_pb2.GetPolicyRequest) -> PolicyRequest:
+    """Decode which policy is asked for."""
+    return PolicyRequest(
+        scheme=bounds.optional_name("scheme", message.scheme),
+        version=bounds.version("version", message.version),
+        encodings=encodings_from_proto(message.encodings),
+    )
+
+
+def fidelity_request_from_proto(message: quantizer_pb2.GetFidelityReportRequest) -> PolicyRequest:
+    """Decode of which policy the report is asked for."""
+    return PolicyRequest(
+        scheme=bounds.optional_name("scheme", message.scheme), version=bounds.version("version", message.version)
+    )
+
+
+def page_request_from_proto(message: quantizer_pb2.ListPoliciesRequest) -> PageRequest:
+    """Decode which page is asked for."""
+    return PageRequest(
+        size=bounds.count("page_size", message.page_size, _MAX_PAGE_SIZE), token=bounds.page_token(message.page_token)
+    )
+
+
+def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldRequest:
+    """Decode what is to be held, and for how long."""
+    return HoldRequest(
+        version=bounds.version("version", message.version),
+        seconds=bounds.duration_s("duration", message.duration, -_MAX_HOLD_S, _MAX_HOLD_S),
+    )
+
+
+def evaluate_request_from_proto(message: actor_pb2.EvaluateRequest) -> EvaluateRequest:
+    """Decode which episodes are asked for."""
+    return EvaluateRequest(
+        episodes=bounds.within("episodes", message.episodes, 1, bounds.MAX_EVALUATION_EPISODES),
+        scheme=bounds.optional_name("scheme", message.scheme),
+        version=bounds.version("policy_version", message.policy_version),
+        seed=bounds.count("seed", message.seed, _MAX_SEED),
+    )
+
+
+def watch_period_from_proto(message: learner_pb2.WatchStatusRequest) -> float:
+    """Decode the seconds between two statuses; a second when there are none."""
+    least, most = _WATCH_PERIOD_S
+    return bounds.duration_s("period", message.period, least, most) if message.HasField("period") else 1.0

@@ -1,0 +1,40 @@
+"""Exploration indexes: the lowest free number, or a wished one, in O(log n)."""
+
+import heapq
+
+
+class Indexes:
+    """Numbers from 0 that are held or free. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+        # All numbers below `_next` are held or in the heap; the heap may name held ones too, each number once.
+        self._next = 0
+        self._heap: list[int] = []
+        self._in_heap: set[int] = set()
+
+    def take(self, *wishes: int) -> int:
+        """Hold the first of `wishes` that is free, else the lowest free number."""
+        index = next((wish for wish in wishes if wish not in self._held), None)
+        if index is None:
+            index = self._lowest()
+        self._held.add(index)
+        return index
+
+    def free(self, index: int) -> None:
+        """Give a held number back."""
+        self._held.discard(index)
+        if index < self._next and index not in self._in_heap:
+            self._in_heap.add(index)
+            heapq.heappush(self._heap, index)
+
+    def _lowest(self) -> int:
+        while self._heap:
+            index = heapq.heappop(self._heap)
+            self._in_heap.discard(index)
+            if index not in self._held:
+                return index
+        while self._next in self._held:
+            self._next += 1
+        self._next += 1
+        return self._next - 1

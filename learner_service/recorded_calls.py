@@ -1,0 +1,53 @@
+"""Records the calls of torch in a forward pass: what a policy computes, without its weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_flatten
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of torch, by its whole name, with what it was given and what it returned."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    result: Any
+
+    @property
+    def made(self) -> list[Tensor]:
+        """The tensors that it returned."""
+        return [each for each in tree_flatten(self.result)[0] if isinstance(each, Tensor)]
+
+
+def record(policy: nn.Module, examples: Mapping[str, Tensor]) -> tuple[list[Call], Any]:
+    """Run a policy once; returns its calls of torch in order, and its outputs.
+
+    Calls of other threads are not recorded. Raises as the policy does, and TypeError when it calls a function of torch
+    without a name.
+    """
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        outputs = policy(*examples.values())
+    return recorder.calls, outputs
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = resolve_name(func)
+        if name is None:
+            raise TypeError(f"{func} has no name")
+        result = func(*args, **(kwargs or {}))
+        self.calls.append(Call(name, args, kwargs or {}, result))
+        return result

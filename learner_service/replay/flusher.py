@@ -1,0 +1,59 @@
+"""Flushes the replay on a thread of its own, and lets actors wait while the disk is full."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.space import DiskWatch
+from learner_service.tolerance import Tolerated
+
+_log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Brings what was inserted to the disk every `period_s`, so that a power cut takes no more than that.
+
+    on_flushed: called on the flusher's thread after each flush that made more segments durable.
+    """
+
+    def __init__(self, replay: ReplayBuffer, disk: DiskWatch, period_s: float) -> None:
+        self.on_flushed: Callable[[], object] = lambda: None
+        self._replay = replay
+        self._disk = disk
+        self._period_s = period_s
+        self._flush = Tolerated("the replay")
+        self._told: object = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+
+    @property
+    def disk(self) -> DiskWatch:
+        """The disk at the last look."""
+        return self._disk
+
+    def start(self) -> None:
+        """Begin to flush."""
+        self._thread.start()
+
+    def tick(self) -> None:
+        """Flush once, and look at the disk."""
+        self._replay.limiter.hold_inserts(self._disk.look(self._replay.reserve_ahead()))
+        if not self._flush.attempt(self._replay.flush):
+            return
+        if (durable := self._replay.durable_sequences()) is not self._told:
+            self._told = durable
+            self.on_flushed()
+
+    def close(self) -> None:
+        """End the thread; the owner of the replay flushes last."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._period_s):
+            try:
+                self.tick()
+            except Exception:
+                _log.exception("replay: a flush has failed; trying again")

@@ -1,0 +1,102 @@
+"""`python -m learner_service.verify RUN`: checks the learner's files of a run without changing them; prints JSON."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from actorq.errors import InvalidInputError, UserError
+from actorq.findings import Finding, check_document, check_twice, report
+from actorq.lines import read_lines
+from learner_service import kept_graph
+from learner_service.checkpoint import read_checkpoint
+from learner_service.evaluations import count_file, synced_count
+from learner_service.replay import verify as replay
+
+_LEAP = "numbers of versions go on far above the known ones"
+_DOCUMENTS = ("run", "environment", "outcome", "clock")
+
+
+def verify(directory: Path) -> list[Finding]:
+    """What is whole, damaged or missing among a learner's files, and what a resume does about each."""
+    return [
+        *_identity(directory),
+        *_evaluations(directory / "evaluations.jsonl"),
+        *(found.below("checkpoints") for found in _checkpoints(directory / "checkpoints")),
+        *(found.below("replay") for found in replay.verify(directory / "replay")),
+        *(found.below("events") for found in _unchecked(directory / "events", "TensorBoard events, for people")),
+    ]
+
+
+def _identity(directory: Path) -> Iterator[Finding]:
+    run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
+    identity = check_twice(run, _describe_run, "a resume is refused: restore one of the two from a backup")
+    yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
+    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor tells it")
+    yield from check_twice(outcome, lambda values: str(values["state"]), "the run goes on as if it were not over")
+    published = directory / "published.json"
+    if published.exists():
+        yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
+    graph = directory / kept_graph.FILE
+    if graph.exists():
+        yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
+    if identity:
+        goes_on = "the time goes on from the newest checkpoint or evaluation"
+        yield check_document(clock, lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
+
+
+def _describe_run(values: dict[str, Any]) -> str:
+    return f"run {values['run_id']}, {values['lives']} lives of its learner"
+
+
+def _evaluations(path: Path) -> Iterator[Finding]:
+    aside = path.with_name(f"{path.name}.damaged")
+    if aside.exists():
+        yield Finding(aside.name, "unchecked", "lines that were damaged before and set aside")
+    lines = [values is not None for _, values in read_lines(path)] if path.exists() else []
+    whole, damaged, synced = lines.count(True), lines.count(False), 0
+    if count_file(path).exists():
+        counted = check_document(
+            count_file(path), lambda values: f"{values['count']} evaluations", "it is written again"
+        )
+        synced = synced_count(path) if counted.state == "whole" else 0
+        yield counted
+    if damaged:
+        told = f"{damaged} damaged lines; {whole} evaluations are whole"
+        yield Finding(path.name, "damaged", told, f"the damaged lines move to {aside.name}, the others count")
+    elif whole < synced:
+        told = f"{synced - whole} of {synced} evaluations are missing at its end"
+        yield Finding(path.name, "damaged" if path.exists() else "missing", told, "the others count")
+    elif path.exists():
+        yield Finding(path.name, "whole", f"{whole} evaluations")
+
+
+def _checkpoints(directory: Path) -> Iterator[Finding]:
+    folders = sorted(directory.iterdir(), reverse=True) if directory.is_dir() else []
+    usable = False
+    damaged: list[tuple[str, str]] = []
+    for folder in folders:
+        if not folder.name.isdigit():
+            yield Finding(folder.name, "unchecked", "set aside or left unfinished; no resume reads it")
+            continue
+        try:
+            state = read_checkpoint(folder)
+        except UserError as error:
+            yield Finding(folder.name, "damaged", str(error), "a resume is refused")
+        except InvalidInputError as error:
+            damaged.append((folder.name, str(error)))
+        else:
+            usable = True
+            yield Finding(folder.name, "whole", f"{state.updates:,} updates")
+    on_resume = "a whole checkpoint is used" if usable else "the networks start anew, with the replay as it is"
+    for name, reason in damaged:
+        yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
+
+
+def _unchecked(directory: Path, why: str) -> Iterator[Finding]:
+    for path in sorted(directory.glob("*")):
+        yield Finding(path.name, "unchecked", why)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report(verify(Path(sys.argv[1]))))

@@ -1,0 +1,91 @@
+"""`python -m quantizer_service.verify STORE`: checks a store of policies without changing it; prints JSON."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from actorq.errors import InvalidInputError
+from actorq.findings import Finding, check_document, check_twice, report
+from quantizer_service import files
+
+_LEAP = "numbers of versions go on far above the known ones"
+_AGAIN = "the learner sends the graph again, and versions of it are back after the next start"
+_TAKEN = "the version is not served, its number stays taken, and the learner publishes newer ones"
+_NO_EVALUATION = "the version counts as not evaluated"
+
+
+def verify(directory: Path) -> list[Finding]:
+    """What is whole or damaged in a store, and what a resume does about it. Nothing for a folder that is not there."""
+    graphs, whole = _graphs(directory / "graphs")
+    return [
+        *check_twice(directory / "run.json", lambda values: f"run {values['run_id']}", "the store is refused"),
+        *_high_water(directory),
+        *(found.below("graphs") for found in graphs),
+        *(
+            found.below(folder.name)
+            for folder in sorted(directory.glob("[0-9]*"))
+            if folder.is_dir()
+            for found in _version(folder, whole)
+        ),
+    ]
+
+
+def _high_water(directory: Path) -> Iterator[Finding]:
+    path = directory / "high_water.json"
+    if path.exists() or any(directory.glob("[0-9]*")):
+        yield check_document(path, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
+
+
+def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
+    """The findings, and the topologies that can be read."""
+    found, whole = [], set()
+    for path in sorted(directory.glob("[!.]*.json")):
+        try:
+            files.read_json(path)
+            size = len(files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem)))
+        except (InvalidInputError, ValueError) as error:
+            found.append(Finding(path.stem[:16], "damaged", _short(error), _AGAIN))
+        else:
+            whole.add(path.stem)
+            found.append(Finding(path.stem[:16], "whole", f"graph of {size:,} bytes"))
+    return found, whole
+
+
+def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
+    damaged = [*_checkpoint(folder / "checkpoint.json", graphs)]
+    schemes = []
+    for path in sorted(folder.glob("policy-*.json")):
+        try:
+            descriptor = files.descriptor_from_json(files.read_json(path))
+            files.read_verified(path.with_suffix(".onnx"), descriptor.sha256)
+            schemes.append(descriptor.scheme)
+        except (InvalidInputError, KeyError, TypeError, ValueError) as error:
+            damaged.append(Finding(path.name, "damaged", _short(error), _TAKEN))
+    evaluation = folder / "evaluation.json"
+    returned = ""
+    if evaluation.exists():
+        found = check_document(evaluation, lambda values: f", return {values['mean_return']:.1f}", _NO_EVALUATION)
+        returned = found.detail if found.state == "whole" else ""
+        if found.state != "whole":
+            damaged.append(found)
+    yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *schemes]) + returned)]
+
+
+def _checkpoint(path: Path, graphs: set[str]) -> Iterator[Finding]:
+    try:
+        tree = files.read_json(path)
+        files.read_verified(path.with_suffix(".safetensors"), bytes.fromhex(tree["sha256"]))
+    except (InvalidInputError, KeyError, TypeError, ValueError) as error:
+        yield Finding(path.name, "damaged", _short(error), _TAKEN)
+        return
+    if tree["topology"] not in graphs:
+        yield Finding(path.name, "missing", f"its graph {tree['topology'][:12]} is not in the store", _AGAIN)
+
+
+def _short(error: Exception) -> str:
+    """The first part of a message, which names the fault; the advice behind it is for a quantizer that starts."""
+    return str(error).partition("; ")[0]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report(verify(Path(sys.argv[1]))))

@@ -1,0 +1,190 @@
+"""A changed configuration replaces the pods that read it, and is refused where the run keeps a setting."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from cluster_api import ClusterApi, cluster_api
+from cluster_objects import STATUS, Object, overlay, pod
+
+from actorq.cluster import configuration, deployment
+from actorq.cluster.manifests import prepared
+from actorq.errors import UnavailableError, UserError
+from actorq.status import RunStatus
+
+SETTINGS = {"environment": "CartPole-v1", "seed": 1}
+BEGUN = replace(STATUS, environment_steps=5_000)
+
+
+@pytest.fixture
+def api() -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        yield server
+
+
+def run_of(text: str, mounting: tuple[str, ...] = ("actor", "quantizer", "learner")) -> list[Object]:
+    """The smallest run, with a configuration that some of its pods mount."""
+    objects = overlay()
+    for each in objects:
+        if each["kind"] == "ConfigMap":
+            each["data"] = {"config.yaml": text}
+        elif each["metadata"]["name"] in mounting and "template" in each["spec"]:
+            each["spec"]["template"]["spec"]["volumes"] = [{"name": "c", "configMap": {"name": "run-config"}}]
+    return objects
+
+
+def configured(**changes: Any) -> list[Object]:
+    return run_of(yaml.safe_dump({**SETTINGS, **changes}))
+
+
+def up(api: ClusterApi, objects: list[Object], status: RunStatus | None = None) -> list[str]:
+    said: list[str] = []
+    deployment.apply(api.cluster(), prepared(objects, "demo", "lab", {}), "demo", said.append, lambda: status)
+    return said
+
+
+def digests(objects: list[Object]) -> dict[str, str | None]:
+    """The digest in each workload's pod template."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]
+        .get("annotations", {})
+        .get("actorq/configuration")
+        for each in prepared(objects, "demo", "lab", {})
+        if "template" in each.get("spec", {})
+    }
+
+
+def test_a_changed_setting_replaces_the_pods_that_read_it() -> None:
+    before, after = digests(configured()), digests(configured(seed=2))
+    assert set(before) == {"actor", "quantizer", "learner"}
+    assert all(before.values())
+    assert not set(before.values()) & set(after.values())
+
+
+def test_pods_without_the_configuration_are_left_alone() -> None:
+    digest = digests(run_of("seed: 1\n", mounting=("learner",)))
+    assert digest["learner"]
+    assert digest["actor"] is None
+
+
+def test_comments_and_order_replace_nothing() -> None:
+    one, other = "environment: CartPole-v1\nseed: 1\n", "# By hand.\nseed: 1\nenvironment: 'CartPole-v1'\n"
+    assert digests(run_of(one)) == digests(run_of(other))
+
+
+def test_other_annotations_of_a_pod_stay() -> None:
+    objects = configured()
+    learner = next(each for each in objects if each["kind"] == "StatefulSet")
+    learner["spec"]["template"]["metadata"]["annotations"] = {"mine": "kept"}
+    stamped = next(each for each in prepared(objects, "demo", "lab", {}) if each["kind"] == "StatefulSet")
+    assert set(stamped["spec"]["template"]["metadata"]["annotations"]) == {"mine", "actorq/configuration"}
+
+
+def test_up_tells_what_changes(api: ClusterApi) -> None:
+    assert up(api, configured()) == []
+    assert up(api, configured(), BEGUN) == []
+    (line,) = up(api, configured(target_return=400.0, dqn={"batch_size": 64}), BEGUN)
+    assert line == (
+        "configuration changed: target_return none -> 400.0, dqn.batch_size 128 -> 64; the pods that read it are "
+        "replaced"
+    )
+    (line,) = up(api, configured(), BEGUN)
+    assert "target_return 400.0 -> none" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"environment": "MountainCar-v0"}, r"keeps its environment: it is 'CartPole-v1', the overlay says 'MountainC"),
+        ({"replay": {"capacity": 9_000}}, r"keeps its replay\.capacity: it is \d+, the overlay says 9000; set it back"),
+        ({"dqn": {"hidden_sizes": [8]}}, r"keeps its dqn\.hidden_sizes: it is \[.+\], the overlay says \[8\]; set it"),
+    ],
+)
+def test_what_a_run_keeps_is_not_changed_once_it_has_begun(
+    api: ClusterApi, changes: dict[str, Any], fault: str
+) -> None:
+    up(api, configured())
+    before = dict(api.objects)
+    with pytest.raises(UserError, match=rf"the run in namespace lab {fault}"):
+        up(api, configured(**changes), BEGUN)
+    assert api.objects == before
+
+
+@pytest.mark.parametrize("status", [None, replace(STATUS, environment_steps=0)], ids=["no learner", "no steps"])
+def test_a_mistake_in_a_run_that_never_began_can_be_put_right(api: ClusterApi, status: RunStatus | None) -> None:
+    up(api, configured(environment="CartPole-v7"))
+    (line,) = up(api, configured(), status)
+    assert line.startswith("configuration changed: environment CartPole-v7 -> CartPole-v1")
+
+
+def test_the_learner_is_asked_only_where_it_matters(api: ClusterApi) -> None:
+    def refuse() -> RunStatus:
+        raise UnavailableError("nobody answers")
+
+    up(api, configured())
+    deployment.apply(api.cluster(), prepared(configured(seed=3), "demo", "lab", {}), "demo", print, refuse)
+    changed = prepared(configured(environment="MountainCar-v0"), "demo", "lab", {})
+    with pytest.raises(UnavailableError):
+        deployment.apply(api.cluster(), changed, "demo", print, refuse)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sed: 1", "config.yaml of ConfigMap run-config: unknown setting 'sed'; did you mean 'seed'?"),
+        ("a: [", "config.yaml of ConfigMap run-config is not YAML: while parsing"),
+        ("hello", "config.yaml of ConfigMap run-config: expected settings, such as `environment: CartPole-v1`, got"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused_before_anything_is_made(
+    api: ClusterApi, text: str, fault: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        up(api, run_of(text))
+    assert str(caught.value).startswith(fault)
+    assert not api.objects
+
+
+def test_a_mistake_that_is_there_can_be_put_right(api: ClusterApi) -> None:
+    up(api, configured())
+    found = next(each for path, each in api.objects.items() if path.endswith("/configmaps/run-config"))
+    found["data"]["config.yaml"] = "sed: 1"
+    up(api, configured())
+    assert found is not next(each for path, each in api.objects.items() if path.endswith("/configmaps/run-config"))
+
+
+def test_settings_of_the_process_in_the_file_are_no_settings_of_the_run(api: ClusterApi) -> None:
+    assert up(api, configured(process={"metrics": "0.0.0.0:9090"})) == []
+
+
+def test_pods_get_more_time_to_end_than_their_services_take(api: ClusterApi) -> None:
+    objects = configured(transport={"drain_s": 45})
+    for each in objects:
+        if each["kind"] == "Deployment":
+            each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 45
+    fault = r"^transport\.drain_s is 45 s, but the cluster kills pods of Deployment actor after 45 s: lower transport"
+    with pytest.raises(UserError, match=fault):
+        up(api, objects)
+    assert not api.objects
+    for each in objects:
+        if each["kind"] == "Deployment":
+            each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 46
+    up(api, objects)
+
+
+def test_pods_with_an_earlier_configuration_are_named(api: ClusterApi) -> None:
+    up(api, configured())
+    old, own = pod("actor-1", "actor"), pod("learner-0", "learner")
+    digest = digests(configured())["actor"]
+    for each in (old, own):
+        each["metadata"]["annotations"] = {"actorq/configuration": digest}
+        each["spec"] = {"volumes": [{"name": "c", "configMap": {"name": "run-config"}}]}
+    assert configuration.stale_pods(api.cluster(), [old, own, pod("by-hand", "actor")]) == []
+    # As `kubectl apply -k` does it: the ConfigMap changes, and no pod.
+    api.add("v1", "configmaps", next(each for each in configured(seed=9) if each["kind"] == "ConfigMap"))
+    own["metadata"]["annotations"] = {"actorq/configuration": digests(configured(seed=9))["learner"]}
+    assert configuration.stale_pods(api.cluster(), [old, own]) == ["actor-1"]
+    old["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert configuration.stale_pods(api.cluster(), [old, own]) == []

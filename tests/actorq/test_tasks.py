@@ -1,0 +1,53 @@
+"""Work whose caller has left."""
+
+import asyncio
+import gc
+
+import pytest
+
+from actorq.errors import InvalidInputError
+from actorq.tasks import may_be_left
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (InvalidInputError("batch: must be positive"), []),
+        (OSError("no space left"), ["writing version 3 failed: OSError: no space left"]),
+    ],
+)
+def test_a_fault_of_left_work_is_one_line_and_the_domains_errors_are_none(
+    error: Exception, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def scenario() -> None:
+        work = may_be_left(asyncio.create_task(fail()), "writing version 3")
+        await asyncio.wait((work,))
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert caplog.messages == lines
+
+
+def test_a_caller_that_stays_gets_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise InvalidInputError("batch: must be positive")
+
+    async def scenario() -> None:
+        with pytest.raises(InvalidInputError, match="must be positive"):
+            await may_be_left(asyncio.create_task(fail()), "a batch")
+
+    asyncio.run(scenario())
+
+
+def test_work_that_is_cancelled_has_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        work = may_be_left(asyncio.create_task(asyncio.Event().wait()), "waiting")
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait((work,))
+
+    asyncio.run(scenario())
+    assert caplog.messages == []

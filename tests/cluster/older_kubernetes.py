@@ -1,0 +1,67 @@
+"""Overlays for the cluster that the tests meet: what an older Kubernetes lacks is replaced by what it has."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from kubernetes import client
+
+from actorq.cluster.connection import Cluster
+from actorq.cluster.manifests import render
+from actorq.cluster.objects import WORKLOADS, Object
+
+HERE = Path(__file__).parent
+BUDGETS = ("policy/v1", "policy/v1beta1")
+# The first minor version of Kubernetes 1 that knows them without being told to.
+_GRPC_PROBES = 24
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What a cluster has of what is not everywhere.
+
+    budgets: version of PodDisruptionBudget. grpc_probes: whether the kubelet can ask for health by gRPC.
+    """
+
+    budgets: str = BUDGETS[0]
+    grpc_probes: bool = True
+
+    @classmethod
+    def by(cls, cluster: Cluster) -> "Offered":
+        """What a server tells of itself."""
+        budgets = next(version for version in BUDGETS if cluster.has_kind(version, "PodDisruptionBudget"))
+        version = client.VersionApi(cluster.core().api_client).get_code()
+        return cls(budgets, int(version.minor.rstrip("+")) >= _GRPC_PROBES)
+
+
+def adapted(objects: list[Object], offered: Offered) -> list[Object]:
+    """The objects, as far as they have to differ for such a cluster."""
+    adapted = deepcopy(objects)
+    for each in adapted:
+        if each["kind"] == "PodDisruptionBudget" and offered.budgets != BUDGETS[0]:
+            each["apiVersion"] = offered.budgets
+            each["spec"].pop("unhealthyPodEvictionPolicy", None)
+        if each["kind"] in WORKLOADS and not offered.grpc_probes:
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                for probe in _PROBES:
+                    if container[probe].pop("grpc", None):
+                        container[probe]["tcpSocket"] = {"port": "grpc"}
+    return adapted
+
+
+class Overlays:
+    """The overlays of this folder, as the cluster can take them: by folder, or rendered in a file of that name."""
+
+    def __init__(self, offered: Offered, folder: Path) -> None:
+        self.offered = offered
+        self._folder = folder
+
+    def path(self, name: str) -> str:
+        """What `actorq cluster up` is given for one of them."""
+        if self.offered == Offered():
+            return str(HERE / name)
+        path = self._folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump_all(adapted(render(str(HERE / name)), self.offered)))
+        return str(path)

@@ -1,0 +1,72 @@
+"""Quantizer and learner are killed together, so that neither remembers what the other served."""
+
+import random
+import signal
+import threading
+from pathlib import Path
+
+from training_run import TrainingRun, trained
+
+from actorq.client import QuantizerClient
+from actorq.errors import ActorQError
+
+KILLS, SEED = 3, 13
+VICTIMS = {"learner_service", "quantizer_service"}
+
+
+class Witness:
+    """Watches the policies as an actor does, through all lives of the quantizer."""
+
+    def __init__(self, address: str) -> None:
+        self.contents: dict[int, set[bytes]] = {}
+        self._address = address
+        self._stop = threading.Event()
+        self._more = threading.Condition()
+        self._thread = threading.Thread(target=self._watch, name="witness")
+        self._thread.start()
+
+    def wait_for(self, versions: int) -> None:
+        """Wait until so many more versions have come."""
+        with self._more:
+            wanted = len(self.contents) + versions
+            assert self._more.wait_for(lambda: len(self.contents) >= wanted, timeout=120.0)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            try:
+                with QuantizerClient(self._address) as client:
+                    for policy in client.watch("int8"):
+                        with self._more:
+                            self.contents.setdefault(policy.descriptor.version, set()).add(policy.descriptor.sha256)
+                            self._more.notify_all()
+                        if self._stop.is_set():
+                            return
+            except ActorQError:
+                continue
+
+
+def test_no_version_has_two_contents_after_double_kills(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    settings = ("--target-return", "501", "--checkpoint.period-s", "3", "--publication.period-updates", "4")
+    run = TrainingRun.start(tmp_path / "run", "--seed", "2", *settings)
+    run.until(trained(updates=10))
+    witness = Witness(run.addresses()["quantizer"])
+    try:
+        for _ in range(KILLS):
+            # New versions come only when both are at work again.
+            witness.wait_for(rng.randint(1, 8))
+            victims = [process for process in run.services() if VICTIMS & set(process.cmdline())]
+            assert len(victims) == len(VICTIMS)
+            for victim in victims:
+                victim.kill()
+        witness.wait_for(1)
+    finally:
+        witness.close()
+        run.signal(signal.SIGINT)
+        run.finish()
+    assert len(witness.contents) > KILLS
+    assert {version for version, contents in witness.contents.items() if len(contents) > 1} == set()

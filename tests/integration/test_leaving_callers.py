@@ -1,0 +1,108 @@
+"""Callers leave in the middle of every call of real services, whose logs then hold no traceback."""
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from training_run import TrainingRun, trained
+
+from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+
+ROUNDS, SEED = 40, 5
+# The longest time that a call is left alone: most end in less, so that some leave before, some while and some after.
+LONGEST_S = 0.02
+COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "destroyed but it is pending")
+
+
+class Caller:
+    """Begins calls of one service and leaves them."""
+
+    def __init__(self, address: str, make_stub: Callable[[grpc.Channel], Any], rng: random.Random) -> None:
+        self._address = address
+        self._make_stub = make_stub
+        self._rng = rng
+        self.gone = threading.Event()
+
+    def leave(self, calls: list[tuple[str, Any]]) -> None:
+        """Begin each call many times; leave it, and now and then the connection too."""
+        for _ in range(ROUNDS):
+            with grpc.insecure_channel(self._address) as channel:
+                stub = self._make_stub(channel)
+                for method, request in calls:
+                    rpc = getattr(stub, method)
+                    call = rpc.future(request) if hasattr(rpc, "future") else rpc(self._endless(request))
+                    self.gone.wait(self._rng.uniform(0.0, LONGEST_S))
+                    if self._rng.random() < 0.9:
+                        call.cancel()
+
+    def _endless(self, request: Any) -> Any:
+        """The requests of a stream that its caller never ends; a single request as it is."""
+        if not isinstance(request, tuple):
+            return request
+
+        def requests() -> Iterator[Any]:
+            yield from request
+            self.gone.wait()
+
+        return requests()
+
+
+def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
+    learner, quantizer, actor = learner_pb2, quantizer_pb2, actor_pb2
+    run = TrainingRun.start(tmp_path / "run", "--target-return", "501", "--replay.min-size", "500")
+    status = run.until(lambda status: trained(updates=1)(status) and "actor-0" in run.addresses()["actors"])
+    addresses, rng = run.addresses(), random.Random(SEED)
+    opening = quantizer.PublishOpen(run_id=status.run_id, scheme="int8")
+    callers: list[tuple[Caller, list[tuple[str, Any]]]] = [
+        (
+            Caller(addresses["learner"], learner_pb2_grpc.LearnerServiceStub, rng),
+            [
+                ("Join", learner.JoinRequest(actor_name="leaver", role=learner.ACTOR_ROLE_ACTOR)),
+                ("StreamTrajectories", (learner.StreamTrajectoriesRequest(),)),
+                ("GetStatus", learner.GetStatusRequest()),
+                ("WatchStatus", learner.WatchStatusRequest()),
+                ("PauseTraining", learner.PauseTrainingRequest()),
+                ("ResumeTraining", learner.ResumeTrainingRequest()),
+                ("SaveCheckpoint", learner.SaveCheckpointRequest()),
+                ("ResetEnvironment", learner.ResetEnvironmentRequest()),
+                ("ReportEnergy", learner.ReportEnergyRequest()),
+            ],
+        ),
+        (
+            Caller(addresses["quantizer"], quantizer_pb2_grpc.QuantizerServiceStub, rng),
+            [
+                ("WatchPolicies", quantizer.WatchPoliciesRequest(scheme="int8-weights")),
+                ("GetPolicy", quantizer.GetPolicyRequest(scheme="fp32", version=10**9)),
+                ("GetPolicy", quantizer.GetPolicyRequest(scheme="fp32")),
+                ("ListPolicies", quantizer.ListPoliciesRequest()),
+                ("GetFidelityReport", quantizer.GetFidelityReportRequest(scheme="int8", version=10**9)),
+                ("HoldPolicy", quantizer.HoldPolicyRequest(version=10**9)),
+                ("PublishCheckpoints", (quantizer.PublishCheckpointsRequest(open=opening),)),
+                ("PublishCheckpoints", (quantizer.PublishCheckpointsRequest(),)),
+            ],
+        ),
+        (
+            Caller(addresses["actors"]["actor-0"], actor_pb2_grpc.ActorServiceStub, rng),
+            [
+                ("GetActorStatus", actor.GetActorStatusRequest()),
+                ("Evaluate", actor.EvaluateRequest(episodes=3)),
+                ("Evaluate", actor.EvaluateRequest(episodes=1, scheme="int8", policy_version=10**9)),
+            ],
+        ),
+    ]
+    for caller, calls in callers:
+        caller.leave(calls)
+        caller.gone.set()
+    run.signal(signal.SIGINT)
+    code, printed = run.finish()
+    assert code == 130, printed
+    logs = "\n".join(path.read_text() for path in sorted((tmp_path / "run" / "logs").iterdir()))
+    # The services were there, and answered those that stayed.
+    assert "GetPolicy refused" in logs
+    assert [line for line in logs.splitlines() if any(complaint in line for complaint in COMPLAINTS)] == []

@@ -1,0 +1,194 @@
+"""Small graphs that ask for much: time, memory or what no policy has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from policy_graphs import ACTIONS, OBSERVATION_SIZE, policy_graph
+
+from actorq.policy import PolicyGraph
+
+Change = Callable[[onnx.ModelProto], None]
+_WEIGHT = {"weight": [OBSERVATION_SIZE, ACTIONS]}
+
+
+def _node(operator: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(operator, inputs, outputs, **attributes)
+
+
+def _after(
+    nodes: list[onnx.NodeProto], value: str, constants: dict[str, NDArray[np.generic]] | None = None
+) -> PolicyGraph:
+    """A layer to which the sum of `value` is added, so that nothing is dead."""
+    every = [
+        *nodes,
+        _node("Cast", [value], ["cast"], to=TensorProto.FLOAT),
+        _node("ReduceSum", ["cast"], ["sum"], keepdims=0),
+        _node("MatMul", ["observation", "weight"], ["product"]),
+        _node("Add", ["product", "sum"], ["q_values"]),
+    ]
+    return policy_graph(every, _WEIGHT, constants=constants)
+
+
+def _changed(change: Change) -> PolicyGraph:
+    source = policy_graph([_node("MatMul", ["observation", "weight"], ["q_values"])], _WEIGHT)
+    model = onnx.ModelProto.FromString(source.model)
+    change(model)
+    return PolicyGraph(model.SerializeToString(), source.inputs, True)
+
+
+def loop() -> PolicyGraph:
+    """2^62 turns."""
+    float_value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [_node("Identity", ["go"], ["go_on"]), _node("Identity", ["x"], ["y"])],
+        "body",
+        [
+            float_value("turn", TensorProto.INT64, []),
+            float_value("go", TensorProto.BOOL, []),
+            float_value("x", TensorProto.FLOAT, []),
+        ],
+        [float_value("go_on", TensorProto.BOOL, []), float_value("y", TensorProto.FLOAT, [])],
+    )
+    constants = {"turns": np.array(2**62), "yes": np.array(True), "zero": np.array(0, np.float32)}
+    return _after([_node("Loop", ["turns", "yes", "zero"], ["z"], body=body)], "z", constants)
+
+
+def branch() -> PolicyGraph:
+    """If."""
+    constant = helper.make_graph(
+        [_node("Constant", [], ["one"], value_float=1.0)],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("one", TensorProto.FLOAT, [])],
+    )
+    node = _node("If", ["yes"], ["z"], then_branch=constant, else_branch=constant)
+    return _after([node], "z", {"yes": np.array(True)})
+
+
+def filled(elements: int) -> PolicyGraph:
+    """ConstantOfShape, whose size is a constant."""
+    return _after([_node("ConstantOfShape", ["shape"], ["z"])], "z", {"shape": np.array([elements])})
+
+
+def filled_after_arithmetic() -> PolicyGraph:
+    """The size follows from constants by operators that shape inference does not follow."""
+    constants = {"a": np.array([2**20]), "b": np.array([2**13]), "yes": np.array([True])}
+    nodes = [
+        _node("Mul", ["a", "b"], ["a_b"]),
+        _node("Where", ["yes", "a_b", "b"], ["shape"]),
+        _node("ConstantOfShape", ["shape"], ["z"]),
+    ]
+    return _after(nodes, "z", constants)
+
+
+def with_a_lie() -> PolicyGraph:
+    """A declared shape for a tensor whose size depends on the observations."""
+    nodes = [
+        _node("ReduceMax", ["observation"], ["largest"], keepdims=0),
+        _node("Cast", ["largest"], ["size"], to=TensorProto.INT64),
+        _node("Reshape", ["size", "one"], ["shape"]),
+        _node("ConstantOfShape", ["shape"], ["z"]),
+    ]
+    source = _after(nodes, "z", {"one": np.array([1])})
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.value_info.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [4]))
+    return PolicyGraph(model.SerializeToString(), source.inputs, True)
+
+
+def doubled(times: int) -> PolicyGraph:
+    """Each node doubles what the one before made."""
+    nodes = [_node("Concat", [f"x{i}" if i else "observation"] * 2, [f"x{i + 1}"], axis=1) for i in range(times)]
+    return _after(nodes, f"x{times}")
+
+
+def copies(times: int) -> PolicyGraph:
+    """A tensor of 168 MB, again and again."""
+    nodes = [_node("Concat", [f"x{i}" if i else "observation"] * 2, [f"x{i + 1}"], axis=1) for i in range(22)]
+    nodes += [_node("Neg", [f"x{i}"], [f"x{i + 1}"]) for i in range(22, 22 + times)]
+    return _after(nodes, f"x{22 + times}")
+
+
+def squares(side: int, times: int) -> PolicyGraph:
+    """Products of square matrices, which take time and little memory."""
+    nodes = [
+        _node("ConstantOfShape", ["shape"], ["zeros"]),
+        _node("ReduceSum", ["observation"], ["level"], keepdims=0),
+        _node("Add", ["zeros", "level"], ["x0"]),
+    ]
+    nodes += [_node("MatMul", [f"x{i}"] * 2, [f"x{i + 1}"]) for i in range(times)]
+    return _after(nodes, f"x{times}", {"shape": np.array([side, side])})
+
+
+def squares_of_constants(side: int, times: int) -> PolicyGraph:
+    """The same of constants alone: ONNX Runtime computes these when it opens a session, which nothing can end."""
+    nodes = [_node("ConstantOfShape", ["shape"], ["x0"])]
+    nodes += [_node("MatMul", [f"x{i}"] * 2, [f"x{i + 1}"]) for i in range(times)]
+    return _after(nodes, f"x{times}", {"shape": np.array([side, side])})
+
+
+def many(nodes: int) -> PolicyGraph:
+    """A long chain."""
+    return _after([_node("Neg", [f"x{i}" if i else "observation"], [f"x{i + 1}"]) for i in range(nodes)], f"x{nodes}")
+
+
+def _function(model: onnx.ModelProto) -> None:
+    node = _node("Identity", ["x"], ["y"])
+    model.functions.append(helper.make_function("own", "f", ["x"], ["y"], [node], [helper.make_opsetid("", 20)]))
+
+
+def _sparse_initializer(model: onnx.ModelProto) -> None:
+    values = numpy_helper.from_array(np.array([1.0], np.float32), "sparse")
+    indices = numpy_helper.from_array(np.array([0]), "indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**40]))
+
+
+def _sparse_constant(model: onnx.ModelProto) -> None:
+    _sparse_initializer(model)
+    sparse = model.graph.sparse_initializer.pop()
+    model.graph.node.insert(0, _node("Constant", [], ["unused"], sparse_value=sparse))
+
+
+def _deep_rank(model: onnx.ModelProto) -> None:
+    model.graph.input[1].type.tensor_type.shape.dim.extend(
+        onnx.TensorShapeProto.Dimension(dim_value=1) for _ in range(10_000)
+    )
+
+
+def _sequence(model: onnx.ModelProto) -> None:
+    model.graph.output.append(helper.make_tensor_sequence_value_info("sequence", TensorProto.FLOAT, [1]))
+
+
+def _other_domain(model: onnx.ModelProto) -> None:
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node[0].domain = "com.microsoft"
+
+
+def _random(model: onnx.ModelProto) -> None:
+    model.graph.node.insert(0, _node("RandomNormal", [], ["noise"], shape=[2, 2]))
+
+
+# By what they ask for: the graph, and what the refusal must tell.
+REFUSED: dict[str, tuple[PolicyGraph, str]] = {
+    "a loop": (loop(), "node 'z' (Loop) has the operator Loop, which is not taken"),
+    "a branch": (branch(), "node 'z' (If) has the operator If, which is not taken"),
+    "a local function": (_changed(_function), "local functions"),
+    "another domain": (_changed(_other_domain), "the operator com.microsoft.MatMul, which is not taken"),
+    "random numbers": (_changed(_random), "node 'noise' (RandomNormal) has the operator"),
+    "4 GiB in one tensor": (filled(2**30), "(ConstantOfShape) makes 'z' of 4,294,967,296 bytes for 2 rows"),
+    "2^64 bytes": (filled(2**62), "(ConstantOfShape) makes 'z' of 18,446,744,073,709,551,616 bytes"),
+    "a size by arithmetic": (filled_after_arithmetic(), "makes 'z' of 34,359,738,368 bytes"),
+    "a size of the observations": (with_a_lie(), "makes 'z' of a size that depends on data"),
+    "2^40 by doubling": (doubled(40), "(Concat) makes"),
+    "many products": (squares(4096, 100), "multiplications for 2 rows up to node"),
+    "many products of constants": (squares_of_constants(512, 100), "multiplications of constants up to node"),
+    "many tensors": (copies(8), "its tensors take"),
+    "many nodes": (many(5000), "at most 4096 nodes, got 5004"),
+    "a sparse initializer": (_changed(_sparse_initializer), "expected dense constants"),
+    "a sparse constant": (_changed(_sparse_constant), "attribute 'sparse_value' of type SPARSE_TENSOR"),
+    "10,000 dimensions": (_changed(_deep_rank), "at most 16 dimensions"),
+    "a sequence": (_changed(_sequence), "expected 'sequence' to be a tensor"),
+}
