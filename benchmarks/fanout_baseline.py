@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from actorq.transport.options import SERVER_OPTIONS
+from actorq.transport.options import ServerLimits, server_options
 
 EACH, ALL = "/benchmark.Baseline/Each", "/benchmark.Baseline/All"
 
@@ -51,7 +51,7 @@ class Baseline:
 
 async def _serve(size: int, together: int) -> None:
     baseline = Baseline(size, together)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=server_options(ServerLimits()))
     handlers = {"Each": baseline.each, "All": baseline.all}
     methods = {name: grpc.unary_stream_rpc_method_handler(handler) for name, handler in handlers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmark.Baseline", methods),))

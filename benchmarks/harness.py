@@ -69,7 +69,7 @@ def run_benchmark(
         print(target)
     if arguments.json:
         result = {
-            "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+            "command": " ".join(["python", "-m", _module(Path(sys.argv[0])), *sys.argv[1:]]),
             "machine": machine(),
             "figures": figures,
             "targets": [{**asdict(target), "met": target.met} for target in targets],
@@ -78,3 +78,7 @@ def run_benchmark(
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     missed = [target for target in targets if not target.met]
     return 1 if arguments.check and missed else 0
+
+
+def _module(script: Path) -> str:
+    return f"benchmarks.{script.parent.name if script.stem == '__main__' else script.stem}"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -23,10 +23,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class ServiceProcess:
-    """A service that serves at `address`."""
+    """A service that serves at `address`; `log` has the lines that it has written so far."""
 
     address: str
     process: psutil.Process
+    log: list[str] = field(default_factory=list, compare=False)
 
     def cost(self) -> Cost:
         """What it has used so far."""
@@ -42,9 +43,9 @@ def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     log, address = process.stderr, Future[str]()
+    lines: list[str] = []
 
     def read() -> None:
-        lines = []
         for line in log:
             lines.append(line)
             if "serving on " in line and not address.done():
@@ -55,7 +56,7 @@ def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        yield ServiceProcess(address.result(_START_S), psutil.Process(process.pid))
+        yield ServiceProcess(address.result(_START_S), psutil.Process(process.pid), lines)
     finally:
         process.kill()
         process.wait()

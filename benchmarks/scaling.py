@@ -8,7 +8,9 @@ its updates have become twice as expensive.
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,17 @@ class Phase:
     blocked: float
 
 
+class _SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose timers go by simulated seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._simulated = clock
+
+    def time(self) -> float:
+        return self._simulated()
+
+
 class Simulation:
     """A run whose learner can absorb what `needed` actors make, beginning with one actor."""
 
@@ -76,7 +89,7 @@ class Simulation:
         self._segment = 128 if needed <= 100 else 256 if needed <= 1_000 else 1_024
         self.now = 0.0
         self._needed = float(needed)
-        self._loop = asyncio.new_event_loop()
+        self._loop = _SimulatedLoop(lambda: self.now)
         minimum = self._segment * max(4, needed // 4)
         # Every actor may have its window of segments under way; the buffer must not end before that.
         buffer = _SAMPLES_PER_INSERT * self._segment * 4.0 * max(4, needed)
@@ -152,12 +165,16 @@ class Simulation:
         """What waits goes out within its credit and is stored."""
         for index in np.flatnonzero(self._queued).tolist():
             stream = self._streams[index]
-            while self._queued[index] and self._credits.take(stream, stream.acknowledged + 1):
+            while self._queued[index] and stream.received < stream.credit:
                 self._queued[index] -= 1
-                self._limiter.insert(self._segment, self._segment)
-                self._credits.stored(stream, stream.acknowledged + 1)
+                sequence = stream.received + 1
+                self._credits.take(stream, sequence, lambda: 0, partial(self._store, stream, sequence))
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
+
+    def _store(self, stream: ActorStream, sequence: int) -> None:
+        self._limiter.insert(self._segment, self._segment)
+        self._credits.stored(stream, sequence)
 
     def _train(self) -> float:
         """The learner samples as fast as it can and may; returns the fraction of the time in which it waited."""

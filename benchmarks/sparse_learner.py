@@ -13,7 +13,6 @@ sampling costs is not in it.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from actorq import settings
 from actorq.config import RunConfig
+from actorq.documents import read_document
 from actorq.rundirectory import RunDirectory
 from actorq.trajectory import EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
@@ -115,7 +115,7 @@ def of_run(directory: Path) -> Case:
             f"--run {directory}: expected sparse TD3 or SAC with two hidden layers of one width, got "
             f"{config.sparsity.method} {config.algorithm} with {list(sizes)}"
         )
-    spec = EnvironmentSpec.from_json(json.loads((directory / "environment.json").read_text(encoding="utf-8")))
+    spec = EnvironmentSpec.from_json(read_document(directory / "environment.json"))
     newest = max(directory.glob("checkpoints/[0-9]*/tensors.safetensors"))
     masks = masks_in(load_file(newest), config.algorithm, spec, sizes[0])
     sparsity = Sparsity(config.sparsity.actor, config.sparsity.critic)

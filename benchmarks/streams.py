@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,44 +21,58 @@ from actorq import wire
 from actorq.status import ActorReport
 from actorq.telemetry.process_stats import measure_process
 from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.transport.checksums import SEALED, seal, unseal
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.processes import ServiceProcess, serving
 from benchmarks.watchers import connect, measure_watchers
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
-_ENVIRONMENTS = 8
+ENVIRONMENTS = 8
+_STREAM = "/actorq.v1.LearnerService/StreamTrajectories"
 _FIRST_REPORTS = 2
 # The kernel counts CPU time in these.
 _TICK_S = 0.01
 
 
-def segment(steps: int) -> Segment:
-    """A segment of CartPole, int8, without an end of an episode."""
-    shape = (steps, _ENVIRONMENTS)
+def segment(steps: int, spec: EnvironmentSpec = SPEC) -> Segment:
+    """A segment of an environment with two actions, int8, without an end of an episode."""
+    shape = (steps, ENVIRONMENTS)
     rng = np.random.default_rng(1)
     return Segment(
         sequence=1,
-        observations=rng.standard_normal((steps + 1, _ENVIRONMENTS, 4), np.float32),
+        observations=rng.standard_normal((steps + 1, ENVIRONMENTS, *spec.observations.shape), np.float32),
         actions=rng.integers(2, size=shape),
         rewards=np.ones(shape, np.float32),
         terminated=np.zeros(shape, np.bool_),
         truncated=np.zeros(shape, np.bool_),
         valid=np.ones(shape, np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(_ENVIRONMENTS, np.uint8),
+        ages=np.zeros(ENVIRONMENTS, np.uint8),
         episodes=(),
     )
 
 
 class FakeActor:
-    """An actor's stream without an actor: reports and segments, as fast as asked for and credited."""
+    """An actor's stream without an actor: reports and segments, as fast as asked for and credited.
 
-    def __init__(self, address: str, number: int, steps: int) -> None:
+    delays: seconds from each segment to its acknowledgement.
+    """
+
+    def __init__(self, address: str, number: int, steps: int, spec: EnvironmentSpec = SPEC) -> None:
         self._name = f"actor-{number}"
+        self._spec = spec
+        self._sent_at: deque[float] = deque()
+        self.delays: list[float] = []
         self._channel = connect(address)
         self._stub = learner_pb2_grpc.LearnerServiceStub(self._channel)
-        self._message = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps)))
+        # Sealed, as real actors' streams are.
+        self._open = self._channel.stream_stream(
+            _STREAM,
+            request_serializer=lambda request: seal(request.SerializeToString()),
+            response_deserializer=lambda data: learner_pb2.StreamTrajectoriesResponse.FromString(unseal(data)),
+        )
+        self._message = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps, spec)))
         self._report = ActorReport(1, "int8", 0, 0.0, 0, (), replace(measure_process("x", "actor"), name=self._name))
         self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
@@ -67,12 +82,17 @@ class FakeActor:
     async def join(self) -> None:
         """Join, open the stream, and wait for its first answer."""
         role = wire.role_to_proto("actor")
-        await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, incarnation=1, role=role))
-        self._call = self._stub.StreamTrajectories()
-        environment = wire.environment_to_proto(SPEC)
-        opening = learner_pb2.StreamOpen(actor_name=self._name, incarnation=1, environment=environment)
+        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role))
+        self._call = self._open(metadata=(SEALED,))
+        opening = learner_pb2.StreamOpen(
+            actor_name=self._name,
+            incarnation=joined.incarnation,
+            environment=wire.environment_to_proto(self._spec),
+        )
         await self._call.write(learner_pb2.StreamTrajectoriesRequest(open=opening))
         self._reader = asyncio.create_task(self._read())
+        # A waiting sender learns that the stream has ended.
+        self._reader.add_done_callback(lambda _: self._answered.set())
         await self._until(lambda: self._credit > 0)
 
     async def report(self, count: int, period_s: float) -> None:
@@ -84,13 +104,15 @@ class FakeActor:
 
     async def send(self, count: int) -> None:
         """Send so many segments within the credit, and wait until all are stored."""
-        goal = self._sent + count
-        while self._sent < goal:
-            await self._until(lambda: self._credit > self._sent)
-            self._sent += 1
-            self._message.segment.sequence = self._sent
-            await self._call.write(self._message)
-        await self._until(lambda: self._acknowledged >= goal)
+        for _ in range(count):
+            await self._send_one()
+        await self._until(lambda: self._acknowledged >= self._sent)
+
+    async def send_until(self, stop: asyncio.Event) -> None:
+        """Send segments within the credit until told to stop, and wait until all are stored."""
+        while not stop.is_set():
+            await self._send_one()
+        await self._until(lambda: self._acknowledged >= self._sent)
 
     async def leave(self) -> None:
         """Hang up."""
@@ -99,19 +121,36 @@ class FakeActor:
         await self._channel.close()
 
     @property
+    def acknowledged(self) -> int:
+        """Segments that are stored."""
+        return self._acknowledged
+
+    @property
     def segment_bytes(self) -> int:
         """Size of a segment's message."""
         return int(self._message.ByteSize())
+
+    async def _send_one(self) -> None:
+        await self._until(lambda: self._credit > self._sent)
+        self._sent += 1
+        self._sent_at.append(time.monotonic())
+        self._message.segment.sequence = self._sent
+        await self._call.write(self._message)
 
     async def _until(self, condition: Any) -> None:
         while not condition():
             self._answered.clear()
             await self._answered.wait()
+            if self._reader is not None and self._reader.done():
+                await self._reader
+                raise ConnectionError(f"{self._name}: the server ended the stream")
 
     async def _read(self) -> None:
         async for answer in self._call:
             self._credit = answer.credit_through_sequence
-            self._acknowledged = answer.acknowledged_sequence
+            now, stored = time.monotonic(), answer.acknowledged_sequence - self._acknowledged
+            self.delays += [now - self._sent_at.popleft() for _ in range(stored)]
+            self._acknowledged += stored
             self._answered.set()
 
 
@@ -146,7 +185,7 @@ async def measure_actors(
     total = each * streams
     figures = {
         "streams": streams,
-        "segment_transitions": steps * _ENVIRONMENTS,
+        "segment_transitions": steps * ENVIRONMENTS,
         "segment_bytes": actors[0].segment_bytes,
         "join_cpu_ms": 1e3 * (joined.cpu_s - alone.cpu_s) / streams,
         "join_wall_ms": 1e3 * joined_s / streams,
@@ -155,18 +194,18 @@ async def measure_actors(
         "reporting_cpu_fraction": (idle.cpu_s - before.cpu_s) / idle_s,
         "cpu_us_per_segment": 1e6 * (sent.cpu_s - begun.cpu_s) / total,
         "segments_per_s": total / sending_s,
-        "transitions_per_s": total * steps * _ENVIRONMENTS / sending_s,
-        "transitions_per_cpu_s": total * steps * _ENVIRONMENTS / max(_TICK_S, sent.cpu_s - begun.cpu_s),
+        "transitions_per_s": total * steps * ENVIRONMENTS / sending_s,
+        "transitions_per_cpu_s": total * steps * ENVIRONMENTS / max(_TICK_S, sent.cpu_s - begun.cpu_s),
     }
     return {name: round(value, 3) for name, value in figures.items()}
 
 
-def _learner(directory: Path, steps: int) -> Any:
+def idle_learner(directory: Path, steps: int, capacity: int = 1_000_000) -> Any:
     """A learner that stores and never trains: its replay never has its minimum."""
     tree = {
-        "environments_per_actor": _ENVIRONMENTS,
+        "environments_per_actor": ENVIRONMENTS,
         "max_environment_steps": 10**12,
-        "replay": {"capacity": 1_000_000, "min_size": 500_000},
+        "replay": {"capacity": capacity, "min_size": capacity // 2},
         "rate_limiter": {"samples_per_insert": 1.0, "error_buffer": 1e15},
         "actor": {"segment_length": steps},
         "checkpoint": {"period_s": 3_600.0},
@@ -200,7 +239,7 @@ async def _measure_all(arguments: argparse.Namespace) -> tuple[dict[str, Any], l
     with tempfile.TemporaryDirectory() as folder:
         for steps in arguments.steps:
             for streams in arguments.streams:
-                with _learner(Path(folder) / f"{steps}-{streams}", steps) as learner:
+                with idle_learner(Path(folder) / f"{steps}-{streams}", steps) as learner:
                     segments = arguments.segments if steps <= 64 else arguments.segments // 4
                     figures["actors"].append(await measure_actors(learner, streams, steps, segments, arguments.reports))
                 print(json.dumps(figures["actors"][-1]), flush=True)

@@ -1,6 +1,5 @@
 """The joint table measures the policies that runs left, row by row."""
 
-import json
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actorq.documents import write_document
 from actorq.policy import Policy
 from actorq.rundirectory import RunDirectory
 from benchmarks.joint import bounds, last_policy, shown, table
@@ -66,7 +66,7 @@ def _run(directory: Path, scheme: str, seed: int, settled: float) -> dict[str, A
     store.add_graph(graph)
     store.add_version(checkpoint, [_signed(policy)])
     store.close()
-    run.summary.write_text(json.dumps({"evaluation": {"policy_version": 1, "scheme": scheme}}))
+    write_document(run.summary, {"evaluation": {"policy_version": 1, "scheme": scheme}})
     flops = {"training": 1000 * seed, "action": {"flops": 7}}
     return {"method": "dense", "scheme": scheme, "settled": settled, "directory": str(directory), "flops": flops}
 

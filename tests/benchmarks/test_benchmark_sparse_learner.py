@@ -1,6 +1,5 @@
 """Networks in compressed sparse rows compute what masked dense ones do, gradients included."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actorq.config import RunConfig
+from actorq.documents import write_twice
 from actorq.rundirectory import RunDirectory
 from benchmarks.rlx2_sparsities import PAPER, Sparsity, spec_of
 from benchmarks.sparse_learner import of_run, surviving, updates
@@ -92,7 +92,7 @@ def test_masks_of_a_run_are_those_of_its_checkpoint(algorithm: str, tmp_path: Pa
     made = make_algorithm(config, spec)
     run = RunDirectory(tmp_path / "run")
     run.create(config)
-    (run.root / "environment.json").write_text(json.dumps(spec.to_json()))
+    write_twice(run.root / "environment.json", spec.to_json())
     Checkpoints(run.root / "checkpoints", 1).save(LearnerState(1, made.state(), {}))
     case = of_run(run.root)
     assert (case.algorithm, case.width, case.spec, case.sparsity) == (algorithm, 16, spec, Sparsity(0.75, 0.5))
