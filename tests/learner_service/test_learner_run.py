@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +213,10 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await store(run, stream, segment(1))
         assert run.training is not None
         run.training.publisher.close()
+        # The only thread that could save is taken until the streams have been looked at.
+        go_on, loop = threading.Event(), asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
         run.interrupt()
         assert run.state is RunState.INTERRUPTED
         for refused in (lambda: run.join("b", 1, "actor"), run.require_here):
@@ -220,6 +226,8 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await store(run, stream, segment(2))
         assert (stream.acknowledged, stream.credit <= credit + 1) == (2, True)
         assert stream.fault is None
+        go_on.set()
+        await taken
         await run.ended.wait()
         assert isinstance(stream.fault, UnavailableError)
         assert "the learner is moving" in str(stream.fault)
@@ -329,7 +337,9 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
 async def test_a_checkpoint_counts_on_flushed_transitions_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with a_run(tmp_path) as run:
+    # Nothing is flushed before the checkpoint, however long the test takes.
+    settings = config(replay={"capacity": 2_000, "min_size": 64, "flush_s": 60.0})
+    async with a_run(tmp_path, settings=settings) as run:
         run.join("a", 1, "actor")
         stream = await run.open_stream("a", 1, SPEC)
         await store(run, stream, segment(1), segment(2))
