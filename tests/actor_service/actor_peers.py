@@ -176,8 +176,9 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.GetPolicyRequest, context: Any
     ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
         """Send what is offered in the scheme, or else what is kept."""
-        self.asked.put(request.scheme)
         policy = self._offered.get(request.scheme, self._kept)
+        # Last: whoever sees it may offer others at once.
+        self.asked.put(request.scheme)
         if policy is None:
             raise NotFoundError("nothing is kept")
         for message in _messages(quantizer_pb2.GetPolicyResponse, policy):
