@@ -259,7 +259,7 @@ def test_a_connection_has_to_be_opened_again_after_its_age(authority: Authority,
     server = server_certificates(authority, tmp_path)
     client = Certificates.load(authority.issue(tmp_path, "client"))
     with (
-        serving(StagedLearner(wait_for_ever), server, access=Access(connection_age_s=1.0)) as stage,
+        serving(StagedLearner(wait_for_ever), server, access=Access(connection_age_s=3.0)) as stage,
         LearnerClient(stage.address, client) as learner,
     ):
         stream = learner.watch(patience_s=0.0)
