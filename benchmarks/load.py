@@ -127,7 +127,14 @@ async def _with_peers(
         silent = [Peer(learner.address, f"silent-{repeat}-{number}", spec) for number in range(arguments.silent)]
         hostile = [Peer(learner.address, f"hostile-{number}", spec) for number in range(arguments.hostile)]
         calls = [await peer.open() for peer in silent]
-        attacks = [asyncio.create_task(attack(peer, _STEPS, spec, seed, refusals)) for seed, peer in enumerate(hostile)]
+        refused = asyncio.Event()
+        attacks = [
+            asyncio.create_task(attack(peer, _STEPS, spec, seed, refusals, refused))
+            for seed, peer in enumerate(hostile)
+        ]
+        if attacks:
+            # A phase may be shorter than it takes to connect.
+            await refused.wait()
         beside = await fleet.send(arguments.phase)
         for task in attacks:
             task.cancel()

@@ -41,8 +41,10 @@ class Peer:
         await self._channel.close()
 
 
-async def attack(peer: Peer, steps: int, spec: EnvironmentSpec, seed: int, refusals: list[str]) -> None:
-    """Send what is wrong again and again; `refusals` gets the status of each refusal."""
+async def attack(
+    peer: Peer, steps: int, spec: EnvironmentSpec, seed: int, refusals: list[str], refused: asyncio.Event
+) -> None:
+    """Send what is wrong again and again; `refusals` gets the status of each refusal, and `refused` is set."""
     choices = random.Random(seed)
     good = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps, spec)))
     while True:
@@ -70,4 +72,6 @@ async def attack(peer: Peer, steps: int, spec: EnvironmentSpec, seed: int, refus
             # The stream was ended before the message was written.
             with contextlib.suppress(grpc.aio.AioRpcError):
                 refusals.append((await call.code()).name)
+        if refusals:
+            refused.set()
         await asyncio.sleep(_PAUSE_S)
