@@ -152,6 +152,7 @@ class Stage:
     def cut_power(self, after_s: float) -> Cut:
         """Let the run go on for so long, cut its power, look at its disk, and resume it."""
         time.sleep(after_s)
+        self._await_promises()
         self._learner.send_signal(signal.SIGSTOP)
         notes = {name: self._notes(name) for name in self._actors}
         before = self._image()
@@ -244,6 +245,12 @@ class Stage:
                 return
             time.sleep(0.1)
         print("no progress", file=sys.stderr)
+
+    def _await_promises(self) -> None:
+        """Wait until the learner has promised each actor something that a cut could take."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline and not all(self._notes(name).durable for name in self._actors):
+            time.sleep(0.1)
 
     def _status(self) -> RunStatus | None:
         try:
