@@ -104,9 +104,10 @@ class Link:
                 await self._flowing.wait()
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
-                if self._corrupt is not None:
+                # Once: another thread may heal the link meanwhile.
+                if (corrupt := self._corrupt) is not None:
                     changed = bytearray(data)
-                    changed[self._corrupt.randrange(len(data))] ^= 1 << self._corrupt.randrange(8)
+                    changed[corrupt.randrange(len(data))] ^= 1 << corrupt.randrange(8)
                     data = bytes(changed)
                 writer.write(data)
                 await writer.drain()

@@ -19,7 +19,7 @@ from benchmarks.chaos.observer import Look, Observer
 from benchmarks.chaos.proxy import Link, Proxy
 
 LINKS = ("a", "b", "c")
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def observations(count: int) -> NDArray[np.float32]:

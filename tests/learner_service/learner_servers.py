@@ -25,7 +25,7 @@ from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
 from quantizer_service.__main__ import QuantizerProcess
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # Of a whole stream; a learner that has just started is slow. One that a test leaves open keeps pytest from ending.
 STREAM_S = 90.0
 

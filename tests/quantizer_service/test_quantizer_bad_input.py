@@ -424,7 +424,7 @@ def test_a_store_of_an_older_version_of_this_project_ends_the_start_in_one_line(
     (tmp_path / "run.json").write_text('{"run_id": "run"}')
     command = [sys.executable, "-m", "quantizer_service", "--store", str(tmp_path), *more]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert ended.returncode == 2
     assert ended.stderr.startswith(
