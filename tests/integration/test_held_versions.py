@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +100,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Evaluat
         peers = ("--learner", address, "--quantizer", quantizer.address)
         stack.enter_context(service_process("actor", "--role", "evaluator", *peers))
         client = stack.enter_context(QuantizerClient(quantizer.address))
-        source = Source(quantizer.address, (32, 32), SPEC)
-        stack.callback(source.close)
-        for _ in range(MANY):
-            newest = source.publish().version
-            if not learner.evaluations.empty():
-                break
-        evaluation = learner.evaluations.get_nowait()
-        # Enough of them that it would be gone, also if the evaluation was quick.
-        while newest - evaluation.policy_version < 20:
-            newest = source.publish().version
+        with closing(Source(quantizer.address, (32, 32), SPEC)) as source:
+            for _ in range(MANY):
+                newest = source.publish().version
+                if not learner.evaluations.empty():
+                    break
+            evaluation = learner.evaluations.get_nowait()
+            # Enough of them that it would be gone, also if the evaluation was quick.
+            while newest - evaluation.policy_version < 20:
+                newest = source.publish().version
         retained = [policy.version for policy in client.list()]
         assert retained == [*range(newest, newest - 4, -1), evaluation.policy_version]
+        # The source has left: it would open its stream again, and the quantizer listens to the newest only.
         pass_on(client, evaluation)
-        # Which looks at what is to be retained, as nothing is held any more.
-        source.publish()
+        with closing(Source(quantizer.address, (32, 32), SPEC)) as source:
+            # Which looks at what is to be retained, as nothing is held any more.
+            source.publish()
     return directory, evaluation
 
 
