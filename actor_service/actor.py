@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from actor_service.auto import AutoSubscription
+from actor_service.budget import CpuBudget
 from actor_service.comparison import PolicyCheck
 from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, check_module, describe_environment, make_environments
@@ -271,7 +272,9 @@ class Actor:
             self._spec = describe_environment(run.environment_id, self._backend)
         # The evaluator chooses as actors do, so that it evaluates what they run.
         self._batch = run.environments_per_actor
-        self._schedule = EvaluationSchedule(run.evaluation_period_updates)
+        target = self._spec.reward_threshold if run.target_return is None else run.target_return
+        budget = CpuBudget(run.evaluation_share)
+        self._schedule = EvaluationSchedule(run.evaluation_period_updates, budget.has_some, target)
         assert self._learner is not None
         self._uploader = Uploader(
             self._learner,
@@ -345,6 +348,7 @@ class Actor:
             except UnavailableError:
                 break
             sequence += 1
+            self._schedule.ended(evaluation.mean_return)
             uploader.put(evaluation, self._stop)
         evaluator.close()
 

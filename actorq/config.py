@@ -257,6 +257,11 @@ class EvaluationConfig(Settings):
         20, description="episodes whose mean return is one evaluation"
     )
     period_updates: PositiveInt = Field(250, description="gradient updates between two evaluations, at least")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.03,
+        description="of the machine's CPU time that the evaluator takes, at most; its first 5 s, evaluations near "
+        "the target and the last one are always run",
+    )
 
 
 class ActorConfig(Settings):
@@ -443,7 +448,7 @@ class RunConfig(Settings):
     scheme: Literal[SchemeName, "auto"] = Field(
         "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
     )
-    target_return: float | None = Field(
+    target_return: Annotated[float, Field(ge=-1e30, le=1e30)] | None = Field(
         None, description="mean evaluation return that ends the run; the environment's own threshold when none"
     )
     max_environment_steps: PositiveInt = Field(100_000, description="environment steps that end the run")

@@ -46,6 +46,8 @@ class RunSpec:
     evaluation_period_updates: int
     report_period_s: float
     max_steps_per_policy: int
+    evaluation_share: float = 1.0
+    target_return: float | None = None
 
 
 @dataclass(frozen=True)

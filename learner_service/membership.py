@@ -32,6 +32,8 @@ def membership(
             evaluation_period_updates=config.evaluation.period_updates,
             report_period_s=config.actor.report_period_s,
             max_steps_per_policy=config.actor.max_steps_per_policy,
+            evaluation_share=config.evaluation.share,
+            target_return=config.target_return,
         ),
         actor_index=member.index,
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,

@@ -112,6 +112,8 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
             evaluation_episodes=run.evaluation_episodes,
             evaluation_period_updates=run.evaluation_period_updates,
             max_steps_per_policy=run.max_steps_per_policy,
+            evaluation_share=run.evaluation_share,
+            target_return=run.target_return,
         ),
         actor_index=membership.actor_index,
         exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
@@ -143,6 +145,10 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
             evaluation_period_updates=bounds.count("run.evaluation_period_updates", run.evaluation_period_updates),
             report_period_s=bounds.duration_s("run.report_period", run.report_period, 0.0, bounds.MAX_REPORT_PERIOD_S),
             max_steps_per_policy=run.max_steps_per_policy,
+            evaluation_share=bounds.within("run.evaluation_share", run.evaluation_share, 0.0, 1.0) or 1.0,
+            target_return=(
+                bounds.figure("run.target_return", run.target_return) if run.HasField("target_return") else None
+            ),
         ),
         actor_index=message.actor_index,
         exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,

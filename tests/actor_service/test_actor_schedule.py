@@ -50,3 +50,25 @@ def test_a_lost_version_is_not_due_until_it_is_tried_again() -> None:
     assert schedule.is_due(version(2, 0))
     schedule.try_again()
     assert schedule.is_due(version(1, 0))
+
+
+def test_without_cpu_time_nothing_is_due_but_what_the_learner_wants() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False)
+    assert not schedule.is_due(version(1, 0))
+    schedule.want(2)
+    assert not schedule.is_due(version(1, 0))
+    assert schedule.is_due(version(2, 10))
+
+
+def test_near_the_target_cpu_time_does_not_count() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False, target_return=-100.0)
+    for mean_return, near in ((-500.0, False), (-190.0, False), (-180.0, True), (-300.0, False)):
+        schedule.ended(mean_return)
+        assert schedule.is_due(version(1, 0)) is near
+
+
+def test_without_a_target_no_return_is_near_it() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False)
+    schedule.ended(0.0)
+    schedule.ended(1e6)
+    assert not schedule.is_due(version(1, 0))
