@@ -78,7 +78,7 @@ ENVIRONMENT = EnvironmentSpec(
     max_episode_steps=27_000,
     reward_threshold=18.5,
 )
-RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5, 32)
+RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5, 32, 0.25, -150.0)
 STATUS = RunStatus(
     run_id="run-1",
     state=RunState.TRAINING,
