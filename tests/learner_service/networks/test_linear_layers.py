@@ -1,15 +1,16 @@
 """The fast linear layer is torch's."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.networks import Linear, relu_mlp
+from learner_service.networks import Linear, layers, relu_mlp
 from learner_service.networks.layers import product
 
-# Rows, inputs and units: below and above the size from which oneDNN multiplies, also with odd numbers.
+# Rows, inputs and units: below and above the size from which oneDNN may multiply, also with odd numbers.
 SIZES = [(4, 3, 5), (256, 17, 300), (64, 256, 256), (257, 129, 65)]
 
 
@@ -17,6 +18,24 @@ def data(rows: int, inputs: int) -> Tensor:
     return torch.randn(rows, inputs, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(params=["oneDNN", "MKL"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What multiplies large matrices, whatever this processor is."""
+    monkeypatch.setattr(layers, "_PREFERS_ONEDNN", request.param == "oneDNN")
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "prefers"),
+    [("vendor_id\t: AuthenticAMD\n", True), ("vendor_id\t: GenuineIntel\n", False), (None, True)],
+)
+def test_the_processors_maker_decides_what_multiplies(tmp_path: Path, cpuinfo: str | None, prefers: bool) -> None:
+    file = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        file.write_text(cpuinfo)
+    assert layers._prefers_onednn(file) is prefers
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("rows", "inputs", "units"), SIZES)
 def test_values_and_gradients_are_those_of_torch(rows: int, inputs: int, units: int, bias: bool) -> None:
@@ -37,6 +56,7 @@ def test_values_and_gradients_are_those_of_torch(rows: int, inputs: int, units: 
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.usefixtures("library")
 def test_what_needs_no_gradient_gets_none() -> None:
     layer = Linear(256, 256).requires_grad_(False)
     x = data(64, 256).requires_grad_()
@@ -46,6 +66,7 @@ def test_what_needs_no_gradient_gets_none() -> None:
     assert layer.bias.grad is None
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("rows", "inputs", "units"), SIZES)
 def test_a_product_with_relu_is_the_product_and_relu(rows: int, inputs: int, units: int) -> None:
     x, weight, bias = data(rows, inputs), data(units, inputs), data(1, units).squeeze(0)
