@@ -47,6 +47,7 @@ EXIT_INTERRUPTED = 6
 # or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each
 # other's models, and a test compares this list with them.
 PROCESS_SETTINGS = (
+    "actor_module",
     "announce",
     "certificates",
     "days",

@@ -7,13 +7,10 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-_PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
+from actorq.machine import this_machine
 
 
 @dataclass(frozen=True)
@@ -37,18 +34,9 @@ class Target:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
     return {
-        "cpu": model,
-        "cores": psutil.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        **asdict(this_machine()),
         "system": platform.platform(),
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in _PACKAGES},
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 

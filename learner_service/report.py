@@ -104,6 +104,8 @@ class Reporter:
             "exploring_returns": run.training.intake.statistics().exploring_returns if run.training else None,
             "flagged_evaluation": status.flagged_evaluation,
             "wall_clock_s": round(elapsed, 3),
+            "first_transition_s": _rounded(run.first_transition_s),
+            "last_transition_s": _rounded(run.last_transition_s),
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
@@ -148,6 +150,10 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
         },
         "training": round(updates * flops.update.now),
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -87,6 +87,9 @@ class Run:
         self.resources = Resources(EnergyLedger.from_state(restored.values["energy"]) if restored else None, node)
         known_s = max(self.evaluations.elapsed_s, restored.values.get("elapsed_s", 0.0) if restored else 0.0)
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
+        self.first_transition_s: float | None = restored.values.get("first_transition_s") if restored else None
+        self.last_transition_s: float | None = None
+        """Seconds of the run when transitions were first and last stored; None before."""
         self.events = EventLog(directory / "events")
         self.restored = asyncio.Event()
         if self.preparation.known is None:
@@ -475,7 +478,11 @@ class Run:
 
     def _values(self) -> dict[str, object]:
         """What a checkpoint holds of the run itself; called on the trainer's thread."""
-        return {"energy": self.resources.state(), "elapsed_s": self.clock.elapsed_s}
+        return {
+            "energy": self.resources.state(),
+            "elapsed_s": self.clock.elapsed_s,
+            "first_transition_s": self.first_transition_s,
+        }
 
     def _sync(self) -> None:
         self.clock.beat()
@@ -494,6 +501,9 @@ class Run:
                 stream.fail(error)
 
     def _note_stored(self) -> None:
+        self.last_transition_s = self.clock.elapsed_s
+        if self.first_transition_s is None:
+            self.first_transition_s = self.last_transition_s
         # There is no training when the environment was reset meanwhile.
         if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)

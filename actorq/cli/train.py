@@ -55,6 +55,9 @@ class TrainSettings(Settings):
     certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(
         None, description=CERTIFICATES_HELP
     )
+    actor_module: Annotated[str, DefaultText("the actor service")] = Field(
+        "", description="module that runs as the actors instead, such as benchmarks.torch_actor; not kept for --resume"
+    )
     resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
 
 
@@ -65,6 +68,7 @@ class _Request:
     config: RunConfig
     run: RunDirectory | None
     resume: bool
+    actor_module: str
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -79,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with open_display(run, request.config) as display:
-            outcome = run_locally(run, request.config, display, request.resume, lock)
+            outcome = run_locally(run, request.config, display, request.resume, lock, request.actor_module)
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)
@@ -103,16 +107,27 @@ def _resolve(arguments: Sequence[str]) -> _Request:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
+    config = _checked(sources, config, train)
+    if train.certificates:
+        config = config.with_certificates(train.certificates)
+    return _Request(config, run, train.resume, train.actor_module)
+
+
+def resolved_config(sources: Sources) -> RunConfig:
+    """The settings of a new run, with those that depend on its environment; raises UserError for what cannot work."""
+    return _checked(sources, sources.resolve(RunConfig), TrainSettings())
+
+
+def _checked(sources: Sources, config: RunConfig, train: TrainSettings) -> RunConfig:
+    """The configuration once its environment is known; raises UserError for what cannot work."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_algorithm(config.algorithm)
-    is_continuous = not _described(config)["discrete_actions"]
+    is_continuous = not _described(config, train.actor_module)["discrete_actions"]
     if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
         # Below all that was given: it counts only where nobody named an algorithm.
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     _check_actions(config, "continuous" if is_continuous else "discrete")
-    if train.certificates:
-        config = config.with_certificates(train.certificates)
-    return _Request(config, run, train.resume)
+    return config
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
@@ -151,10 +166,11 @@ def _check_actions(config: RunConfig, actions: str) -> None:
         )
 
 
-def _described(config: RunConfig) -> dict[str, Any]:
+def _described(config: RunConfig, actor_module: str) -> dict[str, Any]:
     """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
     environment, backend = config.environment, config.environment_backend
-    command = module_command(Kind.ACTOR, "--describe", "--environment", environment, "--environment-backend", backend)
+    arguments = ("--describe", "--environment", environment, "--environment-backend", backend)
+    command = module_command(Kind.ACTOR, *arguments, module=actor_module)
     result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -171,6 +187,8 @@ def _described(config: RunConfig) -> dict[str, Any]:
     if result.returncode == EXIT_USER_ERROR and mistakes:
         raise UserError(mistakes[-1].removeprefix("error: "))
     last = lines[-1] if lines else f"exit code {result.returncode}"
+    if actor_module:
+        raise UserError(f"--actor-module: {actor_module} cannot describe environment {environment}: {last}")
     raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
 
 

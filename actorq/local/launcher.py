@@ -20,14 +20,17 @@ _PORT_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
-def run_locally(run: RunDirectory, config: RunConfig, observer: Observer, resume: bool, lock: int) -> Outcome:
+def run_locally(
+    run: RunDirectory, config: RunConfig, observer: Observer, resume: bool, lock: int, actor_module: str = ""
+) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it; main thread only.
 
     `run` holds the configuration already; `lock` is the descriptor of its lock, which the services inherit.
+    `actor_module` runs as the actors instead of the actor service, unless it is empty.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        outcome = _run_once(run, config, observer, resume, lock, certificates)
+        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module)
         if not outcome.port_taken:
             break
         observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")
@@ -41,12 +44,13 @@ def _run_once(
     resume: bool,
     lock: int,
     certificates: Certificates | None,
+    actor_module: str,
 ) -> Outcome:
     events: Events = queue.SimpleQueue()
     with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
         addresses = AddressBook(run, Addresses(learner, quantizer), observer)
         supervisor = Supervisor(
-            services_of_run(run, config, learner, quantizer, resume),
+            services_of_run(run, config, learner, quantizer, resume, actor_module),
             run,
             events,
             addresses,

@@ -42,18 +42,21 @@ class Service:
     restart_command: tuple[str, ...]
 
 
-def module_command(kind: Kind, *arguments: str) -> tuple[str, ...]:
-    """The command that starts a service with this interpreter."""
-    return (sys.executable, "-m", MODULES[kind], *arguments)
+def module_command(kind: Kind, *arguments: str, module: str = "") -> tuple[str, ...]:
+    """The command that starts a service with this interpreter; `module` in place of the service's own."""
+    return (sys.executable, "-m", module or MODULES[kind], *arguments)
 
 
 def services_of_run(
-    run: RunDirectory, config: RunConfig, learner: str, quantizer: str, resume: bool
+    run: RunDirectory, config: RunConfig, learner: str, quantizer: str, resume: bool, actor_module: str = ""
 ) -> tuple[Service, ...]:
-    """Every process of a run, in the order in which to start them: first what takes longest to come up."""
+    """Every process of a run, in the order in which to start them: first what takes longest to come up.
+
+    actor_module: what runs as the actors instead of the actor service; the evaluator is always that.
+    """
 
     def service(name: str, kind: Kind, *arguments: str, restarted_with: tuple[str, ...] = ()) -> Service:
-        command = module_command(kind, *arguments, "--lifeline")
+        command = module_command(kind, *arguments, "--lifeline", module=actor_module if kind is Kind.ACTOR else "")
         return Service(name, kind, command, command + restarted_with)
 
     def life(name: str, listen: str = f"{HOST}:0") -> tuple[str, ...]:

@@ -1,0 +1,171 @@
+"""`actorq compare`: one task under several schemes and seeds, and a report of it."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from actorq.cli.train import resolved_config
+from actorq.comparison.figures import figures_of
+from actorq.comparison.folder import ComparisonFolder
+from actorq.comparison.making import make_runs
+from actorq.comparison.plan import CHOICES, TORCH, TORCH_ACTOR, PlannedRun, Variant, grid, interleaved, seeds_of
+from actorq.comparison.plots import draw
+from actorq.comparison.report import page, ratio_text, warnings
+from actorq.comparison.result import Comparison
+from actorq.config import RunConfig
+from actorq.documents import write_document
+from actorq.errors import UserError
+from actorq.files import replace_file
+from actorq.machine import this_machine
+from actorq.process import Sources, argument_parser
+from actorq.settings import OneLineParser
+
+_DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other, and report
+how they compare: learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with
+intervals. The task is given as to actorq train, by flags, --config and environment. Finished runs are kept: the same
+command goes on where it was interrupted, and begins an unfinished run anew. DIR/report.html has everything on one page,
+DIR/comparison.json the figures."""
+_EXTRA = ("scipy", "matplotlib")
+_OWN = {"seed": "--seeds", "scheme": "--schemes"}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Make the runs that are missing, then write the report; returns the exit code."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    _check_extra()
+    for setting, flag in _OWN.items():
+        if hasattr(given, setting):
+            raise UserError(f"--{setting}: a comparison has several, give {flag}")
+    variants, seeds = grid(given.schemes, given.vary), seeds_of(given.seeds)
+    configs = _configs(parser, arguments, variants)
+    _check_target(configs, given.time_to)
+    if TORCH in given.schemes:
+        _check_torch_actor()
+    folder, machine = ComparisonFolder(given.directory), this_machine()
+    folder.open(_basis(configs, given.time_to), machine)
+    plan = interleaved(variants, seeds)
+    if len(seeds) == 1:
+        print("one seed: no interval can be given", flush=True)
+
+    def config_of(planned: PlannedRun) -> RunConfig:
+        return configs[planned.variant].model_copy(update={"seed": planned.seed})
+
+    make_runs(folder, plan, config_of, lambda text: print(text, flush=True))
+    summaries = {planned: folder.run(planned).read_summary() for planned in plan}
+    first = configs[variants[0]]
+    target = given.time_to if given.time_to is not None else summaries[plan[0]].get("target_return")
+    runs = [
+        figures_of(PlannedRun(variant, seed), summaries[PlannedRun(variant, seed)], target)
+        for variant in variants
+        for seed in seeds
+    ]
+    comparison = Comparison.of(runs, first.environment, first.algorithm, target, machine)
+    _write(comparison, folder, shlex.join(["actorq", "compare", *arguments]))
+    for line in _lines(comparison):
+        print(line)
+    print(given.directory / "report.html")
+    return 0
+
+
+def _parser() -> OneLineParser:
+    parser = argument_parser("actorq compare", _DESCRIPTION, (RunConfig,))
+    own = parser.section("comparison", "What is compared.")
+    own.add_argument("--directory", type=Path, required=True, metavar="DIR", help="folder of the runs and the report")
+    own.add_argument(
+        "--schemes",
+        nargs="+",
+        default=["fp32", "int8"],
+        metavar="SCHEME",
+        help=f"some of {', '.join(CHOICES)} (default: fp32 int8); torch: actors that run PyTorch in FP32",
+    )
+    own.add_argument(
+        "--seeds", nargs="+", type=int, default=[3], metavar="N", help="a count, or the seeds themselves (default: 3)"
+    )
+    own.add_argument(
+        "--vary",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("SETTING", "VALUE"),
+        help="a setting and several values of it, such as dqn.hidden-sizes 64,64 256,256; each is run under all "
+        "schemes, and may be given again for another setting (default: none)",
+    )
+    own.add_argument(
+        "--time-to",
+        type=float,
+        metavar="RETURN",
+        help="evaluated return to measure the time to (default: target_return, at which runs end)",
+    )
+    return parser
+
+
+def _check_extra() -> None:
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
+
+
+def _check_torch_actor() -> None:
+    """As the actors' own interpreter sees it, which has the current folder among its modules."""
+    found = subprocess.run(
+        [sys.executable, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({TORCH_ACTOR!r}) is None)"],
+        capture_output=True,
+        check=False,
+    )
+    if found.returncode:
+        raise UserError(
+            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or have it in "
+            "PYTHONPATH"
+        )
+
+
+def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
+    """The configuration of each variant, as `actorq train` would resolve it; raises UserError."""
+    return {
+        variant: resolved_config(Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])))
+        for variant in variants
+    }
+
+
+def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+    for config in configs.values():
+        if time_to is not None and config.target_return is not None and time_to > config.target_return:
+            raise UserError(
+                f"--time-to: expected at most target_return ({config.target_return:g}), at which runs end, got "
+                f"{time_to:g}"
+            )
+
+
+def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:
+    """What all runs of a folder share; further seeds may be added."""
+    return {
+        "time_to": time_to,
+        "variants": {
+            variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()
+        },
+    }
+
+
+def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> None:
+    def link(planned: PlannedRun) -> str:
+        return str(folder.run(planned).root.relative_to(folder.root))
+
+    pictures = draw(comparison, folder.root)
+    write_document(folder.root / "comparison.json", {"command": command, **comparison.to_json(link)}, indent=2)
+    replace_file(folder.root / "report.html", page(comparison, pictures, command, link))
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    """The report in a few lines."""
+    lines = [f"note: {text}" for text in warnings(comparison)]
+    for side in comparison.sides:
+        for each in comparison.ratios(side):
+            values = {"throughput": each.throughput, "time to target": each.time_to_target, "energy": each.energy}
+            told = ", ".join(f"{name} {ratio_text(value)}" for name, value in values.items() if value)
+            lines.append(f"{side.variant.name} against {each.baseline}: {told}")
+    return lines

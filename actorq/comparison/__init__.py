@@ -1,0 +1,1 @@
+"""One task under several schemes and seeds: which runs to make, and what they say of each other."""

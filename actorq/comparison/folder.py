@@ -1,0 +1,100 @@
+"""The folder of a comparison: the runs that it keeps, and the settings and the machine that they share."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.comparison.plan import PlannedRun
+from actorq.documents import read_document, write_document
+from actorq.errors import InvalidInputError, UserError
+from actorq.machine import Machine
+from actorq.rundirectory import RunDirectory
+from actorq.status import RunState
+
+_FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """What is below --directory."""
+
+    root: Path
+
+    @property
+    def _basis(self) -> Path:
+        return self.root / "basis.json"
+
+    def open(self, settings: Mapping[str, Any], machine: Machine) -> None:
+        """Make the folder, or go on in it; `settings` as JSON has them.
+
+        Raises UserError for a folder of other settings or of another machine, and for one of something else.
+        """
+        basis: dict[str, Any] = {"settings": dict(settings), "machine": asdict(machine)}
+        if self.root.exists() and not self.root.is_dir():
+            raise UserError(f"--directory: {self.root} is a file")
+        if self._basis.exists():
+            self._check(basis)
+            return
+        if self.root.is_dir() and any(self.root.iterdir()):
+            raise UserError(f"--directory: expected a folder of actorq compare or an empty one, got {self.root}")
+        try:
+            for folder in ("runs", "logs", "configs"):
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            write_document(self._basis, basis, indent=2)
+        except OSError as error:
+            raise UserError(f"--directory: {self.root} cannot be written ({error.strerror})") from None
+
+    def run(self, planned: PlannedRun) -> RunDirectory:
+        """Where a run is, or will be."""
+        return RunDirectory(self.root / "runs" / planned.name)
+
+    def log(self, planned: PlannedRun) -> Path:
+        """What `actorq train` printed in it."""
+        return self.root / "logs" / f"{planned.name}.log"
+
+    def config(self, planned: PlannedRun) -> Path:
+        """The configuration that it was given."""
+        return self.root / "configs" / f"{planned.name}.yaml"
+
+    def finished(self, planned: PlannedRun) -> bool:
+        """Whether the run came to its own end: solved, or its budget ended."""
+        return self.run(planned).read_summary().get("state") in _FINISHED
+
+    def clear(self, planned: PlannedRun) -> None:
+        """Remove what an interrupted run has left; raises UserError while it is going on.
+
+        A resumed run would not do: its times would have a second start and caches that were filled before.
+        """
+        run = self.run(planned)
+        if not run.root.exists():
+            return
+        with run.locked(lambda: None):
+            shutil.rmtree(run.root)
+
+    def _check(self, basis: Mapping[str, Any]) -> None:
+        try:
+            earlier = read_document(self._basis)
+        except (OSError, InvalidInputError) as error:
+            raise UserError(f"--directory: {self._basis} cannot be read ({error}); take another folder") from None
+        if found := next(_differences(earlier.get("machine"), basis["machine"]), None):
+            raise UserError(
+                f"--directory: {self.root} has runs of another machine ({found}): machines are never mixed in one "
+                "ratio, take another folder"
+            )
+        if found := next(_differences(earlier.get("settings"), basis["settings"]), None):
+            raise UserError(f"--directory: {self.root} was made with other settings ({found}): take another folder")
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """Each value that differs, with its path."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+    elif there != here:
+        yield f"{name}: {_shown(there)} there, {_shown(here)} here"
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value) if not isinstance(value, dict) else "something"

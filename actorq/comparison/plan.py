@@ -1,0 +1,103 @@
+"""Which runs a comparison has, and in which order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from actorq.errors import UserError
+from actorq.policy import AUTO, FP32, SCHEMES
+
+TORCH = "torch"
+"""Not a scheme of the quantizer: actors that run the fp32 policy in PyTorch."""
+TORCH_ACTOR = "benchmarks.torch_actor"
+BASELINES = (FP32, TORCH)
+CHOICES = (*SCHEMES, AUTO, TORCH)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one side of the comparison is run with.
+
+    scheme: one of CHOICES. changes: settings that differ between variants, as flag without dashes and value.
+    """
+
+    scheme: str
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cell(self) -> str:
+        """The changes in words; ratios are taken only between variants of one cell."""
+        return ", ".join(f"{name} {value}" for name, value in self.changes)
+
+    @property
+    def name(self) -> str:
+        """As people read it."""
+        return f"{self.scheme}, {self.cell}" if self.changes else self.scheme
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What `actorq train` gets besides the task's own flags."""
+        scheme = FP32 if self.scheme == TORCH else self.scheme
+        return ("--scheme", scheme, *(part for change in self.changes for part in _flag(*change)))
+
+    @property
+    def actor_module(self) -> str:
+        """What runs as the actors instead of the actor service; empty for the actor service."""
+        return TORCH_ACTOR if self.scheme == TORCH else ""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of the comparison."""
+
+    variant: Variant
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A name for folders and files."""
+        return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.variant.name).strip('-')}-seed{self.seed}"
+
+
+def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[Variant, ...]:
+    """All variants; `varied` has a setting and its values in each element. Raises UserError."""
+    for scheme in schemes:
+        if scheme not in CHOICES:
+            raise UserError(f"--schemes: expected some of {', '.join(CHOICES)}, got {scheme!r}")
+    for name, *values in varied:
+        if not values:
+            raise UserError(
+                f"--vary: expected a setting and its values, such as dqn.hidden-sizes 64,64 256,256, got {name}"
+            )
+    axes = [[(name.lstrip("-"), value) for value in values] for name, *values in varied]
+    variants = tuple(Variant(scheme, changes) for changes in product(*axes) for scheme in schemes)
+    if len({PlannedRun(variant, 0).name for variant in variants}) != len(variants):
+        raise UserError("--schemes and --vary: expected each scheme and each value once")
+    return variants
+
+
+def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
+    """The seeds of --seeds: one number is a count. Raises UserError."""
+    seeds = tuple(range(1, given[0] + 1)) if len(given) == 1 else tuple(given)
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds: expected a count or different seeds of 0 and above, got {' '.join(map(str, given))}")
+    return seeds
+
+
+def interleaved(variants: Sequence[Variant], seeds: Sequence[int]) -> tuple[PlannedRun, ...]:
+    """All variants with the first seed, then all with the second, which begins with another variant, and so on.
+
+    A machine that becomes slower or faster during the comparison then changes all variants alike.
+    """
+    return tuple(
+        PlannedRun(variants[(place + turn) % len(variants)], seed)
+        for turn, seed in enumerate(seeds)
+        for place in range(len(variants))
+    )
+
+
+def _flag(name: str, value: str) -> tuple[str, ...]:
+    if value in ("true", "false"):
+        return (f"--{name}" if value == "true" else f"--no-{name}",)
+    return (f"--{name}", value)

@@ -1,0 +1,139 @@
+"""The pictures of a comparison, each on a light and on a dark ground."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from actorq.comparison.figures import Point, RunFigures
+from actorq.comparison.result import Comparison, Side, seconds_to_target
+from actorq.comparison.statistics import band
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+THEMES = {"light": ("#ffffff", "#333333"), "dark": ("#16191d", "#d5d8dc")}
+# Okabe and Ito's colors, which the color-blind can tell apart; a scheme has the same one in each picture.
+_COLORS = {
+    "torch": "#999999",
+    "fp32": "#0072b2",
+    "int8": "#d55e00",
+    "int8-weights": "#e69f00",
+    "int8-static": "#56b4e9",
+    "int4": "#009e73",
+    "auto": "#cc79a7",
+}
+
+
+def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
+    """Write all pictures as PNG files; returns them by name and theme."""
+    # Here, because everything else works without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    pictures: dict[str, Callable[[Any], None]] = {
+        "return-seconds": lambda figure: _curves(comparison, figure, lambda p: p.seconds, "seconds of learning"),
+        "return-steps": lambda figure: _curves(comparison, figure, lambda p: float(p.steps), "environment steps"),
+        "throughput": lambda figure: _bars(comparison, figure, lambda r: r.steps_per_s, "environment steps per second"),
+        "time-to-target": lambda figure: _bars(comparison, figure, seconds_to_target, "seconds to the target"),
+    }
+    if comparison.target is None:
+        del pictures["time-to-target"]
+    return {name: {theme: _drawn(folder, name, theme, paint) for theme in THEMES} for name, paint in pictures.items()}
+
+
+def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) -> Path:
+    from matplotlib import pyplot
+
+    file = folder / (f"{name}.png" if theme == "light" else f"{name}-{theme}.png")
+    with _themed(theme):
+        figure = pyplot.figure(dpi=150, layout="constrained")
+        paint(figure)
+        figure.savefig(file)
+        pyplot.close(figure)
+    return file
+
+
+@contextmanager
+def _themed(theme: str) -> Iterator[None]:
+    from matplotlib import rc_context
+
+    ground, ink = THEMES[theme]
+    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+    values: dict[str, Any] = {**dict.fromkeys(inks, ink), **dict.fromkeys(grounds, ground), "font.size": 9}
+    values |= {"axes.spines.top": False, "axes.spines.right": False}
+    with rc_context(cast(Any, values)):
+        yield
+
+
+def _panels(comparison: Comparison, figure: "Figure", width: float, height: float) -> "list[tuple[Axes, str]]":
+    """A panel for each cell, at most three in a row."""
+    columns = min(3, len(comparison.cells))
+    rows = -(-len(comparison.cells) // columns)
+    figure.set_size_inches(width * columns, height * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for spare in axes.flat[len(comparison.cells) :]:
+        spare.set_visible(False)
+    return list(zip(axes.flat, comparison.cells, strict=False))
+
+
+def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], float], label: str) -> None:
+    panels = _panels(comparison, figure, 7.0 if len(comparison.cells) == 1 else 4.4, 3.6)
+    for axes, cell in panels:
+        for side in comparison.cell(cell):
+            _curve(axes, side, x_of)
+        if comparison.target is not None:
+            axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set_title(cell, fontsize=9)
+        axes.set_xlim(0, None)
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(_with_separators)
+    panels[0][0].set_ylabel("evaluated return")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
+
+
+def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float]) -> None:
+    color = _COLORS[side.variant.scheme]
+    curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs]
+    found = band(curves)
+    if found is None:
+        return
+    axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
+    ends = [curve[-1] for curve in curves if curve]
+    axes.plot(*zip(*ends, strict=True), "o", color=color, markersize=4)
+
+
+def _bars(comparison: Comparison, figure: "Figure", value: Callable[[RunFigures], float | None], label: str) -> None:
+    most = max(len(comparison.cell(cell)) for cell in comparison.cells)
+    wide = 7.0 if len(comparison.cells) == 1 else 4.4
+    for axes, cell in _panels(comparison, figure, wide, 1.1 + 0.42 * most):
+        sides = comparison.cell(cell)
+        for place, side in enumerate(sides):
+            color, values = _COLORS[side.variant.scheme], _values(side, value)
+            if not values:
+                axes.text(0, place, " not reached", va="center", fontsize=8)
+                continue
+            mean = sum(values) / len(values)
+            axes.barh(place, mean, height=0.62, color=color, alpha=0.75)
+            axes.plot(values, [place] * len(values), "o", color=axes.xaxis.label.get_color(), markersize=3)
+            axes.annotate(f"{mean:,.3g}" if mean < 1000 else f"{mean:,.0f}", (max(values), place), (6, 0), va="center",
+                          textcoords="offset points", fontsize=8)  # fmt: skip
+        axes.set_yticks(range(len(sides)), [side.variant.scheme for side in sides])
+        axes.set_ylim(len(sides) - 0.5, -0.5)
+        axes.margins(x=0.12)
+        axes.set_xlim(0, None)
+        axes.set_title(cell, fontsize=9)
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(_with_separators)
+
+
+def _values(side: Side, value: Callable[[RunFigures], float | None]) -> Sequence[float]:
+    return [found for found in side.by_seed(value).values() if found is not None]
+
+
+def _with_separators(value: float, _: float | None = None) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

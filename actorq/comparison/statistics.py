@@ -1,0 +1,82 @@
+"""Ratios over seeds with bootstrap intervals, and learning curves with bands."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONFIDENCE = 0.95
+FEW_SEEDS = 5
+"""Below so many seeds a bootstrap interval is too narrow: it only knows the values that there are."""
+_RESAMPLES = 9_999
+_GRID = 200
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A geometric mean over seeds, and its bootstrap interval; None with one seed.
+
+    seeds: how many seeds had both values, of `runs` that were made.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+    runs: int
+
+
+def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, float | None]) -> Ratio | None:
+    """The geometric mean of the ratios of each seed; None where no seed has both values.
+
+    Pairs of one seed are resampled together: they ran next to each other. The interval is the percentile interval of
+    `scipy.stats.bootstrap` at CONFIDENCE, with a fixed seed, so that a report can be made again.
+    """
+    logs = [
+        math.log(above / below)
+        for seed, above in sorted(numerators.items())
+        if above and (below := denominators.get(seed))
+    ]
+    if not logs:
+        return None
+    low = high = None
+    if len(logs) > 1:
+        # Here, because everything else works without it.
+        from scipy import stats
+
+        found = stats.bootstrap(
+            (np.array(logs),),
+            np.mean,
+            n_resamples=_RESAMPLES,
+            confidence_level=CONFIDENCE,
+            method="percentile",
+            rng=np.random.default_rng(0),
+        ).confidence_interval
+        low, high = math.exp(found.low), math.exp(found.high)
+    return Ratio(math.exp(sum(logs) / len(logs)), low, high, len(logs), len(numerators))
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve over seeds: float64[points] each. `low` and `high` are the lowest and the highest seed."""
+
+    x: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def band(curves: Sequence[Sequence[tuple[float, float]]]) -> Band | None:
+    """Mean and range of curves of (x, y), from where all have begun to the end of the longest; None without points.
+
+    Between points a curve is straight. After its end it keeps its last value: a run that reached its target is over.
+    """
+    columns = [np.array(curve, np.float64).T for curve in curves if curve]
+    if not columns:
+        return None
+    start, end = max(xs[0] for xs, _ in columns), max(xs[-1] for xs, _ in columns)
+    x = np.linspace(start, max(start, end), _GRID)
+    rows = np.array([np.interp(x, xs, ys) for xs, ys in columns])
+    return Band(x, rows.mean(0), rows.min(0), rows.max(0))

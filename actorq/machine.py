@@ -1,0 +1,44 @@
+"""What a measurement was made on."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+_PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and the versions on it; memory in GB, "-" for a package that is not installed."""
+
+    cpu: str
+    cores: int
+    memory_gb: float
+    python: str
+    packages: dict[str, str]
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return Machine(
+        model,
+        psutil.cpu_count() or 1,
+        round(psutil.virtual_memory().total / 1e9, 1),
+        platform.python_version(),
+        {name: _version(name) for name in _PACKAGES},
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
