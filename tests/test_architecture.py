@@ -26,6 +26,8 @@ HOMES = {
     "av": {"actor_service"},
     "codecarbon": {"actorq"},
     "kubernetes": {"actorq"},
+    "scipy": {"actorq"},
+    "matplotlib": {"actorq"},
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
@@ -137,7 +139,7 @@ def modules(room: str, without: tuple[str, ...] = ()) -> list[str]:
         (
             "actorq",
             ("actorq.cli",),
-            {"torch", "onnx", "onnxruntime", "gymnasium", "codecarbon", *SERVICES},
+            {"torch", "onnx", "onnxruntime", "gymnasium", "codecarbon", "scipy", "matplotlib", *SERVICES},
         ),
     ],
     ids=["actor_service", "quantizer_service", "learner_service", "actorq"],

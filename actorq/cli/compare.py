@@ -57,14 +57,14 @@ def run(arguments: Sequence[str]) -> int:
 
     make_runs(folder, plan, config_of, lambda text: print(text, flush=True))
     summaries = {planned: folder.run(planned).read_summary() for planned in plan}
-    first = configs[variants[0]]
     target = given.time_to if given.time_to is not None else summaries[plan[0]].get("target_return")
     runs = [
         figures_of(PlannedRun(variant, seed), summaries[PlannedRun(variant, seed)], target)
         for variant in variants
         for seed in seeds
     ]
-    comparison = Comparison.of(runs, first.environment, first.algorithm, target, machine)
+    algorithms = ", ".join(dict.fromkeys(config.algorithm for config in configs.values()))
+    comparison = Comparison.of(runs, configs[variants[0]].environment, algorithms, target, machine)
     _write(comparison, folder, shlex.join(["actorq", "compare", *arguments]))
     for line in _lines(comparison):
         print(line)

@@ -53,7 +53,11 @@ def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> N
     try:
         code = ended.get()
     except BaseException:
-        child.end(config.transport.drain_s + _DRAIN_MARGIN_S)
+        try:
+            child.end(config.transport.drain_s + _DRAIN_MARGIN_S)
+        finally:
+            # A second Ctrl-C.
+            child.kill()
         raise
     if code not in (EXIT_OK, EXIT_BUDGET_ENDED):
         kind = UserError if code == EXIT_USER_ERROR else ActorQError

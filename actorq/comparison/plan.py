@@ -13,6 +13,14 @@ TORCH = "torch"
 TORCH_ACTOR = "benchmarks.torch_actor"
 BASELINES = (FP32, TORCH)
 CHOICES = (*SCHEMES, AUTO, TORCH)
+_ONE_TASK = "make a comparison for each in a folder of its own"
+# Settings that cannot be varied, and what to do instead.
+_SHARED = {
+    "seed": "give --seeds",
+    "scheme": "give --schemes",
+    "environment": _ONE_TASK,
+    "target-return": _ONE_TASK,
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,9 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
             raise UserError(
                 f"--vary: expected a setting and its values, such as dqn.hidden-sizes 64,64 256,256, got {name}"
             )
-    axes = [[(name.lstrip("-"), value) for value in values] for name, *values in varied]
+        if (setting := name.lstrip("-").replace("_", "-")) in _SHARED:
+            raise UserError(f"--vary: all variants share {setting}; {_SHARED[setting]}")
+    axes = [[(name.lstrip("-").replace("_", "-"), value) for value in values] for name, *values in varied]
     variants = tuple(Variant(scheme, changes) for changes in product(*axes) for scheme in schemes)
     if len({PlannedRun(variant, 0).name for variant in variants}) != len(variants):
         raise UserError("--schemes and --vary: expected each scheme and each value once")

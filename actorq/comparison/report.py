@@ -10,7 +10,7 @@ from string import Template
 from actorq.comparison import published
 from actorq.comparison.figures import RunFigures, limit
 from actorq.comparison.plan import TORCH, PlannedRun
-from actorq.comparison.result import Comparison, Ratios, Side, Spread, Value, seconds_to_target, steps_to_target
+from actorq.comparison.result import Comparison, Ratios, Spread, Value, seconds_to_target, steps_to_target
 from actorq.comparison.statistics import CONFIDENCE, FEW_SEEDS, Ratio
 from actorq.policy import FP32
 
@@ -206,8 +206,8 @@ def _published(comparison: Comparison) -> list[str]:
             name = f"<b>{escape(side.variant.name)}</b> against {_named(found.baseline)}"
             rows.append([name, *(ratio_text(of) for of in (found.time_to_target, found.throughput, found.carbon))])
     note = (
-        f"Source: {published.SOURCE}. {published.DEFINITION} Our torch is the same baseline; our fp32 runs ONNX Runtime, "
-        "which is faster. Their networks and machines differ from ours, so that the ranges are for orientation."
+        f"Source: {published.SOURCE}. {published.DEFINITION} Our torch is the same baseline. Our fp32 runs "
+        "ONNX Runtime, which is faster. Their networks and machines differ from ours: the ranges are for orientation."
     )
     parts = [_table(["times better", "time to target", "throughput", "carbon"], rows, note)]
     if theirs := published.returns_of(comparison.environment):

@@ -396,6 +396,7 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert summary["samples_per_insert"] == pytest.approx(summary["updates"] * 8 / 64, abs=1e-3)
     for name in ("wall_clock_s", "updates", "policy_versions"):
         assert summary[name] > 0, name
+    assert 0 < summary["first_transition_s"] <= summary["last_transition_s"] <= summary["wall_clock_s"]
     # The learner's process is that of these tests, which may have begun long ago.
     for rate, count in (("environment_steps_per_s", 64), ("updates_per_s", summary["updates"])):
         assert summary[rate] == pytest.approx(count / summary["wall_clock_s"], abs=0.06)

@@ -1,0 +1,111 @@
+"""The report, from summaries that nobody made."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from comparison_parts import comparison, run
+
+from actorq.comparison import published
+from actorq.comparison.plots import draw
+from actorq.comparison.report import page, warnings
+from actorq.comparison.result import Comparison
+
+SCHEMES = (("fp32", 50.0), ("int8", 100.0), ("torch", 20.0))
+
+
+def three_schemes(seeds: int = 2, environment: str = "CartPole-v1") -> Comparison:
+    return comparison(
+        *(run(scheme, seed, speed=speed + seed) for seed in range(1, seeds + 1) for scheme, speed in SCHEMES),
+        environment=environment,
+    )
+
+
+def rendered(of: Comparison, folder: Path) -> str:
+    return page(of, draw(of, folder), "actorq compare --seeds 2 <x>", lambda planned: f"runs/{planned.name}")
+
+
+class Tags(HTMLParser):
+    """Checks that tags are closed in order, and keeps what they link to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "srcset", "href")]
+        if tag not in ("meta", "img", "source", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
+    text = rendered(three_schemes(), tmp_path)
+    tags = Tags(text)
+    assert tags.open == []
+    assert [link[:21] for link in tags.links if not link.startswith("runs/")] == ["data:image/png;base64"] * 8
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text)
+    assert "&lt;x&gt;" in text
+
+
+def test_the_page_tells_ratios_limits_and_what_was_published(tmp_path: Path) -> None:
+    text = rendered(three_schemes(), tmp_path)
+    assert "<b>int8</b> against fp32 (ONNX Runtime): 1.97 times the throughput" in text
+    assert "1.5 to 5.41" in text
+    assert "1.9 to 3.76" in text
+    assert "Theirs is of at most 200." in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_grid_has_a_panel_for_each_cell(tmp_path: Path) -> None:
+    of = comparison(
+        *(run(scheme, seed, cell=cell) for seed in (1, 2) for cell in ("1", "3", "5", "7") for scheme, _ in SCHEMES)
+    )
+    assert Tags(rendered(of, tmp_path)).open == []
+    assert of.cells == ("dqn.n-step 1", "dqn.n-step 3", "dqn.n-step 5", "dqn.n-step 7")
+
+
+def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) -> None:
+    of = comparison(run("int8", 1, returns=()), run("fp32", 1, returns=(10.0,)), target=None)
+    assert "Environment steps per second" in rendered(of, tmp_path)
+
+
+def test_one_seed_is_told_to_have_no_interval() -> None:
+    assert any("One seed: no interval can be given" in text for text in warnings(three_schemes(seeds=1)))
+    assert any("too narrow" in text for text in warnings(three_schemes(seeds=2)))
+    assert not any("interval" in text for text in warnings(three_schemes(seeds=5)))
+
+
+def test_a_missed_target_is_told() -> None:
+    of = comparison(run("int8", 1, returns=(100.0,)), run("fp32", 1))
+    assert any("Not every run reached the target: int8." in text for text in warnings(of))
+
+
+def test_the_figures_are_json() -> None:
+    values = json.loads(json.dumps(three_schemes().to_json(lambda planned: f"runs/{planned.name}")))
+    assert [side["scheme"] for side in values["variants"]] == ["fp32", "int8", "torch"]
+    int8 = values["variants"][1]
+    assert int8["ratios"][0]["throughput"]["value"] == pytest.approx(1.97, abs=0.005)
+    assert int8["runs"][0]["directory"] == "runs/int8-seed1"
+    assert int8["runs"][0]["limit"] == "both"
+    assert values["machine"]["cpu"] == "Processor 3000"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ("dm_control/cheetah-run", published.Returns(756.0, 876.0)),
+        ("CartPole-v0", published.Returns(180.0, 182.0)),
+        ("Acrobot-v1", published.Returns(-95.0, -99.0)),
+        ("dm_control/cartpole-swingup", None),
+        ("HalfCheetah-v5", None),
+    ],
+)
+def test_published_returns_are_of_the_same_task(environment: str, expected: published.Returns | None) -> None:
+    assert published.returns_of(environment) == expected
