@@ -125,11 +125,15 @@ def _check_torch_actor() -> None:
 
 
 def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
-    """The configuration of each variant, as `actorq train` would resolve it; raises UserError."""
-    return {
-        variant: resolved_config(Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])))
-        for variant in variants
+    """The configuration of each variant, as `actorq train` would resolve it; raises UserError.
+
+    The environment, which all share, is looked at once: it tells the algorithm where nobody names one.
+    """
+    sources = {
+        variant: Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])) for variant in variants
     }
+    first = resolved_config(sources[variants[0]])
+    return {variant: each.resolve(RunConfig, {"algorithm": first.algorithm}) for variant, each in sources.items()}
 
 
 def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
