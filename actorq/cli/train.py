@@ -1,28 +1,23 @@
 """`actorq train`: a whole run on this machine."""
 
-import json
 import logging
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq import settings
+from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display import open_display
 from actorq.cli.report import print_result
-from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, CERTIFICATES_HELP, RunConfig
+from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.local.child import child_environment
 from actorq.local.launcher import run_locally
-from actorq.local.services import Kind, module_command
-from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, descriptions, family_of
+from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
@@ -104,12 +99,7 @@ def _resolve(arguments: Sequence[str]) -> _Request:
     elif run:
         run.check_unused()
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
-    _check_algorithm(config.algorithm)
-    is_continuous = not _described(config)["discrete_actions"]
-    if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
-        # Below all that was given: it counts only where nobody named an algorithm.
-        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
-    _check_actions(config, "continuous" if is_continuous else "discrete")
+    config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=not train.resume)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     return _Request(config, run, train.resume)
@@ -132,46 +122,6 @@ def _check_certificates(config: RunConfig) -> None:
         certificates = config.transport.certificates_of(role)
         if certificates is not None:
             certificates.require_role(role, config.transport.run)
-
-
-def _check_algorithm(name: str) -> None:
-    """Raise UserError for a name that no algorithm has; classes are looked into by the learner, which has torch."""
-    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
-    if name not in names and ":" not in name:
-        raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
-
-
-def _check_actions(config: RunConfig, actions: str) -> None:
-    """Raise UserError when one of our algorithms does not take the environment's actions."""
-    needed = ALGORITHMS.get(config.algorithm, actions)
-    if needed != actions:
-        raise UserError(
-            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
-            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
-        )
-
-
-def _described(config: RunConfig) -> dict[str, Any]:
-    """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
-    environment, backend = config.environment, config.environment_backend
-    command = module_command(Kind.ACTOR, "--describe", "--environment", environment, "--environment-backend", backend)
-    result = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=child_environment(os.environ),
-    )
-    if result.returncode == 0:
-        description: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-        return description
-    lines = result.stderr.strip().splitlines()
-    mistakes = [line for line in lines if line.startswith("error: ")]
-    if result.returncode == EXIT_USER_ERROR and mistakes:
-        raise UserError(mistakes[-1].removeprefix("error: "))
-    last = lines[-1] if lines else f"exit code {result.returncode}"
-    raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
 
 
 def _say_who_is_awaited() -> None:
