@@ -23,7 +23,7 @@ from learner_service.training import Training, build_training
 _NAME = "profile"
 # Transitions that updates are drawn from.
 _STORED = 20_000
-_WINDOW_S = 0.1
+_WINDOW_S = 0.25
 _SNAPSHOTS = 20
 # Nobody listens there, and nobody is asked.
 _NOWHERE = "127.0.0.1:1"
@@ -62,7 +62,7 @@ def measure(order: Order) -> dict[str, Any]:
     }
     order.folder.write_graph(graph, tensors)
     training.trainer.start()
-    windows = [window for window in _windows(training, order.seconds) if window.updates]
+    windows = list(_windows(training, order.seconds))
     training.trainer.stop()
     wall = sorted(window.wall / window.updates for window in windows)
     figures = {
@@ -103,24 +103,26 @@ def _fill(training: Training, segments: list[Segment]) -> None:
 
 
 def _windows(training: Training, seconds: float) -> Iterator[_Window]:
-    """Look at the trainer in turn until the time is over; the first look warms it up."""
+    """Let the trainer go on for short times until the seconds are over; the first one warms it up and is not told."""
     trainer = training.trainer
-    _await_updates(training, trainer.updates + 1)
-    deadline = time.perf_counter() + seconds
-    looks = 0
-    while looks < 2 or time.perf_counter() < deadline:
-        updates, wall, cpu = trainer.updates, time.perf_counter(), time.process_time()
+    updates, told, deadline = trainer.pause(), -1, 0.0
+    while told < 1 or time.perf_counter() < deadline:
+        wall, cpu = time.perf_counter(), time.process_time()
+        trainer.resume()
         time.sleep(_WINDOW_S)
-        _await_updates(training, updates + 1)
-        yield _Window(trainer.updates - updates, time.perf_counter() - wall, time.process_time() - cpu)
-        looks += 1
-
-
-def _await_updates(training: Training, updates: int) -> None:
-    while training.trainer.updates < updates:
-        if training.trainer.fault is not None:
-            raise training.trainer.fault
-        time.sleep(1e-3)
+        # Returns after the updates that are under way.
+        now = trainer.pause()
+        if trainer.fault is not None:
+            raise trainer.fault
+        window = _Window(now - updates, time.perf_counter() - wall, time.process_time() - cpu)
+        updates = now
+        if not window.updates:
+            continue
+        told += 1
+        if told:
+            yield window
+        else:
+            deadline = time.perf_counter() + seconds
 
 
 def _snapshot_seconds(training: Training) -> float:

@@ -1,6 +1,7 @@
 """`actorq profile`: what limits a run on this machine, and the settings that follow."""
 
 import json
+import logging
 import os
 import sys
 from argparse import ArgumentTypeError
@@ -51,6 +52,8 @@ def run(arguments: Sequence[str]) -> int:
     config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True)
     if namespace.json and not namespace.json.absolute().parent.is_dir():
         raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
+    # That a service is not up yet is nothing to tell here.
+    logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"))

@@ -88,9 +88,7 @@ class Figures:
     @property
     def upload_s(self) -> float:
         """Processor seconds of an actor per transition that are not its loop's, at the configured environments."""
-        count = self.config.environments_per_actor
-        loop = self._size(count)["loop_cpu_s"]["fp32"] / (count * self.actor["valid"])
-        return max(0.0, self.links.actor_s - float(loop))
+        return max(0.0, self.links.actor_s - _loop_s(self.config, self.actor))
 
     def environment_s(self, environments: int) -> float:
         """Seconds of a step of one environment."""
@@ -124,6 +122,13 @@ def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) ->
     return seconds[scheme] if fp32_s is None else max(seconds[scheme], fp32_s + seconds[scheme] - seconds[FP32])
 
 
+def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
+    """Seconds of a transition in the loop of an actor, in fp32."""
+    count = config.environments_per_actor
+    size = next(each for each in actor["sizes"] if each["environments"] == count)
+    return float(size["loop_cpu_s"][FP32] / (count * actor["valid"]))
+
+
 def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Figures:
     """Measure each part for about `seconds`, one after the other; raises UserError for what cannot be measured.
 
@@ -143,8 +148,8 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Fi
         say("the actor, for each scheme")
         _run("actor_service.profile", *flags)
         say("the way of transitions to the replay")
-        links = measure_links(config, folder.path, seconds)
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
+        links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]))
         return Figures(config, **parts, links=links, max_episode_steps=folder.spec().max_episode_steps)
 
 
