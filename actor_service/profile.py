@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_service.environments import Environments, make_environments
+from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.exploration import Explorer, explorer
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy
 from actor_service.processor import lacks_dot_product, processor_flags
@@ -19,7 +19,7 @@ from actor_service.turns import PolicyTurns
 from actorq.config import RunConfig
 from actorq.errors import InvalidInputError
 from actorq.mechanisms import dynamic_capacity_of
-from actorq.policy import Policy
+from actorq.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
@@ -117,16 +117,16 @@ def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps
 class _NoPolicy:
     """In the place of a policy while actions are uniformly random, so that it is never called."""
 
-    class descriptor:  # noqa: N801
-        version, effective_scheme, snapshot_at = 1, "fp32", 0.0
+    descriptor = PolicyDescriptor(
+        *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
+        FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ()),
+    )
 
 
 def record(order: Order) -> None:
     """Leave transitions of random actions, for the learner and for calibration."""
     config = order.config
-    probe = make_environments(config.environment, config.environments_per_actor, config.environment_backend)
-    spec = probe.spec
-    probe.close()
+    spec = describe_environment(config.environment, config.environment_backend)
     acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
     segments: list[Segment] = []
     transitions = nbytes = 0
