@@ -33,7 +33,7 @@ from benchmarks.chaos.fleet import until
 from benchmarks.harness import Target, run_benchmark
 
 _START_S, _END_S = 90.0, 60.0
-_OTHERS, _WAIT_S = 0.3, 20.0
+_OTHERS, _WAIT_S = 0.3, 8.0
 _WITHIN, _LEAST = 0.15, 9
 _COMMON = (
     *("--target-return", "1e9", "--max-environment-steps", str(10**10), "--evaluation.period-updates", str(10**9)),

@@ -17,7 +17,7 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.config import RunConfig
 from actorq.errors import UserError
 from actorq.files import replace_file
-from actorq.policy import AUTO, FP32
+from actorq.policy import FP32
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
 from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
@@ -57,10 +57,9 @@ def run(arguments: Sequence[str]) -> int:
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"))
-    if config.scheme in figures.dropped:
+    if (reason := figures.actor["dropped"].get(config.scheme)) is not None:
         raise UserError(
-            f"setting 'scheme': {config.scheme} cannot act here: {figures.dropped[config.scheme]}; take one of "
-            f"{', '.join(figures.schemes)}"
+            f"setting 'scheme': {config.scheme} cannot act here: {reason}; take one of {', '.join(figures.schemes)}"
         )
     watts, method = _watts_per_core(config)
     every = outlooks(
@@ -121,7 +120,7 @@ def _print_parts(console: Console, figures: Figures) -> None:
     row("storing a transition", *(figures.links.learner_s for _ in schemes))
     console.print(table)
     for scheme, reason in figures.dropped.items():
-        _say(console, f"{scheme} cannot act here: {reason}")
+        _say(console, f"not {scheme}: {reason}")
 
 
 def _print_outlooks(
@@ -162,9 +161,9 @@ def _print_outlooks(
 def _print_settings(
     console: Console, config: RunConfig, shown: Sequence[Outlook], best: Outlook, deployment: Pods
 ) -> None:
-    scheme = FP32 if config.scheme == AUTO else config.scheme
-    now = next(each for each in shown if each.scheme == scheme)
-    _say(console, f"{scheme}, {config.actors} actors: {explain(now.configured.limit)}")
+    # Whoever asks for a scheme in which no layer is quantized gets fp32.
+    now = next((each for each in shown if each.scheme == config.scheme), shown[0])
+    _say(console, f"{now.scheme}, {config.actors} actors: {explain(now.configured.limit)}")
     _say(
         console,
         f"here: --scheme {best.scheme} --actors {best.here.actors} --environments-per-actor {best.environments} "

@@ -88,8 +88,8 @@ def test_a_late_quantizer_skips_versions_and_does_not_slow_the_run() -> None:
 
 
 def test_the_slower_the_actor_the_more_actors_a_learner_can_use() -> None:
-    slow = replace(COSTS, actor=replace(COSTS.actor, step_s=200e-6, version_s=0.0))
-    slower = replace(slow, actor=replace(slow.actor, step_s=2000e-6))
+    slow = replace(COSTS, actor=replace(COSTS.actor, step_s=1e-3, version_s=0.0))
+    slower = replace(slow, actor=replace(slow.actor, step_s=1e-2))
     assert useful_actors(COSTS, WORK).actors < useful_actors(slow, WORK).actors < useful_actors(slower, WORK).actors
 
 

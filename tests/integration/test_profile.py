@@ -25,7 +25,7 @@ def profile(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
-    result = profile("--dqn.hidden-sizes", "16", "--cores", "3", "--seconds", "0.2", "--json", str(file))
+    result = profile("--dqn.hidden-sizes", "16,16", "--cores", "3", "--seconds", "0.2", "--json", str(file))
     assert result.returncode == 0, result.stderr
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["cores"] == 3
