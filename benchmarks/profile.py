@@ -207,6 +207,9 @@ def _microseconds(row: dict[str, Any]) -> str:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", nargs="+", metavar="NAME", help="parts of the names of tasks (default: all)")
     parser.add_argument("--part-s", type=float, default=4.0, metavar="S", help="to measure each part (default: 4)")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="run nothing: predict from an earlier result, with the model of now"
+    )
     parser.add_argument("--warm-up", type=float, default=5.0, metavar="S", help="before each window (default: 5)")
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="length of each window (default: 15)")
 
@@ -216,27 +219,41 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     tasks = [task for task in TASKS if not arguments.task or any(part in task.name for part in arguments.task)]
     rows: list[dict[str, Any]] = []
     parts: dict[str, Any] = {}
+    earlier = json.loads(arguments.again.read_text(encoding="utf-8"))["figures"] if arguments.again else None
     for task in tasks:
-        _await_quiet()
-        figures = measure(config_of((*task.flags, *_COMMON)), arguments.part_s, lambda text: None)
+        if earlier is None:
+            _await_quiet()
+            figures = measure(config_of((*task.flags, *_COMMON)), arguments.part_s, lambda text: None)
+        else:
+            figures = Figures.from_json(config_of((*task.flags, *_COMMON)), earlier["parts"][task.name])
         parts[task.name] = figures.to_json()
         for variant in task.variants:
-            _await_quiet()
-            measured = run((*task.flags, *_COMMON, *variant.flags), arguments.warm_up, arguments.seconds)
+            if earlier is None:
+                _await_quiet()
+                measured = run((*task.flags, *_COMMON, *variant.flags), arguments.warm_up, arguments.seconds)
+            else:
+                measured = _measured_before(earlier["runs"], task, variant)
             rows.append(_compare(figures, task, variant, measured))
-            row = rows[-1]
-            print(
-                f"{task.name:36} {variant.scheme:5} {variant.samples_per_insert:>5g} samples per insert, "
-                f"{variant.actors} actors: predicted {row['predicted_steps_per_s']:>9,.0f} steps/s, measured "
-                f"{row['measured_steps_per_s']:>9,.0f} ({row['error']:+.0%}), limit {row['limit']}; microseconds of "
-                f"cores per step: {_microseconds(row)}",
-                flush=True,
-            )
+            _print(rows[-1])
     within = sum(abs(row["error"]) <= _WITHIN for row in rows)
     least = _LEAST * len(rows) / sum(len(task.variants) for task in TASKS)
     return {"runs": rows, "parts": parts}, [
         Target(f"runs of {len(rows)} whose prediction is within {_WITHIN:.0%}", within, least, at_most=False)
     ]
+
+
+def _measured_before(rows: list[dict[str, Any]], task: Task, variant: Variant) -> Measured:
+    wanted = {"task": task.name, **asdict(variant)}
+    return Measured(**next(row["measured"] for row in rows if wanted.items() <= row.items()))
+
+
+def _print(row: dict[str, Any]) -> None:
+    print(
+        f"{row['task']:36} {row['scheme']:5} {row['samples_per_insert']:>5g} samples per insert, "
+        f"{row['actors']} actors: predicted {row['predicted_steps_per_s']:>9,.0f} steps/s, measured {row['measured_steps_per_s']:>9,.0f} "
+        f"({row['error']:+.0%}), limit {row['limit']}; microseconds of cores per step: {_microseconds(row)}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -110,7 +110,15 @@ class Figures:
             "learner": self.learner,
             "quantizer": self.quantizer,
             "links": asdict(self.links),
+            "max_episode_steps": self.max_episode_steps,
         }
+
+    @classmethod
+    def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
+        """What `to_json` returned, for a run of these settings."""
+        links = LinkFigures(**tree["links"])
+        steps = int(tree.get("max_episode_steps", 0))
+        return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
 
     def _size(self, environments: int) -> dict[str, Any]:
         size: dict[str, Any] = next(each for each in self.actor["sizes"] if each["environments"] == environments)
