@@ -248,9 +248,10 @@ def _measured_before(rows: list[dict[str, Any]], task: Task, variant: Variant) -
 
 
 def _print(row: dict[str, Any]) -> None:
+    predicted, measured = row["predicted_steps_per_s"], row["measured_steps_per_s"]
     print(
         f"{row['task']:36} {row['scheme']:5} {row['samples_per_insert']:>5g} samples per insert, "
-        f"{row['actors']} actors: predicted {row['predicted_steps_per_s']:>9,.0f} steps/s, measured {row['measured_steps_per_s']:>9,.0f} "
+        f"{row['actors']} actors: predicted {predicted:>9,.0f} steps/s, measured {measured:>9,.0f} "
         f"({row['error']:+.0%}), limit {row['limit']}; microseconds of cores per step: {_microseconds(row)}",
         flush=True,
     )
