@@ -14,6 +14,7 @@ _COMMANDS = {
     "train": ("actorq.cli.train", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
+    "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),
     "status": ("actorq.cli.status", "show how a run goes"),
     "reset-environment": ("actorq.cli.reset_environment", "have a run forget a wrong environment's spec"),
     "verify": ("actorq.cli.verify", "check the files of a run, and tell what a resume would do"),

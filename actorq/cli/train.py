@@ -1,28 +1,24 @@
 """`actorq train`: a whole run on this machine."""
 
-import json
+import importlib.util
 import logging
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq import settings
+from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display import open_display
 from actorq.cli.report import print_result
-from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, CERTIFICATES_HELP, RunConfig
+from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.local.child import child_environment
 from actorq.local.launcher import run_locally
-from actorq.local.services import Kind, module_command
-from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, descriptions, family_of
+from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
@@ -121,13 +117,8 @@ def resolved_config(sources: Sources) -> RunConfig:
 def _checked(sources: Sources, config: RunConfig, train: TrainSettings) -> RunConfig:
     """The configuration once its environment is known; raises UserError for what cannot work."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
-    _check_algorithm(config.algorithm)
-    is_continuous = not _described(config, train.actor_module)["discrete_actions"]
-    if is_continuous and family_of(config.environment) is OTHERS and not train.resume:
-        # Below all that was given: it counts only where nobody named an algorithm.
-        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
-    _check_actions(config, "continuous" if is_continuous else "discrete")
-    return config
+    _check_actor_module(train.actor_module)
+    return fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=not train.resume)
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
@@ -149,47 +140,14 @@ def _check_certificates(config: RunConfig) -> None:
             certificates.require_role(role, config.transport.run)
 
 
-def _check_algorithm(name: str) -> None:
-    """Raise UserError for a name that no algorithm has; classes are looked into by the learner, which has torch."""
-    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
-    if name not in names and ":" not in name:
-        raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
-
-
-def _check_actions(config: RunConfig, actions: str) -> None:
-    """Raise UserError when one of our algorithms does not take the environment's actions."""
-    needed = ALGORITHMS.get(config.algorithm, actions)
-    if needed != actions:
-        raise UserError(
-            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
-            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
-        )
-
-
-def _described(config: RunConfig, actor_module: str) -> dict[str, Any]:
-    """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
-    environment, backend = config.environment, config.environment_backend
-    arguments = ("--describe", "--environment", environment, "--environment-backend", backend)
-    command = module_command(Kind.ACTOR, *arguments, module=actor_module)
-    result = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=child_environment(os.environ),
-    )
-    if result.returncode == 0:
-        description: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-        return description
-    lines = result.stderr.strip().splitlines()
-    mistakes = [line for line in lines if line.startswith("error: ")]
-    if result.returncode == EXIT_USER_ERROR and mistakes:
-        raise UserError(mistakes[-1].removeprefix("error: "))
-    last = lines[-1] if lines else f"exit code {result.returncode}"
-    if actor_module:
-        raise UserError(f"--actor-module: {actor_module} cannot describe environment {environment}: {last}")
-    raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
+def _check_actor_module(name: str) -> None:
+    """Raise UserError for a module that is not there, before anything is started."""
+    try:
+        found = not name or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise UserError(f"--actor-module: expected a module that this Python can import, got {name!r}")
 
 
 def _say_who_is_awaited() -> None:

@@ -1,0 +1,231 @@
+"""`python -m actor_service.profile`: what a step costs an actor under each scheme, for `actorq profile`."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from actor_service.environments import Environments, describe_environment, make_environments
+from actor_service.exploration import Explorer, explorer
+from actor_service.policy import OnnxPolicy, PolicySlot, load_policy
+from actor_service.processor import lacks_dot_product, processor_flags
+from actor_service.rollout import Rollout, fitting_segment_length
+from actor_service.turns import PolicyTurns
+from actorq.config import RunConfig
+from actorq.errors import InvalidInputError
+from actorq.mechanisms import dynamic_capacity_of
+from actorq.policy import FP32, FidelityReport, Policy, PolicyDescriptor
+from actorq.process import EXIT_OK, main
+from actorq.profile.exchange import Order
+from actorq.timing import HOPELESS, time_calls
+from actorq.trajectory import EnvironmentSpec, Segment
+
+# Numbers of environments that are measured besides the configured one: so many times as few or as many.
+_FACTORS = (0.25, 1.0, 4.0)
+_MOST_ENVIRONMENTS = 1024
+# Transitions that are recorded for the learner, at most; and bytes of them.
+_MOST_RECORDED, _MOST_BYTES = 20_000, 64_000_000
+_TURN_S = 0.02
+_LEAST_ROUNDS = 3
+# Emissions of which a saturating processor computes another policy than was emitted: actors avoid them there.
+_SATURATING = ("int8", "int8-static")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds per call: processor time of the process, and of the clock."""
+
+    cpu: float
+    wall: float
+
+
+def measure_in_turns(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Spent]:
+    """Seconds of one call of each, in turns of some 20 ms: the mean of the middle half of the turns.
+
+    The time of the clock is the lower quartile: other processes only make it longer.
+    """
+    repetitions = {name: _repetitions(call) for name, call in calls.items()}
+    turns: dict[str, list[Spent]] = {name: [] for name in calls}
+    deadline = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < _LEAST_ROUNDS or time.perf_counter() < deadline:
+        for name, call in calls.items():
+            call()
+            turns[name].append(_turn(call, repetitions[name]))
+        rounds += 1
+    return {name: _typical(each) for name, each in turns.items()}
+
+
+def _turn(call: Callable[[], object], repetitions: int) -> Spent:
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(repetitions):
+        call()
+    return Spent((time.process_time() - cpu) / repetitions, (time.perf_counter() - wall) / repetitions)
+
+
+def _repetitions(call: Callable[[], object]) -> int:
+    call()
+    return max(1, round(_TURN_S / max(1e-9, _turn(call, 2).cpu)))
+
+
+def _typical(turns: list[Spent]) -> Spent:
+    cpu = sorted(turn.cpu for turn in turns)
+    quarter = len(cpu) // 4
+    return Spent(fmean(cpu[quarter : len(cpu) - quarter]), sorted(turn.wall for turn in turns)[quarter])
+
+
+class _Acting:
+    """An actor's loop in `count` environments, without its uploader."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0) -> None:
+        self.environments: Environments = make_environments(config.environment, count, config.environment_backend)
+        self.slot = PolicySlot()
+        explore = _explorer(config, spec, count, random_steps)
+        greedy = explore.greedy_actions
+        self.length = fitting_segment_length(
+            spec, count, config.actor.segment_length, config.actor.max_segment_bytes, greedy is not None
+        )
+        self._rollout = Rollout(
+            self.environments, PolicyTurns(self.slot), explore, self.length, seed=config.seed, greedy=greedy
+        )
+        self._never = threading.Event()
+
+    def collect(self, policy: OnnxPolicy) -> Segment:
+        """A segment with this policy."""
+        if self.slot.peek() is not policy:
+            self.slot.put(policy)
+        segment = self._rollout.collect(self._never)
+        assert segment is not None
+        return segment
+
+
+def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int) -> Explorer:
+    sized = config.model_copy(update={"environments_per_actor": count})
+    exploration = replace(
+        sized.exploration_of(0, 0),
+        random_steps=random_steps,
+        report_greedy=dynamic_capacity_of(config, spec) is not None,
+    )
+    return explorer(spec, exploration, np.random.default_rng(config.seed))
+
+
+class _NoPolicy:
+    """In the place of a policy while actions are uniformly random, so that it is never called."""
+
+    descriptor = PolicyDescriptor(
+        *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
+        FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ()),
+    )
+
+
+def record(order: Order) -> None:
+    """Leave transitions of random actions, for the learner and for calibration."""
+    config = order.config
+    spec = describe_environment(config.environment, config.environment_backend)
+    acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
+    segments: list[Segment] = []
+    transitions = nbytes = 0
+    deadline = time.perf_counter() + order.seconds
+    while (not segments or time.perf_counter() < deadline) and transitions < _MOST_RECORDED and nbytes < _MOST_BYTES:
+        segment = acting.collect(_NoPolicy())  # type: ignore[arg-type]
+        segments.append(segment)
+        transitions += segment.transitions
+        nbytes += segment.observations.nbytes
+    acting.environments.close()
+    order.folder.write_segments(spec, segments)
+
+
+def measure(order: Order) -> dict[str, Any]:
+    """Seconds by number of environments: of a step of all of them, of a call, of a loop's step; and of a load."""
+    config, spec, policies = order.config, order.folder.spec(), order.folder.policies()
+    configured = config.environments_per_actor
+    counts = sorted({min(_MOST_ENVIRONMENTS, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
+    dropped: dict[str, str] = {}
+    if lacks_dot_product(processor_flags()):
+        dropped = dict.fromkeys(_SATURATING, "this processor adds products of int8 numbers in 16 bits")
+    sizes = [_measure_count(config, spec, count, policies, order.seconds / len(counts), dropped) for count in counts]
+    segments = order.folder.segments()
+    return {
+        "sizes": sizes,
+        "load_s": {
+            scheme: _load_seconds(policy, spec, configured)
+            for scheme, policy in policies.items()
+            if scheme not in dropped
+        },
+        "dropped": dropped,
+        "segment_length": segments[0].steps,
+        "valid": fmean(float(segment.valid.mean()) for segment in segments),
+    }
+
+
+def _measure_count(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    count: int,
+    policies: Mapping[str, Policy],
+    seconds: float,
+    dropped: dict[str, str],
+) -> dict[str, Any]:
+    loaded: dict[str, OnnxPolicy] = {}
+    for scheme, policy in policies.items():
+        if scheme in dropped:
+            continue
+        try:
+            loaded[scheme] = load_policy(policy, spec, count, dynamic_capacity_of(config, spec) is not None)
+        except InvalidInputError as error:
+            dropped[scheme] = str(error)
+    acting = _Acting(config, spec, count)
+    random = _explorer(config, spec, count, random_steps=10**9)
+    first = next(iter(loaded.values()))
+    actions = [random(first, np.empty(0)).copy() for _ in range(64)]
+
+    def step() -> None:
+        for each in actions[: acting.length]:
+            acting.environments.step(each)
+
+    def loop(policy: OnnxPolicy) -> Callable[[], object]:
+        return lambda: acting.collect(policy)
+
+    def call(policy: OnnxPolicy, inputs: Any) -> Callable[[], object]:
+        return lambda: policy(inputs)
+
+    steps = min(acting.length, len(actions))
+    spent = measure_in_turns(
+        {"environment": step, **{scheme: loop(policy) for scheme, policy in loaded.items()}}, seconds
+    )
+    observations = np.concatenate([acting.collect(first).observations[-1:] for _ in range(spec.frame_stack)])
+    inputs = observations[0] if spec.frame_stack == 1 else np.swapaxes(observations, 0, 1)
+    calls = time_calls({scheme: call(policy, inputs) for scheme, policy in loaded.items()}, hopeless=HOPELESS)
+    acting.environments.close()
+    environment = spent.pop("environment")
+    return {
+        "environments": count,
+        "environment_s": environment.cpu / steps,
+        "call_s": calls,
+        "loop_cpu_s": {scheme: each.cpu / acting.length for scheme, each in spent.items()},
+        # Environments with threads of their own use more processor time than the clock shows.
+        "loop_s": {scheme: min(each.cpu, each.wall) / acting.length for scheme, each in spent.items()},
+    }
+
+
+def _load_seconds(policy: Policy, spec: EnvironmentSpec, count: int) -> float:
+    return measure_in_turns({"load": lambda: load_policy(policy, spec, count)}, 0.1)["load"].cpu
+
+
+def run() -> int:
+    """Measure what the flags ask for."""
+    order = Order.parse("python -m actor_service.profile", "Measure what a step costs an actor.")
+    if order.only_record:
+        record(order)
+    else:
+        order.folder.write("actor", measure(order))
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

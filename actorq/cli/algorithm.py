@@ -1,0 +1,71 @@
+"""Checks that a run's algorithm fits its environment, before anything is started."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.local.child import child_environment
+from actorq.local.services import Kind, module_command
+from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
+from actorq.process import EXIT_USER_ERROR
+
+
+def fit_algorithm(config: RunConfig, resolve: Callable[[dict[str, Any]], RunConfig], may_choose: bool) -> RunConfig:
+    """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
+
+    resolve: the settings over a tree of others, which count only where nothing was given.
+    may_choose: whether the algorithm may be another one.
+
+    Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
+    """
+    _check_algorithm(config.algorithm)
+    is_continuous = not _described(config)["discrete_actions"]
+    if is_continuous and family_of(config.environment) is OTHERS and may_choose:
+        config = resolve({"algorithm": CONTINUOUS_ALGORITHM})
+    _check_actions(config, "continuous" if is_continuous else "discrete")
+    return config
+
+
+def _check_algorithm(name: str) -> None:
+    """Raise UserError for a name that no algorithm has; classes are looked into by the learner, which has torch."""
+    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
+    if name not in names and ":" not in name:
+        raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
+
+
+def _check_actions(config: RunConfig, actions: str) -> None:
+    """Raise UserError when one of our algorithms does not take the environment's actions."""
+    needed = ALGORITHMS.get(config.algorithm, actions)
+    if needed != actions:
+        raise UserError(
+            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
+            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
+        )
+
+
+def _described(config: RunConfig) -> dict[str, Any]:
+    """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
+    environment, backend = config.environment, config.environment_backend
+    command = module_command(Kind.ACTOR, "--describe", "--environment", environment, "--environment-backend", backend)
+    result = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(os.environ),
+    )
+    if result.returncode == 0:
+        description: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+        return description
+    lines = result.stderr.strip().splitlines()
+    mistakes = [line for line in lines if line.startswith("error: ")]
+    if result.returncode == EXIT_USER_ERROR and mistakes:
+        raise UserError(mistakes[-1].removeprefix("error: "))
+    last = lines[-1] if lines else f"exit code {result.returncode}"
+    raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")

@@ -1,0 +1,229 @@
+"""`actorq profile`: what limits a run on this machine, and the settings that follow."""
+
+import json
+import logging
+import os
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from actorq.cli.algorithm import fit_algorithm
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.files import replace_file
+from actorq.policy import FP32
+from actorq.process import EXIT_OK, Sources, argument_parser
+from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
+from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
+from actorq.profile.measure import Figures, measure
+from actorq.telemetry.energy import MeterSettings, NodeMeter
+
+_DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
+the policy and a version in each scheme, an update of the learner, the way of transitions to the replay. Then predict
+what limits the run, how many actors one learner can use, and what each scheme saves. Takes the settings of actorq
+train. Let little else run meanwhile. docs/profile.md explains the figures. Exit codes: 0, 2 for a mistake in what was
+given, 1 anything else."""
+_WIDTH = 120
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure, predict and print."""
+    parser = argument_parser("actorq profile", _DESCRIPTION, (RunConfig,))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--seconds",
+        type=measuring_seconds,
+        default=DEFAULT_SECONDS,
+        metavar="S",
+        help=f"seconds to measure each of five parts (default: {DEFAULT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--cores", type=_cores, metavar="N", help="cores to predict for (default: those that this process may use)"
+    )
+    namespace = parser.parse_args(arguments)
+    sources = Sources.read((RunConfig,), namespace)
+    config = sources.resolve(RunConfig)
+    config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True)
+    if namespace.json and not namespace.json.absolute().parent.is_dir():
+        raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
+    # That a service is not up yet is nothing to tell here.
+    logging.basicConfig(level=logging.ERROR)
+    cores = namespace.cores or len(os.sched_getaffinity(0))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"))
+    if (reason := figures.actor["dropped"].get(config.scheme)) is not None:
+        raise UserError(
+            f"setting 'scheme': {config.scheme} cannot act here: {reason}; take one of {', '.join(figures.schemes)}"
+        )
+    watts, method = _watts_per_core(config)
+    every = outlooks(
+        figures.schemes, figures.environments, figures.costs, figures.workload, config.actors, float(cores)
+    )
+    best = recommend(every, config.environments_per_actor)
+    shown = [each for each in every if each.environments == config.environments_per_actor]
+    _print_parts(console, figures)
+    _print_outlooks(console, shown, config, cores, watts)
+    _print_settings(console, config, shown, best, pods(best))
+    _say(console, f"energy: {method}")
+    if namespace.json:
+        _write(namespace.json, _report(figures, every, best, cores, watts))
+    return EXIT_OK
+
+
+def _cores(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 100_000):
+        raise ArgumentTypeError(f"expected a number of cores from 1 to 100000, got {text!r}")
+    return int(text)
+
+
+def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
+    """Watts of a busy core, None where nobody tells them, and how they came about."""
+    energy = config.energy
+    reading = NodeMeter.create("profile", MeterSettings(energy.country, energy.tdp_watts, energy.ram_watts)).read()
+    watts = energy.tdp_watts or reading.tdp_watts
+    if watts is None:
+        return None, f"not known ({reading.method}); give --energy.tdp-watts"
+    cores = os.cpu_count() or 1
+    return watts / cores, f"{watts / cores:.1f} W per busy core ({reading.method})"
+
+
+def _print_parts(console: Console, figures: Figures) -> None:
+    config, learner = figures.config, figures.learner
+    count = config.environments_per_actor
+    table = Table(title=f"Costs, {config.environment}, {config.algorithm}, {count} environments per actor")
+    table.add_column("microseconds of", no_wrap=True)
+    for scheme in figures.schemes:
+        table.add_column(scheme, justify="right", no_wrap=True)
+
+    def row(name: str, *values: float) -> None:
+        table.add_row(name, *(f"{value * 1e6:,.1f}" for value in values))
+
+    schemes = figures.schemes
+    row(
+        "a step of one environment",
+        *(figures.environment_s(count) for _ in schemes),
+    )
+    row("a call of the policy, all environments", *(figures.call_s(scheme, count) for scheme in schemes))
+    row("the rest of an actor's step, all environments", *(figures.rest_s(scheme) for scheme in schemes))
+    row("the upload of a transition", *(figures.upload_s for _ in schemes))
+    row("an actor's transition, in all", *(figures.costs(scheme).actor.step_s for scheme in schemes))
+    row("a version: quantizer", *(figures.costs(scheme).quantizer_version_s for scheme in schemes))
+    row("a version: taken over by an actor", *(figures.costs(scheme).actor.version_s for scheme in schemes))
+    row("a version: snapshot by the learner", *(learner["version_s"] for _ in schemes))
+    row(f"an update of {learner['batch_size']} samples", *(learner["update_s"] for _ in schemes))
+    row("storing a transition", *(figures.links.learner_s for _ in schemes))
+    console.print(table)
+    for scheme, reason in figures.dropped.items():
+        _say(console, f"not {scheme}: {reason}")
+
+
+def _print_outlooks(
+    console: Console, shown: Sequence[Outlook], config: RunConfig, cores: int, watts: float | None
+) -> None:
+    table = Table(title=f"Predictions: this machine ({cores} cores), and processes with cores of their own")
+    for name in (
+        "scheme",
+        f"steps/s, {config.actors} actors",
+        "limit",
+        "best actors",
+        "steps/s",
+        "core hours, 1M steps",
+        "Wh, 1M steps",
+        "saved",
+        "actors one learner can use",
+        "steps/s then",
+    ):
+        table.add_column(name, justify="left" if name in ("scheme", "limit") else "right")
+    base = next((each for each in shown if each.scheme == FP32), shown[0])
+    for each in shown:
+        saved = 1 - each.core_hours / base.core_hours
+        table.add_row(
+            each.scheme,
+            f"{each.configured.steps_per_s:,.0f}",
+            each.configured.limit.value,
+            f"{each.here.actors:,}",
+            f"{each.here.steps_per_s:,.0f} ({each.here.steps_per_s / base.here.steps_per_s:.2f}x)",
+            f"{each.core_hours:.3f}",
+            "-" if watts is None else f"{each.core_hours * watts:.2f}",
+            f"{saved:+.0%}" if each is not base else "-",
+            f"{each.apart.actors:,}",
+            f"{each.apart.steps_per_s:,.0f}",
+        )
+    console.print(table)
+
+
+def _print_settings(
+    console: Console, config: RunConfig, shown: Sequence[Outlook], best: Outlook, deployment: Pods
+) -> None:
+    # Whoever asks for a scheme in which no layer is quantized gets fp32.
+    now = next((each for each in shown if each.scheme == config.scheme), shown[0])
+    _say(console, f"{now.scheme}, {config.actors} actors: {explain(now.configured.limit)}")
+    _say(
+        console,
+        f"here: --scheme {best.scheme} --actors {best.here.actors} --environments-per-actor {best.environments} "
+        f"({best.here.steps_per_s:,.0f} steps/s, limited by: {best.here.limit.value})",
+    )
+    _say(
+        console,
+        f"on Kubernetes: {deployment.actors} actor replicas with {deployment.actor_cpu:g} CPU each, learner "
+        f"{deployment.learner_cpu:g} CPU, quantizer {deployment.quantizer_cpu:g} CPU ({deployment.steps_per_s:,.0f} "
+        "steps/s on cores like these)",
+    )
+
+
+def _report(
+    figures: Figures, every: Sequence[Outlook], best: Outlook, cores: int, watts: float | None
+) -> dict[str, Any]:
+    def told(outlook: Outlook) -> dict[str, Any]:
+        return {
+            "scheme": outlook.scheme,
+            "environments_per_actor": outlook.environments,
+            "core_hours_per_million_steps": outlook.core_hours,
+            "wh_per_million_steps": None if watts is None else outlook.core_hours * watts,
+            **{
+                name: {
+                    "actors": each.actors,
+                    "steps_per_s": each.steps_per_s,
+                    "limit": each.limit.value,
+                    "cores": asdict(each.cores),
+                }
+                for name, each in (
+                    ("configured", outlook.configured),
+                    ("here", outlook.here),
+                    ("apart", outlook.apart),
+                )
+            },
+        }
+
+    return {
+        "environment": figures.config.environment,
+        "algorithm": figures.config.algorithm,
+        "cores": cores,
+        "watts_per_core": watts,
+        "measured": figures.to_json(),
+        "dropped": figures.dropped,
+        "predictions": [told(each) for each in every],
+        "settings": {
+            "scheme": best.scheme,
+            "actors": best.here.actors,
+            "environments_per_actor": best.environments,
+        },
+        "pods": asdict(pods(best)),
+    }
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    try:
+        replace_file(path, json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"--json: cannot write {path}: {error.strerror}") from None
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""What follows from measured costs: the limit, the useful number of actors, what a scheme saves, and the settings."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from actorq.profile.model import Costs, Limit, Prediction, Workload, predict, useful_actors
+
+# Runs whose speed differs by less are equally fast.
+_AS_GOOD = 0.03
+_MILLION = 1e6
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A run under one scheme with so many environments per actor.
+
+    configured: on this machine, with the configured number of actors.
+    here: on this machine, with the best number of actors.
+    apart: where each process has a core of its own, as in pods, with as many actors as one learner can use.
+    """
+
+    scheme: str
+    environments: int
+    configured: Prediction
+    here: Prediction
+    apart: Prediction
+
+    @classmethod
+    def of(cls, scheme: str, environments: int, costs: Costs, work: Workload, actors: int, cores: float) -> "Outlook":
+        """The outlook of a scheme for a machine of `cores` cores."""
+        return cls(
+            scheme,
+            environments,
+            predict(costs, work, actors, cores),
+            useful_actors(costs, work, cores),
+            useful_actors(costs, work),
+        )
+
+    @property
+    def core_hours(self) -> float:
+        """Per million transitions, with the best number of actors on this machine."""
+        return self.here.core_seconds_per_step * _MILLION / _HOUR_S
+
+
+@dataclass(frozen=True)
+class Pods:
+    """A deployment: how many actors, and the CPU requests of each pod in cores."""
+
+    actors: int
+    actor_cpu: float
+    learner_cpu: float
+    quantizer_cpu: float
+    steps_per_s: float
+
+
+def outlooks(
+    schemes: Sequence[str],
+    environments: Sequence[int],
+    costs: Callable[[str, int], Costs],
+    work: Workload,
+    actors: int,
+    cores: float,
+) -> list[Outlook]:
+    """Of each scheme with each number of environments, in this order."""
+    return [
+        Outlook.of(scheme, count, costs(scheme, count), work, actors, cores)
+        for scheme in schemes
+        for count in environments
+    ]
+
+
+def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Outlook:
+    """The fastest on this machine; among those that are as fast within 3% the one that needs the least work.
+
+    Among those of as little work within 3%: with the preferred number of environments, then the first.
+    """
+    fastest = max(each.here.steps_per_s for each in candidates)
+    fast = [each for each in candidates if each.here.steps_per_s >= (1 - _AS_GOOD) * fastest]
+    least = min(each.core_hours for each in fast)
+    cheap = [each for each in fast if each.core_hours <= (1 + _AS_GOOD) * least]
+    return next((each for each in cheap if each.environments == preferred_environments), cheap[0])
+
+
+def pods(outlook: Outlook) -> Pods:
+    """The deployment of a run whose processes have cores of their own; requests are rounded up to a tenth of a core."""
+    cores, actors = outlook.apart.cores, outlook.apart.actors
+    return Pods(
+        actors,
+        _tenths(cores.actors / actors),
+        _tenths(cores.learner),
+        _tenths(cores.quantizer),
+        outlook.apart.steps_per_s,
+    )
+
+
+def explain(limit: Limit) -> str:
+    """What to do about a limit, in a sentence."""
+    return {
+        Limit.ACTORS: "The actors limit the run: more actors, more environments per actor or a faster scheme help.",
+        Limit.LEARNER: "The learner limits the run: no scheme and no further actor makes it faster. Fewer samples per "
+        "insert, a larger learner or smaller networks do.",
+        Limit.PROCESSORS: "The machine's cores limit the run: what saves processor time makes it faster.",
+    }[limit]
+
+
+def _tenths(cores: float) -> float:
+    return max(0.1, math.ceil(round(cores * 10, 6)) / 10)

@@ -1,0 +1,140 @@
+"""The folder in which the services' measurements leave what the next one needs, and their figures as JSON."""
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq import wire
+from actorq.config import RunConfig
+from actorq.errors import UserError
+from actorq.policy import SCHEMES, Policy, PolicyGraph
+from actorq.process import Sources, argument_parser
+from actorq.trajectory import EnvironmentSpec, PolicySpan, Segment
+from actorq.v1 import policy_pb2
+
+DEFAULT_SECONDS = 4.0
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 10.0
+_COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
+
+
+def measuring_seconds(text: str) -> float:
+    """The value of --seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        raise ArgumentTypeError(f"expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} seconds, got {text!r}")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a service is to measure: for which run, in which folder, and for about how many seconds."""
+
+    config: RunConfig
+    folder: "Folder"
+    seconds: float
+    only_record: bool
+
+    @classmethod
+    def parse(cls, program: str, description: str, arguments: Sequence[str] | None = None) -> "Order":
+        """The order in the arguments of a process; raises UserError."""
+        parser = argument_parser(program, description, (RunConfig,))
+        parser.add_argument("--folder", type=Path, required=True, help="where figures are written")
+        parser.add_argument("--seconds", type=measuring_seconds, default=DEFAULT_SECONDS, help="time to measure")
+        parser.add_argument("--record", action="store_true", help="only record transitions of random actions")
+        namespace = parser.parse_args(arguments)
+        config = Sources.read((RunConfig,), namespace).resolve(RunConfig)
+        return cls(config, Folder(namespace.folder), namespace.seconds, namespace.record)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What the measurements leave. Whoever reads what is not there raises UserError."""
+
+    path: Path
+
+    def write(self, name: str, figures: Mapping[str, Any]) -> None:
+        """Leave figures of this name."""
+        (self.path / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Figures of this name."""
+        try:
+            figures: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(
+                f"--folder: {self.path} has no {name}.json ({error.strerror}): measure that first"
+            ) from None
+        return figures
+
+    def write_segments(self, spec: EnvironmentSpec, segments: Sequence[Segment]) -> None:
+        """Leave segments of equal length, without their episodes."""
+        self.write("spec", spec.to_json())
+        columns = {name: np.stack([getattr(segment, name) for segment in segments]) for name in _COLUMNS}
+        if segments[0].greedy_actions is not None:
+            columns["greedy_actions"] = np.stack([segment.greedy_actions for segment in segments])  # type: ignore[misc]
+        np.savez(self.path / "segments.npz", **columns)  # type: ignore[arg-type]
+
+    def spec(self) -> EnvironmentSpec:
+        """The environment's."""
+        return EnvironmentSpec.from_json(self.read("spec"))
+
+    def segments(self) -> list[Segment]:
+        """The recorded segments."""
+        with np.load(self.path / "segments.npz") as file:
+            columns = {name: file[name] for name in file.files}
+        count = len(columns["rewards"])
+        return [
+            Segment(
+                sequence=index + 1,
+                spans=(PolicySpan(0, 1, "fp32"),),
+                **{name: column[index] for name, column in columns.items()},
+            )
+            for index in range(count)
+        ]
+
+    def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Leave a policy's graph, and its parameters and calibration batches by name."""
+        (self.path / "graph.onnx").write_bytes(graph.model)
+        self.write(
+            "graph",
+            {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans},
+        )
+        np.savez(self.path / "tensors.npz", **tensors)  # type: ignore[arg-type]
+
+    def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
+        """What `write_graph` left."""
+        told = self.read("graph")
+        model = (self.path / "graph.onnx").read_bytes()
+        with np.load(self.path / "tensors.npz") as file:
+            tensors = {name: file[name] for name in file.files}
+        return PolicyGraph(model, tuple(told["inputs"]), told["discrete"], tuple(told["spans"])), tensors
+
+    def write_policy(self, policy: Policy) -> None:
+        """Leave an emitted policy under its scheme."""
+        path = self.path / f"{policy.descriptor.scheme}.onnx"
+        path.write_bytes(policy.model)
+        path.with_suffix(".pb").write_bytes(wire.descriptor_to_proto(policy.descriptor).SerializeToString())
+
+    def policies(self) -> dict[str, Policy]:
+        """The emitted policies by scheme."""
+        policies = {}
+        for scheme in SCHEMES:
+            path = self.path / f"{scheme}.onnx"
+            if path.exists():
+                message = policy_pb2.PolicyDescriptor.FromString(path.with_suffix(".pb").read_bytes())
+                policies[scheme] = Policy(wire.descriptor_from_proto(message), path.read_bytes())
+        return policies
+
+
+def with_sequence(segment: Segment, sequence: int) -> Segment:
+    """The same segment under another number."""
+    return replace(segment, sequence=sequence)

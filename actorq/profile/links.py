@@ -1,0 +1,194 @@
+"""What a transition and a version cost on their ways between the services, measured on the real ones.
+
+A learner, a quantizer and one actor run for some seconds. At first the learner is paused, so that all that it does is
+to receive and to store; the error buffer of the rate limiter has room for what the actor does in that time. Once it is
+full, the learner goes on, and the actor keeps step with it, as in any run.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from actorq import settings
+from actorq.client import LearnerClient
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.local.child import Child, describe_exit
+from actorq.local.events import ChildExited
+from actorq.local.services import Kind, module_command, reserved_addresses
+from actorq.local.watching import StatusWatch
+from actorq.policy import FP32
+from actorq.process import EXIT_USER_ERROR
+from actorq.status import RunStatus
+
+# Within which something has to happen; an update of a large network may take seconds.
+_PATIENCE_S = 60.0
+_STATUS_PERIOD_S, _END_S = 0.2, 2.0
+# Until queues are full and caches warm.
+_WARM_UP_S = 0.5
+# Of fewer versions the quantizer's share of a window is mostly what it does without any.
+_FEWEST_VERSIONS = 10
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """Processor seconds of the processes. While the learner is paused, per transition: `actor_s`, `learner_s`.
+
+    update_s: of the learner per update while all goes on, without what transitions cost.
+    quantizer_version_s, actor_version_s: of a version in fp32 while all goes on; None where there were too few.
+    steps_per_s: transitions per second of an actor that does not wait, beside the paused learner.
+    """
+
+    actor_s: float
+    learner_s: float
+    steps_per_s: float
+    update_s: float
+    quantizer_version_s: float | None
+    actor_version_s: float | None
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The counters of the run at a moment, and the processor seconds of its processes."""
+
+    at: float
+    steps: int
+    updates: int
+    versions: int
+    cpu: dict[str, float]
+
+
+class _Services:
+    """The processes, and what they tell: statuses of the learner, and that one of them has ended."""
+
+    def __init__(self, children: Mapping[str, Child], told: "queue.SimpleQueue[RunStatus | ChildExited]") -> None:
+        self._children = children
+        self._told = told
+
+    def look(self, wanted: Callable[[RunStatus], bool]) -> _Look:
+        """Look at the first status from now on that is wanted; raises ActorQError when a process ends before."""
+        asked = time.monotonic()
+        while True:
+            try:
+                told = self._told.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
+            except queue.Empty:
+                raise ActorQError(f"the services did not go on within {_PATIENCE_S:g} s") from None
+            if isinstance(told, ChildExited):
+                raise _failure(self._children[told.name], told.code)
+            if wanted(told):
+                return _Look(
+                    time.monotonic(), told.environment_steps, told.updates, told.policy_version, self._cpu_seconds()
+                )
+
+    def after(self, seconds: float) -> _Look:
+        """Look when so many seconds are over."""
+        moment = time.monotonic() + seconds
+        return self.look(lambda _: time.monotonic() >= moment)
+
+    def when_blocked(self) -> None:
+        """Wait until the actor stands still, which it does for want of credit."""
+        steps = -1
+
+        def stands_still(status: RunStatus) -> bool:
+            nonlocal steps
+            before, steps = steps, status.environment_steps
+            return steps == before
+
+        self.look(stands_still)
+
+    def after_update(self, seconds: float) -> _Look:
+        """Look just after the first update once so many seconds are over: whole updates are counted."""
+        updates = self.after(seconds).updates
+        return self.look(lambda status: status.updates > updates)
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        times = {name: psutil.Process(child.pid).cpu_times() for name, child in self._children.items()}
+        return {name: each.user + each.system for name, each in times.items()}
+
+
+def measure_links(config: RunConfig, folder: Path, seconds: float, step_s: float) -> LinkFigures:
+    """Run the services for about `seconds` after their start; raises ActorQError when one of them fails.
+
+    step_s: seconds of a transition in the actor's loop.
+    """
+    path = folder / "links.yaml"
+    steps = (_WARM_UP_S + seconds / 2) / step_s
+    path.write_text(settings.to_yaml(_short_run(config, steps)), encoding="utf-8")
+    with ExitStack() as stack:
+        learner, quantizer = stack.enter_context(reserved_addresses(2))
+        told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
+        children: dict[str, Child] = {}
+        for name, command in _commands(path, folder, learner, quantizer).items():
+            children[name] = Child(name, command, folder / f"{name}.log", told.put)
+            stack.callback(children[name].end, _END_S)
+        stack.callback(StatusWatch(learner, None, told.put, _STATUS_PERIOD_S).close)
+        client = stack.enter_context(LearnerClient(learner))
+        services = _Services(children, told)
+        services.look(lambda status: status.environment_steps > 0)
+        client.pause()
+        paused = (services.after(_WARM_UP_S), services.after(seconds / 2))
+        services.when_blocked()
+        client.resume()
+        return _figures(*paused, services.after_update(_WARM_UP_S), services.after_update(seconds / 2))
+
+
+def _commands(config: Path, folder: Path, learner: str, quantizer: str) -> dict[str, tuple[str, ...]]:
+    given = ("--config", str(config), "--lifeline")
+    state = ("--run-directory", str(folder / "links"), "--quantizer", quantizer, "--listen", learner)
+    store = ("--store", str(folder / "links-policies"), "--listen", quantizer)
+    return {
+        "learner": module_command(Kind.LEARNER, *given, *state),
+        "quantizer": module_command(Kind.QUANTIZER, *given, *store),
+        "actor": module_command(Kind.ACTOR, *given, "--learner", learner, "--quantizer", quantizer),
+    }
+
+
+def _short_run(config: RunConfig, steps: float) -> RunConfig:
+    """The run with one actor that always acts with its policy, and does not wait for the first `steps` transitions."""
+    ratio = config.rate_limiter.samples_per_insert
+    buffer = max(config.rate_limiter.error_buffer, steps * ratio)
+    return config.model_copy(
+        update={
+            "actors": 1,
+            "scheme": FP32,
+            "max_environment_steps": 10**12,
+            "target_return": 1e30,
+            "replay": config.replay.model_copy(update={"min_size": 1}),
+            "rate_limiter": config.rate_limiter.model_copy(update={"error_buffer": buffer}),
+            "exploration": config.exploration.model_copy(update={"random_steps": 0}),
+            "checkpoint": config.checkpoint.model_copy(update={"period_s": 1e9}),
+            "actor": config.actor.model_copy(update={"max_steps_per_policy": 0}),
+            "transport": config.transport.model_copy(update={"certificates": None, "drain_s": 1.0}),
+        }
+    )
+
+
+def _failure(child: Child, code: int) -> ActorQError:
+    if code == EXIT_USER_ERROR and (mistake := child.user_error()):
+        return UserError(mistake)
+    lines = "".join(f"\n  {line}" for line in child.last_lines(5))
+    return ActorQError(f"{child.name} ended ({describe_exit(code)}) while it was measured; its last lines:{lines}")
+
+
+def _figures(began: _Look, ended: _Look, first: _Look, last: _Look) -> LinkFigures:
+    """From a window in which the learner is paused, and from one in which it trains."""
+    stored = ended.steps - began.steps
+    if stored <= 0:
+        raise ActorQError(f"no transition was stored in {ended.at - began.at:.1f} s: give more --seconds")
+    actor_s, learner_s = ((ended.cpu[name] - began.cpu[name]) / stored for name in ("actor", "learner"))
+    steps, updates, versions = last.steps - first.steps, last.updates - first.updates, last.versions - first.versions
+    spent = {name: last.cpu[name] - first.cpu[name] for name in last.cpu}
+    enough = versions >= _FEWEST_VERSIONS
+    return LinkFigures(
+        actor_s=actor_s,
+        learner_s=learner_s,
+        steps_per_s=stored / (ended.at - began.at),
+        update_s=max(0.0, spent["learner"] - steps * learner_s) / updates,
+        quantizer_version_s=spent["quantizer"] / versions if enough else None,
+        actor_version_s=max(0.0, spent["actor"] - steps * actor_s) / versions if enough else None,
+    )

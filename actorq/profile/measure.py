@@ -1,0 +1,183 @@
+"""Has the services measure themselves, in processes, and puts their figures together."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from actorq import settings
+from actorq.config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.local.child import child_environment
+from actorq.policy import FP32
+from actorq.process import EXIT_USER_ERROR
+from actorq.profile.exchange import Folder
+from actorq.profile.links import LinkFigures, measure_links
+from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Workload
+
+_DEFAULT_EPISODE_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured, as the services told it; `links` is of fp32 at the configured environments."""
+
+    config: RunConfig
+    actor: dict[str, Any]
+    learner: dict[str, Any]
+    quantizer: dict[str, Any]
+    links: LinkFigures
+    max_episode_steps: int
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """Those that act on this processor."""
+        return tuple(self._size(self.config.environments_per_actor)["loop_s"])
+
+    @property
+    def environments(self) -> tuple[int, ...]:
+        """The numbers of environments of an actor that were measured."""
+        return tuple(size["environments"] for size in self.actor["sizes"])
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Why the other schemes were not measured."""
+        return {**self.quantizer["failed"], **self.actor["dropped"]}
+
+    @property
+    def workload(self) -> Workload:
+        """What the run's settings ask for."""
+        config = self.config
+        return Workload.of(
+            config.rate_limiter.samples_per_insert,
+            self.learner["batch_size"],
+            config.publication.period_updates,
+            config.evaluation.period_updates,
+        )
+
+    def costs(self, scheme: str, environments: int | None = None) -> Costs:
+        """What each part costs under a scheme; the environments of an actor are the configured ones when none."""
+        config, valid = self.config, self.actor["valid"]
+        count = environments or config.environments_per_actor
+        loop = self._size(count)["loop_s"][scheme] / (count * valid)
+        episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
+        # The message of a segment costs more than its transitions, so a segment of more environments costs no more.
+        fewer = config.environments_per_actor / count
+        # Beside actors an update takes more than alone. What it takes more keeps the interpreter from the trainer.
+        versions = self.learner["version_s"] / config.publication.period_updates
+        alone_s, alone_cpu_s = self.learner["update_s"], self.learner["update_cpu_s"]
+        update_cpu_s = max(alone_cpu_s, self.links.update_s - versions)
+        if self.learner["device"] == "cpu":
+            # Other programs lengthen what the clock shows; a trainer that never waits for data is never idle.
+            alone_s = min(alone_s, alone_cpu_s)
+        return Costs(
+            ActorCosts(
+                step_s=loop + self.upload_s * fewer,
+                version_s=_on_the_way(self.links.actor_version_s, self.actor["load_s"], scheme),
+                evaluation_s=loop * episodes,
+            ),
+            LearnerCosts(
+                update_s=alone_s + max(0.0, update_cpu_s - alone_cpu_s),
+                update_cpu_s=update_cpu_s,
+                step_s=self.links.learner_s * fewer,
+                version_s=self.learner["version_s"],
+            ),
+            _on_the_way(self.links.quantizer_version_s, self.quantizer["version_s"], scheme),
+        )
+
+    @property
+    def upload_s(self) -> float:
+        """Processor seconds of an actor per transition that are not its loop's, at the configured environments."""
+        return max(0.0, self.links.actor_s - _loop_s(self.config, self.actor))
+
+    def environment_s(self, environments: int) -> float:
+        """Seconds of a step of one environment."""
+        return float(self._size(environments)["environment_s"]) / environments
+
+    def call_s(self, scheme: str, environments: int) -> float:
+        """Seconds of a call of the policy for all environments."""
+        return float(self._size(environments)["call_s"][scheme])
+
+    def rest_s(self, scheme: str) -> float:
+        """Seconds of an actor's step of all its environments that are neither theirs nor the policy's."""
+        size = self._size(self.config.environments_per_actor)
+        return max(0.0, float(size["loop_cpu_s"][scheme] - size["call_s"][scheme] - size["environment_s"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, as the services told them."""
+        return {
+            "actor": self.actor,
+            "learner": self.learner,
+            "quantizer": self.quantizer,
+            "links": asdict(self.links),
+            "max_episode_steps": self.max_episode_steps,
+        }
+
+    @classmethod
+    def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
+        """What `to_json` returned, for a run of these settings."""
+        links = LinkFigures(**tree["links"])
+        steps = int(tree.get("max_episode_steps", 0))
+        return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
+
+    def _size(self, environments: int) -> dict[str, Any]:
+        size: dict[str, Any] = next(each for each in self.actor["sizes"] if each["environments"] == environments)
+        return size
+
+
+def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) -> float:
+    """What a version costs a service in a run, `fp32_s` in fp32, by what it costs alone in each scheme."""
+    return seconds[scheme] if fp32_s is None else max(seconds[scheme], fp32_s + seconds[scheme] - seconds[FP32])
+
+
+def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
+    """Seconds of a transition in the loop of an actor, in fp32."""
+    count = config.environments_per_actor
+    size = next(each for each in actor["sizes"] if each["environments"] == count)
+    return float(size["loop_cpu_s"][FP32] / (count * actor["valid"]))
+
+
+def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Figures:
+    """Measure each part for about `seconds`, one after the other; raises UserError for what cannot be measured.
+
+    say: told what is measured next.
+    """
+    with TemporaryDirectory(prefix="actorq-profile-") as name:
+        folder = Folder(Path(name))
+        path = folder.path / "config.yaml"
+        path.write_text(settings.to_yaml(config), encoding="utf-8")
+        flags = ("--config", str(path), "--folder", name, "--seconds", f"{seconds:g}")
+        say("the environment")
+        _run("actor_service.profile", *flags, "--record")
+        say("the learner's updates")
+        _run("learner_service.profile", *flags)
+        say("the quantizer, for each scheme")
+        _run("quantizer_service.profile", *flags)
+        say("the actor, for each scheme")
+        _run("actor_service.profile", *flags)
+        say("the way of transitions to the replay")
+        parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
+        links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]))
+        return Figures(config, **parts, links=links, max_episode_steps=folder.spec().max_episode_steps)
+
+
+def _run(module: str, *arguments: str) -> None:
+    result = subprocess.run(
+        (sys.executable, "-m", module, *arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(os.environ),
+    )
+    if result.returncode == 0:
+        return
+    lines = result.stderr.strip().splitlines()
+    mistakes = [line for line in lines if line.startswith("error: ")]
+    if result.returncode == EXIT_USER_ERROR and mistakes:
+        raise UserError(mistakes[-1].removeprefix("error: "))
+    raise ActorQError(f"{module} failed: {lines[-1] if lines else f'exit code {result.returncode}'}")

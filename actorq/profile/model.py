@@ -1,0 +1,200 @@
+"""Predicts the speed of a run from what its parts cost. Pure arithmetic: docs/profile.md has the formulas."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+# A run that is within this share of the best one is as good.
+_AS_GOOD = 0.03
+_MOST_ACTORS = 100_000
+# Halvings of the interval that holds a rate: more than a float64 has digits.
+_HALVINGS = 60
+
+
+class Limit(Enum):
+    """What keeps a run from being faster."""
+
+    ACTORS = "actors"
+    LEARNER = "learner"
+    PROCESSORS = "processors"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the settings of a run ask of its parts.
+
+    updates_per_step: gradient updates per transition.
+    updates_per_version: gradient updates between two published versions.
+    updates_per_evaluation: gradient updates between two evaluations, at least.
+    """
+
+    updates_per_step: float
+    updates_per_version: int
+    updates_per_evaluation: int
+
+    @classmethod
+    def of(cls, samples_per_insert: float, batch_size: int, period_updates: int, evaluation_updates: int) -> "Workload":
+        """The workload of a run's settings."""
+        return cls(samples_per_insert / batch_size, period_updates, evaluation_updates)
+
+
+@dataclass(frozen=True)
+class ActorCosts:
+    """Seconds of an actor's one thread under a scheme. A step is a transition of one environment.
+
+    step_s: a transition: environment, policy, exploration, segment and upload.
+    version_s: taking over a new version.
+    evaluation_s: an evaluation of full length, by the evaluator.
+    """
+
+    step_s: float
+    version_s: float
+    evaluation_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LearnerCosts:
+    """Seconds of the learner.
+
+    update_s: between two updates of a trainer that never waits for data.
+    update_cpu_s: processor time of an update over all threads.
+    step_s: receiving and storing a transition.
+    version_s: a snapshot and its way to the quantizer.
+    """
+
+    update_s: float
+    update_cpu_s: float
+    step_s: float
+    version_s: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What all parts cost under one scheme. quantizer_version_s: seconds of the quantizer for a version."""
+
+    actor: ActorCosts
+    learner: LearnerCosts
+    quantizer_version_s: float
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Cores that the services keep busy, on average."""
+
+    actors: float
+    learner: float
+    quantizer: float
+    evaluator: float
+
+    @property
+    def total(self) -> float:
+        """Of all services."""
+        return self.actors + self.learner + self.quantizer + self.evaluator
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A run with so many actors.
+
+    steps_per_s: transitions per second of the whole run.
+    limits: what each limit alone would allow, in transitions per second.
+    cores: busy cores by service.
+    """
+
+    actors: int
+    steps_per_s: float
+    limits: dict[Limit, float]
+    cores: Cores
+
+    @property
+    def limit(self) -> Limit:
+        """What the run is limited by."""
+        return min(self.limits, key=lambda limit: self.limits[limit])
+
+    @property
+    def core_seconds_per_step(self) -> float:
+        """Processor seconds of all services per transition."""
+        return self.cores.total / self.steps_per_s
+
+
+def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) -> Prediction:
+    """The steady state of a run with `actors` actors on `cores` cores; infinite cores: each process has its own."""
+    busy_actor, busy_learner = _busy_actor(costs, work, actors), _busy_learner(costs, work)
+    limits = {
+        Limit.ACTORS: _highest(busy_actor, 1.0),
+        Limit.LEARNER: _highest(busy_learner, 1.0),
+        Limit.PROCESSORS: _highest(lambda rate: _cores(costs, work, actors, rate).total, cores),
+    }
+    rate = min(limits.values())
+    return Prediction(actors, rate, limits, _cores(costs, work, actors, rate))
+
+
+def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Prediction:
+    """The fewest actors with which a run is as fast as with any number, but for 3%."""
+    if math.isfinite(cores):
+        # More actors than cores only share them.
+        runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
+        enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
+        return next(run for run in runs if run.steps_per_s >= enough)
+    low, high = 1, _MOST_ACTORS
+    enough = (1 - _AS_GOOD) * predict(costs, work, high).steps_per_s
+    while low < high:
+        middle = (low + high) // 2
+        if predict(costs, work, middle).steps_per_s >= enough:
+            high = middle
+        else:
+            low = middle + 1
+    return predict(costs, work, low)
+
+
+def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
+    """Versions that reach the actors at `rate` transitions/s: when the quantizer is late, newer ones replace older."""
+    offered = rate * work.updates_per_step / work.updates_per_version
+    return min(offered, 1 / costs.quantizer_version_s) if costs.quantizer_version_s > 0 else offered
+
+
+def _busy_actor(costs: Costs, work: Workload, actors: int) -> Callable[[float], float]:
+    def busy(rate: float) -> float:
+        return rate / actors * costs.actor.step_s + _swapping(costs, work, rate)
+
+    return busy
+
+
+def _swapping(costs: Costs, work: Workload, rate: float) -> float:
+    """Share of its time that an actor takes over new versions; it skips those for which it has no time."""
+    return min(0.5, versions_per_s(costs, work, rate) * costs.actor.version_s)
+
+
+def _busy_learner(costs: Costs, work: Workload) -> Callable[[float], float]:
+    learner = costs.learner
+
+    def busy(rate: float) -> float:
+        updating = rate * work.updates_per_step * learner.update_s
+        return updating + rate * learner.step_s + versions_per_s(costs, work, rate) * learner.version_s
+
+    return busy
+
+
+def _cores(costs: Costs, work: Workload, actors: int, rate: float) -> Cores:
+    learner, versions = costs.learner, versions_per_s(costs, work, rate)
+    evaluations = rate * work.updates_per_step / work.updates_per_evaluation
+    return Cores(
+        actors=rate * costs.actor.step_s + actors * _swapping(costs, work, rate),
+        learner=rate * (work.updates_per_step * learner.update_cpu_s + learner.step_s) + versions * learner.version_s,
+        quantizer=versions * costs.quantizer_version_s,
+        evaluator=min(1.0, evaluations * costs.actor.evaluation_s),
+    )
+
+
+def _highest(busy: Callable[[float], float], most: float) -> float:
+    """The highest rate at which `busy`, which grows with the rate, is at most `most`."""
+    if math.isinf(most):
+        return math.inf
+    low, high = 0.0, 1.0
+    while busy(high) <= most:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if busy(middle) <= most else (low, middle)
+    return low

@@ -1,0 +1,91 @@
+"""`python -m quantizer_service.profile`: what a version costs the quantizer in each scheme, for `actorq profile`."""
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from actorq.config import GateConfig
+from actorq.errors import InvalidInputError
+from actorq.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
+from actorq.process import EXIT_OK, main
+from actorq.profile.exchange import Order
+from quantizer_service.emitter import Emitter
+from quantizer_service.store import PolicyStore
+
+_RUN_ID = "profile"
+_LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
+# An untrained policy says nothing about what the gate makes of a trained one: all that is emitted passes.
+_OPEN_GATE = GateConfig(max_mean_error=1e9, max_error=1e9, min_agreement=0.0)
+
+
+def measure(order: Order) -> dict[str, Any]:
+    """Processor seconds of a version in each scheme, from tensors to the store; leaves each scheme's policy."""
+    graph, tensors = order.folder.graph()
+    calibration = {
+        name.removeprefix(CALIBRATION_PREFIX): batch
+        for name, batch in tensors.items()
+        if name.startswith(CALIBRATION_PREFIX)
+    }
+    parameters = {name: array for name, array in tensors.items() if not name.startswith(CALIBRATION_PREFIX)}
+    config = order.config.resolved_quantizer().model_copy(update={"gate": _OPEN_GATE})
+    store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
+    emitter = Emitter(store, config)
+    emitter.ready(_RUN_ID)
+    emitter.add_graph(graph)
+    checkpoint = Checkpoint(0, 0, graph.topology, parameters, calibration, time.time())
+    seconds: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for scheme in SCHEMES:
+        try:
+            seconds[scheme], policy = _version_seconds(emitter, checkpoint, scheme, order.seconds / len(SCHEMES))
+        except InvalidInputError as error:
+            if scheme == FP32:
+                raise
+            failed[scheme] = str(error)
+            continue
+        if policy.descriptor.effective_scheme != scheme:
+            del seconds[scheme]
+            failed[scheme] = "no layer of this network is fit to be quantized"
+        else:
+            order.folder.write_policy(policy)
+    store.close()
+    return {"version_s": seconds, "failed": failed, "bytes": _sizes(order)}
+
+
+def _version_seconds(emitter: Emitter, checkpoint: Checkpoint, scheme: str, budget_s: float) -> tuple[float, Policy]:
+    spent: list[float] = []
+    deadline = time.perf_counter() + budget_s
+    # The first version plans the graph.
+    emitted = _publish(emitter, checkpoint, scheme)
+    while len(spent) < _LEAST_VERSIONS or (time.perf_counter() < deadline and len(spent) < _MOST_VERSIONS):
+        started = time.process_time()
+        emitted = _publish(emitter, checkpoint, scheme)
+        spent.append(time.process_time() - started)
+    return median(spent), emitted[0]
+
+
+def _publish(emitter: Emitter, checkpoint: Checkpoint, scheme: str) -> Sequence[Policy]:
+    version = replace(checkpoint, version=emitter.newest_version + 1)
+    policies = emitter.emit(version, (scheme,))
+    emitter.persist(version, policies)
+    return policies
+
+
+def _sizes(order: Order) -> dict[str, int]:
+    return {scheme: policy.descriptor.size_bytes for scheme, policy in order.folder.policies().items()}
+
+
+def run() -> int:
+    """Measure what the flags ask for."""
+    order = Order.parse("python -m quantizer_service.profile", "Measure what a version costs the quantizer.")
+    order.folder.write("quantizer", measure(order))
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    logging.getLogger("quantizer_service.ladder").setLevel(logging.ERROR)
+    sys.exit(main(run))

@@ -1,0 +1,61 @@
+"""`actorq profile` from the command line, with the real services."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+TIMEOUT_S = 240.0
+
+
+def profile(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "actorq.cli.main", "profile", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+
+
+def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    result = profile("--dqn.hidden-sizes", "16,16", "--cores", "3", "--seconds", "0.2", "--json", str(file))
+    assert result.returncode == 0, result.stderr
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert report["cores"] == 3
+    told = report["predictions"]
+    acting = {each["scheme"] for each in told}
+    assert "fp32" in acting
+    assert acting | set(report["dropped"]) == {"fp32", "int8-weights", "int8", "int8-static", "int4"}
+    # 8 environments per actor, a quarter of them and four times as many.
+    assert {each["environments_per_actor"] for each in told} == {2, 8, 32}
+    for each in told:
+        assert each["here"]["steps_per_s"] > 0
+        assert sum(each["here"]["cores"].values()) <= 3.001
+        assert each["apart"]["actors"] >= 1
+    assert report["settings"]["scheme"] in acting
+    for text in ("Costs, CartPole-v1, dqn", "here: --scheme", "on Kubernetes:"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "mistake"),
+    [
+        (("--seconds", "soon"), "argument --seconds: expected 0.1 to 10 seconds, got 'soon'"),
+        (("--environment", "Nowhere-v0"), "Nowhere-v0"),
+        (("--algorithm", "sac"), "algorithm sac needs continuous actions, but CartPole-v1 has discrete ones"),
+    ],
+    ids=["seconds", "environment", "algorithm"],
+)
+def test_a_mistake_is_one_line(flags: tuple[str, ...], mistake: str) -> None:
+    result = profile(*flags)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert mistake in result.stderr
