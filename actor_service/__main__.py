@@ -1,7 +1,6 @@
 """`python -m actor_service`: one actor, evaluator or stand-alone evaluator, as pods and the launcher run it."""
 
 import asyncio
-import json
 import os
 import socket
 import sys
@@ -15,7 +14,7 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actor_service.actor import Actor, Standalone
-from actor_service.environments import describe_environment, module_of
+from actor_service.environments import module_of
 from actor_service.metrics import actor_metrics
 from actor_service.servicer import ActorServicer
 from actorq.client import LearnerClient, QuantizerClient
@@ -34,7 +33,6 @@ class ActorSettings(Settings):
         "actor", description="explore, evaluate for the learner, or evaluate on request without a learner"
     )
     record: Path | None = Field(None, description="file for a video of each evaluation; standalone only")
-    describe: bool = Field(False, description="print the environment's spec as JSON and end")
 
     @property
     def certificate_role(self) -> str:
@@ -117,9 +115,6 @@ def _main() -> int:
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, ActorSettings)
-    if settings.describe:
-        print(json.dumps(describe_environment(config.environment, config.environment_backend).to_json()))  # noqa: T201
-        return EXIT_OK
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
     return run_process(
         ActorService(config, settings, name, process.node), process, name, config, settings.certificate_role

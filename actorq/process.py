@@ -51,7 +51,6 @@ PROCESS_SETTINGS = (
     "announce",
     "certificates",
     "days",
-    "describe",
     "discard",
     "episodes",
     "insecure",

@@ -18,16 +18,12 @@ REPOSITORY = Path(__file__).parents[3]
 
 # A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.
 FAKE = """
-import json, os, signal, sys
+import os, signal, sys
 from pathlib import Path
 from actorq.documents import write_document
 arguments = sys.argv[1:]
 def flag(name):
     return arguments[arguments.index(name) + 1]
-if "--describe" in arguments:
-    if flag("--environment") != "CartPole-v1":
-        sys.exit(print("error: environment 'Nope-v0' is not known", file=sys.stderr) or 2)
-    sys.exit(print(json.dumps({"environment_id": "CartPole-v1", "discrete_actions": 2})) or 0)
 name = flag("--name")
 behaviour = os.environ.get("FAKE_LEARNER", "serve") if name == "learner" else "serve"
 def say(text):
@@ -56,6 +52,13 @@ if behaviour == "mistake":
     sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
 sys.stdin.buffer.read()
 """
+# In the place of what tells an environment's spec.
+FAKE_ENVIRONMENTS = """
+import json, sys
+if sys.argv[1] != "CartPole-v1":
+    sys.exit(print("error: environment 'Nope-v0' is not known", file=sys.stderr) or 2)
+print(json.dumps({"environment_id": "CartPole-v1", "discrete_actions": 2}))
+"""
 
 
 class Command:
@@ -67,6 +70,8 @@ class Command:
             (folder / package).mkdir()
             (folder / package / "__init__.py").touch()
             (folder / package / "__main__.py").write_text(FAKE)
+        (folder / "actor_service" / "environments").mkdir()
+        (folder / "actor_service" / "environments" / "__main__.py").write_text(FAKE_ENVIRONMENTS)
         self._pipe = folder / "pipe"
         os.mkfifo(self._pipe)
         # Read and write, so that it has a writer whenever the test reads.

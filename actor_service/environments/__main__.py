@@ -1,0 +1,30 @@
+"""`python -m actor_service.environments ID`: prints the spec of an environment as JSON.
+
+The launcher asks before it starts anything, so this imports nothing that acting takes.
+"""
+
+import argparse
+import json
+import sys
+from typing import get_args
+
+from actor_service.environments import Backend, describe_environment
+from actorq.errors import UserError
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser("actor_service.environments", description="Print an environment's spec as JSON.")
+    parser.add_argument("id", help="of the environment, such as CartPole-v1")
+    parser.add_argument("--backend", choices=get_args(Backend), default="python", help="who steps it (default: python)")
+    arguments = parser.parse_args()
+    try:
+        spec = describe_environment(arguments.id, arguments.backend)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    print(json.dumps(spec.to_json()))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
