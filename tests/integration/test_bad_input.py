@@ -15,6 +15,7 @@ from training_run import actorq
         (["train", "--replay.capcity", "5000"], "--replay.capacity"),
         (["train", "--dqn.batch-size", "many"], "dqn.batch_size"),
         (["train", "--actors", "0"], "actors"),
+        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
         (["train", "--config", "missing.yaml"], "missing.yaml"),
         (["train", "--environment", "Pendulum-v1", "--algorithm", "dqn"], "discrete"),
         # Only the learner finds out, when the first actor tells it the environment's spec.
