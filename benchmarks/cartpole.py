@@ -1,18 +1,19 @@
 """Time to solve CartPole-v1 from one command, over several seeds: `actorq train` as a user runs it.
 
 Solved is a mean return of at least 475 over 20 greedy episodes of the int8 policy, run by the evaluator. The wall
-clock is the whole command's, from its start to its exit, processes and imports included.
+clock is the whole command's, from its start to its exit, processes and imports included. One seed gives no verdict.
 """
 
 import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark
-from benchmarks.runs import actor_megabytes, confirm, train
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.runs import actor_megabytes, confirm, refusal, train
 
 _TARGET_RETURN = 475.0
 
@@ -38,23 +39,27 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             print(_row(run), flush=True)
     if arguments.plot:
         _plot(runs, arguments.plot)
+    found = without_verdict(targets(runs), refusal(runs))
+    return {"runs": runs, "median_s": statistics.median(run["wall_clock_s"] for run in runs)}, found
+
+
+def targets(runs: Sequence[dict[str, Any]]) -> list[Target]:
+    """What all seeds have to reach, just above what the stored result has."""
     training = [run["wall_clock_s"] for run in runs]
     solved = sum(
         run["solved"] and run["evaluation"]["mean_return"] >= _TARGET_RETURN and run["evaluation"]["scheme"] == "int8"
         for run in runs
     )
-    int8_only = all(set(run["transitions_by_scheme"]) == {"int8"} for run in runs)
-    targets = [
-        Target("seeds solved by the int8 policy", solved, arguments.seeds, at_most=False),
-        Target("median seconds of training", statistics.median(training), 45.0),
-        Target("longest seconds of training", max(training), 90.0),
-        Target("most environment steps", max(run["environment_steps"] for run in runs), 100_000),
-        Target(
-            "runs whose transitions all came from int8 policies", arguments.seeds * int8_only, arguments.seeds, False
-        ),
-        Target("largest actor in MB", max(mb for run in runs for mb in actor_megabytes(run)), 200.0),
+    int8_only = sum(set(run["transitions_by_scheme"]) == {"int8"} for run in runs)
+    found = [
+        Target("seeds solved by the int8 policy", solved, len(runs), at_most=False),
+        Target("median seconds of training", statistics.median(training), 10.0),
+        Target("longest seconds of training", max(training), 12.0),
+        Target("most environment steps", max(run["environment_steps"] for run in runs), 40_000),
+        Target("runs whose transitions all came from int8 policies", int8_only, len(runs), at_most=False),
+        Target("largest actor in MB", max(mb for run in runs for mb in actor_megabytes(run)), 120.0),
     ]
-    return {"runs": runs, "median_s": statistics.median(training)}, targets
+    return without_verdict(found, ONE_SEED if len(runs) == 1 else "")
 
 
 def _row(run: dict[str, Any]) -> str:

@@ -1,11 +1,15 @@
-"""How far quantized policies act from their FP32 origin, on trained policies and observations they were not given.
+"""How far quantized policies act from their FP32 origin, on observations they were not given.
 
-CartPole DQNs trained by this project, a walker policy on raw observations, a CNN on frames of Pong. Every scheme, and
-variants of int8, act on held-out observations of the FP32 policy's own episodes in batches of 32 and alone; then they
-play episodes that begin as FP32's do. Nothing is retried and no gate is in the way. For discrete actions the agreement
-is the share of observations with the same best action; for continuous ones errors are relative to the action range.
+The policies are CartPole DQNs trained by this project, and two networks cloned from controllers: a walker on raw
+observations, and a CNN on frames of Pong. Every scheme, and variants of int8, act on held-out observations of the FP32
+policy's own episodes in batches of 32 and alone; then they play episodes that begin as FP32's do. Nothing is retried
+and no gate is in the way. For discrete actions the agreement is the share of observations with the same best action;
+for continuous ones errors are relative to the action range.
 
-Training takes most of the time, about seven minutes on two cores; --cache saves it the next time.
+int8-static has targets too. On CartPole its floor is just below what is measured, which is less than the gate of a run
+asks for (0.95 agreement): there the gate puts layers of it back in float.
+
+Training and cloning take most of the time, about seven minutes on two cores; --cache saves it the next time.
 """
 
 import argparse
@@ -31,11 +35,15 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import as_policy, emit
 from quantizer_service.schemes import SCHEMES, Options
 
-DEFAULT = "int8"
+DEFAULT, STATIC = "int8", "int8-static"
 BATCHES = (32, 1)
 MIN_AGREEMENT = 0.98
 # What 0.98 is to actions without a best one.
 MAX_MEAN_ERROR = 0.02
+# By scheme: agreement of at least, or mean action error of at most. int8 is the default scheme.
+FLOORS = {DEFAULT: (MIN_AGREEMENT, MAX_MEAN_ERROR), STATIC: (MIN_AGREEMENT, 0.005)}
+# By the scheme and the first word of the task: static ranges cost more where values of actions are near ties.
+LOWER_AGREEMENTS = {(STATIC, "CartPole"): 0.89}
 VARIANTS: dict[str, tuple[str, Options]] = {
     **{name: (name, Options()) for name in SCHEME_NAMES if name in SCHEMES},
     "int8, per tensor": ("int8", Options(per_tensor_error=math.inf)),
@@ -76,7 +84,7 @@ class Figures:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="CartPole seeds 1 to N (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one CartPole seed only, no walker, no CNN")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep trained policies there for another run")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep policies there for another run")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors to FILE, such as a PNG")
 
 
@@ -137,14 +145,16 @@ def compare(
 
 
 def targets(figures: dict[str, dict[str, Figures]]) -> list[Target]:
-    """What the default scheme must keep to, in batches of 32."""
+    """What int8 and int8-static must keep to, in batches of 32."""
     found = []
     for name, variants in figures.items():
-        errors = variants[DEFAULT].errors[BATCHES[0]]
-        if errors.agreement is not None:
-            found.append(Target(f"{name}: agreement of {DEFAULT}", errors.agreement, MIN_AGREEMENT, at_most=False))
-        else:
-            found.append(Target(f"{name}: mean action error of {DEFAULT}", errors.mean_error, MAX_MEAN_ERROR))
+        for scheme, (agreement, mean_error) in FLOORS.items():
+            errors = variants[scheme].errors[BATCHES[0]]
+            if errors.agreement is not None:
+                agreement = LOWER_AGREEMENTS.get((scheme, name.split()[0]), agreement)
+                found.append(Target(f"{name}: agreement of {scheme}", errors.agreement, agreement, at_most=False))
+            else:
+                found.append(Target(f"{name}: mean action error of {scheme}", errors.mean_error, mean_error))
     return found
 
 

@@ -80,7 +80,7 @@ class PongCNN:
     """The Nature CNN, cloned from the controller's actions in games in which some of them are random."""
 
     name = "Pong CNN"
-    trained_by = "cross-entropy to a controller that reads the game's memory, Nature CNN"
+    trained_by = "cloned (cross-entropy) from a controller that reads the game's memory, Nature CNN"
     spec = environment_spec(FRAMES, "uint8", len(_ACTIONS), True)
     episodes = 2
 

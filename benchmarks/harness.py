@@ -1,44 +1,48 @@
-"""What all benchmarks share: flags, the machine's description, targets, results as JSON."""
+"""What all benchmarks share: flags, the conditions of the measurement, targets, results as JSON."""
 
 import argparse
-import datetime
 import json
-import platform
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from actorq.machine import this_machine
+from benchmarks.conditions import conditions
+
+ONE_SEED = "one seed gives no verdict"
 
 
 @dataclass(frozen=True)
 class Target:
-    """One stated target: what was measured, against which bound."""
+    """One stated target: what was measured, against which bound.
+
+    refused: why this gives no verdict: the figure is shown, and the target counts as missed.
+    """
 
     name: str
     measured: float
     bound: float
     at_most: bool = True
+    refused: str = ""
 
     @property
     def met(self) -> bool:
         """Whether the measured figure keeps to the bound."""
+        if self.refused:
+            return False
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
     def __str__(self) -> str:
         relation = "at most" if self.at_most else "at least"
-        return f"{'ok  ' if self.met else 'MISS'} {self.name}: {self.measured:.4g} ({relation} {self.bound:g})"
+        mark = "NONE" if self.refused else "ok  " if self.met else "MISS"
+        reason = f"; {self.refused}" if self.refused else ""
+        return f"{mark} {self.name}: {self.measured:.4g} ({relation} {self.bound:g}){reason}"
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {
-        **asdict(this_machine()),
-        "system": platform.platform(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
+def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:
+    """The targets, refused for this reason; as they are when it is empty."""
+    return [replace(target, refused=target.refused or reason) for target in targets]
 
 
 def run_benchmark(
@@ -46,19 +50,23 @@ def run_benchmark(
     add_flags: Callable[[argparse.ArgumentParser], None],
     measure: Callable[[argparse.Namespace], tuple[dict[str, Any], list[Target]]],
 ) -> int:
-    """Parse flags, measure, print the targets, write --json; with --check return 1 when a target is missed."""
+    """Parse flags, measure, print the targets, write --json; return 1 with --check when a target is missed or refused.
+
+    The conditions that --json has are those before the measurement.
+    """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and machine to FILE")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and conditions to FILE")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed or refused")
     add_flags(parser)
     arguments = parser.parse_args()
+    before = conditions()
     figures, targets = measure(arguments)
     for target in targets:
         print(target)
     if arguments.json:
         result = {
             "command": " ".join(["python", "-m", _module(Path(sys.argv[0])), *sys.argv[1:]]),
-            "machine": machine(),
+            **before,
             "figures": figures,
             "targets": [{**asdict(target), "met": target.met} for target in targets],
         }

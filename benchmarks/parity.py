@@ -4,10 +4,11 @@ A run has 100,000 environment steps, whatever it reaches; at its end the last po
 deterministic actions, the same ones on both sides. Of ours it is the last one that acted in int8: now and then the
 fidelity gate has a version act in float, and transitions_by_scheme says how many transitions these made. A task's
 target: the mean of our seeds is not below that of theirs by more than the spread of theirs, which is the sample
-standard deviation over seeds (0 for one).
+standard deviation over seeds. One seed has no spread and gives no verdict.
 
 Runs are kept in --directory; those complete there are not made again, and one that was killed starts anew, so that a
-benchmark of hours can be made in pieces. Stable-Baselines3 has to be installed: pip install stable-baselines3==2.9.2
+benchmark of hours can be made in pieces, all by one commit on one machine. Stable-Baselines3 has to be installed:
+pip install stable-baselines3==2.9.2
 """
 
 import argparse
@@ -29,11 +30,11 @@ from actor_service.environments import describe_environment
 from actor_service.policy import load_policy
 from actorq.policy import Policy
 from actorq.rundirectory import RunDirectory
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.parity_episodes import final_returns
 from benchmarks.parity_plot import plot
 from benchmarks.parity_settings import SAC, TD3, Hyperparameters
-from benchmarks.runs import CONFIRMATION_SEED, chosen, forget_incomplete, in_order, kept, train
+from benchmarks.runs import CONFIRMATION_SEED, chosen, forget_incomplete, in_order, kept, refusal, train
 from quantizer_service.reader import PolicyReader
 
 INT8 = "int8"
@@ -83,7 +84,11 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     }
     if arguments.plot:
         plot(by_task, arguments.plot)
-    return {"runs": runs}, [verdict(name, sides[OURS], sides[THEIRS]) for name, sides in by_task.items()]
+    targets: list[Target] = []
+    for name, sides in by_task.items():
+        found = verdict(name, sides[OURS], sides[THEIRS])
+        targets += without_verdict([found], refusal([*sides[OURS], *sides[THEIRS]]))
+    return {"runs": runs}, targets
 
 
 def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
@@ -96,6 +101,7 @@ def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
         statistics.fmean(our_returns),
         mean - spread,
         at_most=False,
+        refused=ONE_SEED if min(len(ours), len(theirs)) == 1 else "",
     )
 
 

@@ -5,15 +5,16 @@ acts with it. `emission` is the quantizer's part: quantizing, measuring fidelity
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Target, run_benchmark, without_verdict
+from benchmarks.runs import refusal, train
+
+_KEPT = ("activation_ms", "emission_ms", "policy_versions", "conditions")
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -27,23 +28,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     runs = []
     with tempfile.TemporaryDirectory() as directory:
         for repeat in range(arguments.repeats):
-            summary = _train(Path(directory) / str(repeat), arguments.steps)
-            runs.append({name: summary[name] for name in ("activation_ms", "emission_ms", "policy_versions")})
+            flags = ["--target-return", "501", "--max-environment-steps", str(arguments.steps)]
+            summary = train(Path(directory) / str(repeat), flags)
+            runs.append({name: summary[name] for name in _KEPT})
             print(
                 f"run {repeat + 1}: {summary['activation_ms']:.1f} ms from snapshot to first action, of which "
                 f"{summary['emission_ms']:.1f} ms in the quantizer (medians of {summary['policy_versions']} versions)",
                 flush=True,
             )
     median = statistics.median(run["activation_ms"] for run in runs)
-    return {"runs": runs, "median_ms": median}, [Target("median ms from snapshot to first action", median, 50.0)]
-
-
-def _train(directory: Path, steps: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(directory)]
-    command += ["--target-return", "501", "--max-environment-steps", str(steps)]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    summary: dict[str, Any] = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    return summary
+    target = Target("median ms from snapshot to first action", median, 50.0)
+    return {"runs": runs, "median_ms": median}, without_verdict([target], refusal(runs))
 
 
 if __name__ == "__main__":

@@ -6,24 +6,26 @@ mechanisms, so that what sparsity costs can be told from what they give. Inverte
 (arXiv 2205.15043); on HalfCheetah sparsities are the paper's.
 
 All runs of a task have the same numbers of environment steps and updates, and schedules that are shares of them
-(benchmarks/rlx2_tasks.py). `settled` is the mean return of the evaluations in the last quarter of a run, each of a few
-greedy episodes of the policy that actors have; targets are about its mean over the seeds. Runs are kept in --directory:
-complete ones are not made again, interrupted ones go on, and other settings are other runs.
+(benchmarks/rlx2_tasks.py). Targets are about `confirmed`: the return of a run's last policy on new episodes, as its
+mean over the seeds; one seed gives no verdict. Beside it stands `settled`, the mean return of the evaluations in the
+last quarter of a run, each of a few greedy episodes of the policy that actors have. Runs are kept in --directory, all
+of one commit and one machine: complete ones are not made again, interrupted ones go on, and other settings are other
+runs.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.rlx2_plot import plot
 from benchmarks.rlx2_sparsities import Sparsity
 from benchmarks.rlx2_tasks import METHODS, TASKS, Task, run_task
-from benchmarks.runs import chosen, in_order
+from benchmarks.runs import chosen, in_order, refusal
 
 SCHEME = "int8"
 
@@ -74,7 +76,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     if arguments.plot:
         plot(by_task, arguments.plot)
-    return {"runs": runs}, [target for task, own in by_task.items() for target in targets(task, own)]
+    return {"runs": runs}, [
+        target for task, own in by_task.items() for target in without_verdict(targets(task, own), refusal(own))
+    ]
 
 
 def runs_of(
@@ -88,32 +92,36 @@ def runs_of(
 
 
 def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:
-    """The task's bounds on ratios of returns, as far as their methods were run."""
-    returns = mean_returns(runs)
+    """The task's bounds on ratios of confirmed returns, as far as their methods were run."""
+    confirmed = mean_returns(runs, lambda run: run["confirmed"]["mean_return"])
+    settled = mean_returns(runs, lambda run: run["settled"])
+    seeds = len({run["seed"] for run in runs})
     return [
         Target(
-            f"{task.name}: {bound.method} over {bound.of}, return, {task.seeds} seeds",
-            returns[bound.method] / returns[bound.of],
+            f"{task.name}: {bound.method} over {bound.of}, return on new episodes, {seeds} seeds (last quarter: "
+            f"{settled[bound.method] / settled[bound.of]:.2f})",
+            confirmed[bound.method] / confirmed[bound.of],
             bound.share,
             at_most=False,
+            refused=ONE_SEED if seeds == 1 else "",
         )
         for bound in task.bounds
-        if {bound.method, bound.of} <= returns.keys()
+        if {bound.method, bound.of} <= confirmed.keys()
     ]
 
 
-def mean_returns(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Mean settled return over the seeds of each method."""
+def mean_returns(runs: Sequence[dict[str, Any]], return_of: Callable[[dict[str, Any]], float]) -> dict[str, float]:
+    """Mean of a run's return over the seeds of each method."""
     methods = dict.fromkeys(run["method"] for run in runs)
-    settled = {method: [run["settled"] for run in runs if run["method"] == method] for method in methods}
-    return {method: sum(values) / len(values) for method, values in settled.items()}
+    returns = {method: [return_of(run) for run in runs if run["method"] == method] for method in methods}
+    return {method: sum(values) / len(values) for method, values in returns.items()}
 
 
 def _row(run: dict[str, Any]) -> str:
     confirmed = run["confirmed"]
     return (
-        f"{run['task']} {run['method']} seed {run['seed']}: {run['settled']:.1f} settled, {run['mean']:.1f} on the "
-        f"way, {confirmed['mean_return']:.1f} on {confirmed['episodes']} new episodes ({confirmed['scheme']}), "
+        f"{run['task']} {run['method']} seed {run['seed']}: {confirmed['mean_return']:.1f} on {confirmed['episodes']} "
+        f"new episodes ({confirmed['scheme']}), {run['settled']:.1f} settled, {run['mean']:.1f} on the way, "
         f"{run['environment_steps']:,} steps, {run['wall_clock_s']:.0f} s, {run['updates_per_s']:.0f} updates/s"
     )
 

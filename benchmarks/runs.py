@@ -1,4 +1,7 @@
-"""Runs of `actorq train` and `actorq evaluate` as a user makes them, for benchmarks of learning."""
+"""Runs of `actorq train` and `actorq evaluate` as a user makes them, for benchmarks of learning.
+
+The conditions under which a run began lie beside it, in NAME.conditions.json.
+"""
 
 import json
 import re
@@ -20,10 +23,12 @@ import psutil
 from actorq.errors import UserError
 from actorq.files import replace_file
 from actorq.rundirectory import RunDirectory
+from benchmarks.conditions import Conditions, conditions, refuse_mixed, without_verdict
 
 T = TypeVar("T", bound="Named")
 W = TypeVar("W")
 
+_CONDITIONS = ".conditions.json"
 # Of the episodes that confirm a policy.
 CONFIRMATION_SEED = 1000
 _ACTORQ = (sys.executable, "-m", "actorq.cli.main")
@@ -49,12 +54,14 @@ class Confirmation:
 
 
 def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
-    """The run's summary, with `command_s`, the seconds from the command's start to its exit.
+    """The run's summary, with its `conditions` and `command_s`, the seconds from the command's start to its exit.
 
-    A run that is complete in `directory` already is not made again. Raises SystemExit when the command fails.
+    A run that is complete in `directory` already is not made again. Raises SystemExit when the command fails, or when
+    runs beside it have another commit or machine.
     """
     summary_file, seconds_file = directory / "summary.json", directory / "command_s.json"
     if not seconds_file.exists():
+        begin(directory)
         started = time.monotonic()
         command = [*_ACTORQ, "train", "--run-directory", str(directory), *flags]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -62,7 +69,45 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
             raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
         seconds_file.write_text(json.dumps(round(time.monotonic() - started, 2)), encoding="utf-8")
     summary: dict[str, Any] = json.loads(summary_file.read_text(encoding="utf-8"))
-    return {**summary, "command_s": json.loads(seconds_file.read_text(encoding="utf-8"))}
+    command_s = json.loads(seconds_file.read_text(encoding="utf-8"))
+    return {**summary, "command_s": command_s, "conditions": recorded(directory)}
+
+
+def begin(folder: Path) -> None:
+    """Write down under which conditions the run in `folder` begins; those of a run that goes on stay.
+
+    Raises SystemExit when the runs beside it, or what is there of itself, have another commit or machine.
+    """
+    beside = {path for path in folder.parent.glob("*/") if (path / "config.yaml").exists()}
+    files = folder.parent.glob(f"*{_CONDITIONS}")
+    beside |= {path.with_name(path.name.removesuffix(_CONDITIONS)) for path in files}
+    now = conditions()
+    for path in sorted(beside):
+        refuse_mixed({path.name: recorded(path), "this one": now})
+    if not _conditions_file(folder).exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(_conditions_file(folder), json.dumps(now) + "\n")
+
+
+def recorded(folder: Path) -> Conditions | None:
+    """The conditions under which the run in `folder` began; None when they are not recorded."""
+    file = _conditions_file(folder)
+    found: Conditions | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return found
+
+
+def refusal(runs: Iterable[dict[str, Any]]) -> str:
+    """Why runs with `conditions` give no verdict, "" when they do; raises SystemExit when they are mixed."""
+    return without_verdict({_named(number, run): run.get("conditions") for number, run in enumerate(runs, start=1)})
+
+
+def _named(number: int, run: dict[str, Any]) -> str:
+    parts = [str(run[key]) for key in ("task", "side", "method", "scheme") if key in run]
+    return f"run {number} ({' '.join([*parts, 'seed', str(run.get('seed', '?'))])})"
+
+
+def _conditions_file(folder: Path) -> Path:
+    return folder.with_name(folder.name + _CONDITIONS)
 
 
 def confirm(directory: Path, episodes: int) -> Confirmation:
@@ -84,18 +129,20 @@ def actor_megabytes(summary: dict[str, Any]) -> list[float]:
 def kept(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `file` has, or else what `make` returns, which is written there: whole or not at all, `settings` beside it.
 
-    Raises SystemExit when what is there was made with other settings.
+    The result has the `conditions` under which the run began. Raises SystemExit when what is there was made with other
+    settings, and when it has to be made beside runs of another commit or machine.
     """
     # As JSON has them: lists where there were tuples.
-    settings = json.loads(json.dumps(settings))
+    settings, folder = json.loads(json.dumps(settings)), file.with_suffix("")
     if file.exists():
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if result["settings"] != settings:
+        if {name: result["settings"].get(name) for name in settings} != settings:
             raise SystemExit(f"{file} was made with other settings: move it away, or take another folder")
-        return result
-    result = {**make(), "settings": settings}
-    replace_file(file, json.dumps(result) + "\n")
-    return result
+    else:
+        begin(folder)
+        result = {**make(), "settings": settings}
+        replace_file(file, json.dumps(result) + "\n")
+    return {**result, "conditions": recorded(folder)}
 
 
 def forget_incomplete(directory: Path) -> None:
@@ -108,6 +155,7 @@ def forget_incomplete(directory: Path) -> None:
     try:
         with RunDirectory(directory).locked(lambda: print(f"waiting for what was left running in {directory}")):
             shutil.rmtree(directory)
+            _conditions_file(directory).unlink(missing_ok=True)
     except UserError as error:
         raise SystemExit(str(error)) from None
 

@@ -9,7 +9,8 @@ shrunk: dense networks of the units that are left when those are dropped from wh
         gradient reaches them. Masks are random, as at the start of training; those of --run are trained ones.
 
 All take turns on one thread; figures are medians over the repeats, ratios are to dense. Batches are drawn once: what
-sampling costs is not in it.
+sampling costs is not in it. Targets: training is nowhere slower than dense, and where critics are sparse enough it is
+faster, which masks alone cannot be.
 """
 
 import argparse
@@ -43,6 +44,7 @@ from learner_service.replay import NStepBatch
 from learner_service.sparsity.weights import maskable_weights
 
 _BATCH, _UPDATES = 256, 4
+_SPARSE_CRITICS = 0.95
 DENSE, MASKED, TRAINING, CSR, SHRUNK = CONTENDERS = ("dense", "masked", "training", "csr", "shrunk")
 
 
@@ -89,8 +91,18 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     for case in [*_of_paper(arguments), *map(of_run, arguments.run)]:
         cells.append(_cell(case, arguments.repeats, arguments.slice))
         print(_row(cells[-1]), flush=True)
-    worst = max(float(cell["ratios"][TRAINING]) for cell in cells)
-    return {"cells": cells}, [Target("training with masks over dense, the worst of all", worst, 1.1)]
+    return {"cells": cells}, targets(cells)
+
+
+def targets(cells: Sequence[Mapping[str, Any]]) -> list[Target]:
+    """The worst of all cells, and the worst of those whose critics are sparse enough for compressed products."""
+    ratios = [float(cell["ratios"][TRAINING]) for cell in cells]
+    found = [Target("training with masks over dense, the worst of all", max(ratios), 1.05)]
+    sparsest = [ratio for ratio, cell in zip(ratios, cells, strict=True) if cell["sparsity"][1] >= _SPARSE_CRITICS]
+    if sparsest:
+        name = f"training over dense, critics at least {_SPARSE_CRITICS:.0%} sparse, the worst of all"
+        found.append(Target(name, max(sparsest), 0.75))
+    return found
 
 
 def _of_paper(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -2,8 +2,10 @@
 
 The policies are ReLU MLPs of three hidden layers. Reference: torch.onnx.export, then
 onnxruntime.quantization.quantize_dynamic, then a new session. Two harder baselines stand beside it: the older
-TorchScript exporter, and a user who exports once and replaces the initializers of that file. All paths run in turn, in
-every repeat with new weights; figures are medians, and of ratios also the lowest and highest repeat.
+TorchScript exporter, and a user who exports once and replaces the initializers of that file. Our time includes the
+fidelity gate that each served version passes; the baselines check nothing. All paths run in turn, in every repeat with
+new weights; figures are medians, and of ratios also the lowest and highest repeat. Targets are against the reference
+and against the export that is kept.
 """
 
 import argparse
@@ -19,18 +21,28 @@ import torch
 from actorq.policy import SCHEMES as SCHEME_NAMES
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import vector_network
-from benchmarks.swap_paths import STAGES, ActorQPath, ReferencePath, renew, total
+from benchmarks.swap_paths import STAGES, ActorQPath, ReferencePath, renew
 from quantizer_service.schemes import SCHEMES
 
 DEFAULT_SCHEME = "int8"
 REFERENCE = "torch.onnx.export and quantize_dynamic"
+KEPT = "patched export and quantize_dynamic"
 BASELINES = {
     REFERENCE: "dynamo",
     "TorchScript exporter and quantize_dynamic": "torchscript",
-    "patched export and quantize_dynamic": "patched",
+    KEPT: "patched",
 }
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-BOUNDS = {64: 100.0, 128: 100.0, 256: 100.0, 512: 100.0, 2048: 20.0}
+# By width: times faster than the reference, and than the export that is kept. The stored result has up to a third more,
+# which is what a busy machine costs.
+BOUNDS = {
+    64: (160.0, 1.4),
+    128: (200.0, 2.0),
+    256: (140.0, 1.7),
+    512: (80.0, 2.1),
+    1024: (26.0, 2.3),
+    2048: (13.0, 3.6),
+}
 # Milliseconds of each stage of each swap.
 Swap = dict[str, float]
 
@@ -55,17 +67,18 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         from benchmarks.swap_plot import plot
 
         plot(figures, (f"actorq {DEFAULT_SCHEME}", *BASELINES), arguments.plot)
-    targets = [
-        Target(
-            f"width {width}: times that swapping is faster than the reference",
-            figures[width][f"actorq {DEFAULT_SCHEME}"]["ratio"]["median"],
-            bound,
-            at_most=False,
-        )
-        for width, bound in BOUNDS.items()
-        if width in figures
-    ]
-    return {"repeats": repeats, "widths": figures}, targets
+    return {"repeats": repeats, "widths": figures}, targets(figures)
+
+
+def targets(figures: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[Target]:
+    """For each width, how many times a swap with the gate is faster than the naive export and than the kept one."""
+    found = []
+    for width, of_width in figures.items():
+        ours = of_width[f"actorq {DEFAULT_SCHEME}"]
+        for name, ratio, bound in zip(("naive", "kept"), ("ratio", "ratio_to_kept"), BOUNDS[width], strict=True):
+            name = f"width {width}: times that a swap with its gate is faster than a {name} export"
+            found.append(Target(name, ours[ratio]["median"], bound, at_most=False))
+    return found
 
 
 def _swaps(width: int, repeats: int) -> dict[str, list[Swap]]:
@@ -87,32 +100,42 @@ def _swaps(width: int, repeats: int) -> dict[str, list[Swap]]:
 
 
 def summarize(swaps: Mapping[str, Sequence[Swap]]) -> dict[str, dict[str, Any]]:
-    """For each path: medians of stages and total in ms, and how many times faster than the reference it is.
+    """For each path: medians of stages and total in ms, how many times faster than the reference and than KEPT it is.
 
     A repeat's ratio compares the two swaps of that repeat; the median ratio is the ratio of the medians.
     """
-    totals = {name: [total(swap) for swap in of_path] for name, of_path in swaps.items()}
-    medians = {name: statistics.median(values) for name, values in totals.items()}
+    totals = {name: [sum(swap.values()) for swap in of_path] for name, of_path in swaps.items()}
     figures = {}
     for name, of_path in swaps.items():
         stages = {stage for swap in of_path for stage in swap}
-        ratios = [ours / theirs for ours, theirs in zip(totals[REFERENCE], totals[name], strict=True)]
         figures[name] = {
             "stages_ms": {stage: statistics.median(swap[stage] for swap in of_path) for stage in sorted(stages)},
-            "total_ms": medians[name],
-            "ratio": {"median": medians[REFERENCE] / medians[name], "low": min(ratios), "high": max(ratios)},
+            "total_ms": statistics.median(totals[name]),
+            "ratio": _ratio(totals[REFERENCE], totals[name]),
+            "ratio_to_kept": _ratio(totals[KEPT], totals[name]),
         }
     return figures
 
 
+def _ratio(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
+    ratios = [theirs / ours for theirs, ours in zip(slow, fast, strict=True)]
+    return {"median": statistics.median(slow) / statistics.median(fast), "low": min(ratios), "high": max(ratios)}
+
+
 def _table(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [f"  {'ms':42}" + "".join(f"{stage:>15}" for stage in STAGES) + f"{'total':>10}{'reference / it':>24}"]
+    lines = [
+        f"  {'ms':42}"
+        + "".join(f"{stage:>15}" for stage in STAGES)
+        + f"{'total':>10}{'naive / it':>24}{'kept / it':>20}"
+    ]
     for name, figure in figures.items():
-        stages, ratio = figure["stages_ms"], figure["ratio"]
+        stages = figure["stages_ms"]
         cells = "".join(f"{stages[stage]:15.2f}" if stage in stages else f"{'':15}" for stage in STAGES)
-        spread = f"{ratio['median']:.1f} ({ratio['low']:.1f} to {ratio['high']:.1f})"
-        gate = f"  and {stages['gate']:.2f} ms for the fidelity gate" if "gate" in stages else ""
-        lines.append(f"  {name:42}{cells}{figure['total_ms']:10.2f}{spread:>24}{gate}")
+        naive, kept = (
+            f"{ratio['median']:.1f} ({ratio['low']:.1f} to {ratio['high']:.1f})"
+            for ratio in (figure["ratio"], figure["ratio_to_kept"])
+        )
+        lines.append(f"  {name:42}{cells}{figure['total_ms']:10.2f}{naive:>24}{kept:>20}")
     return "\n".join(lines)
 
 

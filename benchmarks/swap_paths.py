@@ -37,7 +37,7 @@ from quantizer_service.schemes.skeleton import Skeleton
 from quantizer_service.statistics import Statistics
 
 # Of all paths, in this order.
-STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "create session", "run once")
+STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "create session", "run once", "gate")
 
 
 @dataclass
@@ -87,11 +87,10 @@ class ActorQPath:
         self._version = 0
 
     def swap(self) -> dict[str, float]:
-        """Seconds of each stage for the module's weights as they are now; "gate" comes on top, see below.
+        """Seconds of each stage for the module's weights as they are now.
 
-        "gate" is what the quantizer does besides before it sends a version: FP32 and emitted policy run on the
-        calibration batch. It is no part of the swap, which the reference paths make unchecked. Where a plan needs
-        statistics, FP32 has run for "calibrate" already.
+        "gate" is the fidelity gate that each served version passes: FP32 and emitted policy run on the calibration
+        batch. The reference paths have none. Where a plan needs statistics, FP32 has run for "calibrate" already.
         """
         self._version += 1
         watch = Stopwatch()
@@ -191,11 +190,6 @@ def renew(module: nn.Module, generator: torch.Generator) -> None:
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.mul_(1 + 0.01 * noise)
-
-
-def total(seconds: dict[str, float]) -> float:
-    """Seconds of a swap without the gate."""
-    return float(np.sum([value for name, value in seconds.items() if name in STAGES]))
 
 
 @contextlib.contextmanager

@@ -90,9 +90,16 @@ def test_targets_and_plot_cover_discrete_and_continuous_policies(tmp_path: Path)
     discrete, continuous = Errors(0.1, 0.2, 0.97), Errors(0.01, 0.3, None)
     figures = {
         name: {variant: Figures(1, {}, {32: errors, 1: errors}, [1.0]) for variant in VARIANTS}
-        for name, errors in (("pong", discrete), ("walker", continuous))
+        for name, errors in (("CartPole DQN", discrete), ("Pong CNN", discrete), ("walker", continuous))
     }
-    assert [(target.measured, target.met) for target in targets(figures)] == [(0.97, False), (0.01, True)]
+    assert {target.name: (target.measured, target.met) for target in targets(figures)} == {
+        "CartPole DQN: agreement of int8": (0.97, False),
+        "CartPole DQN: agreement of int8-static": (0.97, True),
+        "Pong CNN: agreement of int8": (0.97, False),
+        "Pong CNN: agreement of int8-static": (0.97, False),
+        "walker: mean action error of int8": (0.01, True),
+        "walker: mean action error of int8-static": (0.01, False),
+    }
     plot(figures, tmp_path / "fidelity.png")
     assert (tmp_path / "fidelity.png").stat().st_size > 10_000
 

@@ -49,10 +49,27 @@ def test_a_row_is_the_mean_over_its_seeds(runs: list[dict[str, Any]]) -> None:
 
 
 def test_a_narrower_policy_is_held_against_dense_fp32() -> None:
-    figures = {"dense/fp32": {"us": {32: 60.0}}, "rlx2/int8": {"us": {32: 30.0}}}
+    figures = {"dense/fp32": _row(60.0), "rlx2/int8": _row(30.0)}
     assert bounds(TASKS[0], figures) == []
-    [target] = bounds(TASKS[0], {**figures, "structured/int8": {"us": {32: 15.0}}})
+    [target] = bounds(TASKS[0], {**figures, "structured/int8": _row(15.0)})
     assert (target.measured, target.met) == (4.0, True)
+
+
+@pytest.mark.parametrize(
+    ("us", "size", "met"), [(9.0, 60, [True, True]), (11.0, 60, [True, False]), (9.0, 90, [False, True])]
+)
+def test_int8_is_held_against_fp32_of_the_same_sparse_network(us: float, size: int, met: list[bool]) -> None:
+    figures = {"rlx2/fp32": _row(10.0, 100), "rlx2/int8": _row(us, size)}
+    assert [target.met for target in bounds(TASKS[0], figures)] == met
+
+
+def test_rows_of_one_seed_give_no_verdict() -> None:
+    figures = {"rlx2/fp32": _row(10.0, 100), "rlx2/int8": _row(5.0, 10, seeds=1)}
+    assert {target.refused for target in bounds(TASKS[0], figures)} == {"one seed gives no verdict"}
+
+
+def _row(us: float, size: int = 1, seeds: int = 2) -> dict[str, Any]:
+    return {"us": {32: us}, "bytes": size, "returns": [1.0] * seeds}
 
 
 def _run(directory: Path, scheme: str, seed: int, settled: float) -> dict[str, Any]:

@@ -82,8 +82,9 @@ def test_a_run_that_ended_in_float_altogether_says_so(tmp_path: Path) -> None:
         last_quantized(_stored(tmp_path / "run", [FLOAT32]))
 
 
-def test_one_seed_has_no_spread() -> None:
-    assert verdict("td3/Pendulum-v1", [_run(-20.1)], [_run(-20.0)]).bound == -20.0
+def test_one_seed_has_no_spread_and_gives_no_verdict() -> None:
+    found = verdict("td3/Pendulum-v1", [_run(-19.0)], [_run(-20.0)])
+    assert (found.bound, found.met, found.refused) == (-20.0, False, "one seed gives no verdict")
 
 
 def test_complete_runs_are_not_made_again(tmp_path: Path, made: list[tuple[str, str, int]]) -> None:
@@ -111,7 +112,8 @@ def test_runs_of_other_settings_are_not_taken_for_these(tmp_path: Path, made: li
 
 def test_a_result_that_was_half_written_is_none(tmp_path: Path) -> None:
     (tmp_path / ".run.json.partial").write_text('{"final": ')
-    assert kept(tmp_path / "run.json", {"steps": 1}, lambda: {"final": 2}) == {"final": 2, "settings": {"steps": 1}}
+    found = kept(tmp_path / "run.json", {"steps": 1}, lambda: {"final": 2})
+    assert {name: found[name] for name in ("final", "settings")} == {"final": 2, "settings": {"steps": 1}}
     assert json.loads((tmp_path / "run.json").read_text()) == {"final": 2, "settings": {"steps": 1}}
 
 

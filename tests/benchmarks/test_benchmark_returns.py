@@ -1,5 +1,6 @@
 """What the algorithms reach: which tasks are run, what is kept, and what the worst seed decides."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,21 @@ def test_the_worst_seed_decides(target: float, met: bool) -> None:
     task = Task("dqn", "CartPole-v1", target, 475.0, 1_000, 2)
     found = verdict(task, [_made(task, seed, Path()) for seed in (2, 1)])
     assert (found.measured, found.bound, found.met) == (100.0, target, met)
+
+
+def test_one_seed_gives_no_verdict() -> None:
+    task = Task("dqn", "CartPole-v1", 50.0, 475.0, 1_000, 1)
+    found = verdict(task, [_made(task, 1, Path())])
+    assert (found.measured, found.met, found.refused) == (100.0, False, "one seed gives no verdict")
+
+
+def test_a_run_serves_other_targets_and_no_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "_made", _made)
+    task = Task("dqn", "CartPole-v1", 100.0, 475.0, 1_000, 1)
+    [first] = make_runs([task], None, 1, tmp_path)
+    assert list(make_runs([replace(task, target=200.0)], None, 1, tmp_path)) == [first]
+    with pytest.raises(SystemExit, match="other settings"):
+        list(make_runs([replace(task, steps=2_000)], None, 1, tmp_path))
 
 
 def test_runs_are_made_once_and_told_in_order(

@@ -76,15 +76,24 @@ def test_a_run_of_other_settings_is_another_run(task: Task, tmp_path: Path) -> N
 
 
 def test_bounds_are_on_means_over_seeds_and_only_of_methods_that_were_run(task: Task) -> None:
-    runs = [
-        {"method": method, "settled": value}
-        for method, values in {"dense": (80.0, 120.0), "rlx2": (95.0, 97.0), "rigl": (50.0, 60.0)}.items()
-        for value in values
-    ]
-    assert mean_returns(runs) == {"dense": 100.0, "rlx2": 96.0, "rigl": 55.0}
+    runs = _runs({"dense": (80.0, 120.0), "rlx2": (95.0, 97.0), "rigl": (50.0, 60.0)})
+    confirmed = mean_returns(runs, lambda run: run["confirmed"]["mean_return"])
+    assert confirmed == {"dense": 100.0, "rlx2": 96.0, "rigl": 55.0}
     found = {target.name.split(": ")[1].split(",")[0]: target for target in targets(task, runs)}
     assert {name: target.met for name, target in found.items()} == {"rlx2 over dense": True, "rlx2 over rigl": True}
     assert found["rlx2 over dense"].measured == pytest.approx(0.96)
+
+
+def test_new_episodes_decide_and_the_last_quarter_is_told_beside(task: Task) -> None:
+    runs = _runs({"dense": (100.0, 100.0), "rlx2": (60.0, 60.0)}, settled={"dense": 50.0, "rlx2": 100.0})
+    [target] = targets(task, runs)
+    assert (target.measured, target.met) == (0.6, False)
+    assert target.name.endswith("2 seeds (last quarter: 2.00)")
+
+
+def test_one_seed_gives_no_verdict(task: Task) -> None:
+    [target] = targets(task, _runs({"dense": (100.0,), "rlx2": (100.0,)}))
+    assert (target.measured, target.met, target.refused) == (1.0, False, "one seed gives no verdict")
 
 
 def test_the_plot_has_a_curve_for_every_method(task: Task, tmp_path: Path) -> None:
@@ -106,6 +115,19 @@ def test_the_documentation_has_the_same_sparsities_and_commands_that_are_setting
         config = _config(command.replace("\\\n", "").split())
         sparsity = config.sparsity
         assert PAPER[config.algorithm, config.environment] == Sparsity(sparsity.actor, sparsity.critic)
+
+
+def _runs(returns: dict[str, tuple[float, ...]], settled: dict[str, float] | None = None) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": method,
+            "seed": seed,
+            "settled": (settled or {}).get(method, 1.0),
+            "confirmed": {"mean_return": value},
+        }
+        for method, values in returns.items()
+        for seed, value in enumerate(values, start=1)
+    ]
 
 
 def _config(flags: list[str]) -> RunConfig:

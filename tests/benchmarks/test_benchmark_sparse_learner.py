@@ -1,6 +1,7 @@
 """Networks in compressed sparse rows compute what masked dense ones do, gradients included."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from actorq.config import RunConfig
 from actorq.documents import write_twice
 from actorq.rundirectory import RunDirectory
 from benchmarks.rlx2_sparsities import PAPER, Sparsity, spec_of
-from benchmarks.sparse_learner import of_run, surviving, updates
+from benchmarks.sparse_learner import of_run, surviving, targets, updates
 from benchmarks.sparse_learner_csr import SparseMLP, SparseTwinCritic, networks_with, sparse_networks
 from learner_service.algorithms import make_algorithm
 from learner_service.checkpoint import Checkpoints, LearnerState
@@ -83,6 +84,21 @@ def test_a_unit_survives_as_long_as_a_way_leads_to_an_output() -> None:
     second = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
     last = torch.tensor([[1, 0, 1], [1, 0, 0]], dtype=torch.bool)
     assert surviving([first, second, last]) == (2, 2)
+
+
+def _measured(critic: float, masked: float, training: float) -> dict[str, Any]:
+    return {"sparsity": [0.9, critic], "ratios": {"dense": 1.0, "masked": masked, "training": training}}
+
+
+def test_masks_alone_do_not_meet_the_target_of_the_sparsest_critics() -> None:
+    cells = [_measured(0.85, 1.01, 1.0), _measured(0.95, 1.02, 0.7), _measured(0.95, 1.02, 0.5)]
+    assert [(target.measured, target.met) for target in targets(cells)] == [(1.0, True), (0.7, True)]
+    masked = [_measured(cell["sparsity"][1], 1.0, cell["ratios"]["masked"]) for cell in cells]
+    assert [(target.measured, target.met) for target in targets(masked)] == [(1.02, True), (1.02, False)]
+
+
+def test_critics_that_are_not_so_sparse_have_one_target() -> None:
+    assert [target.met for target in targets([_measured(0.85, 1.01, 1.2)])] == [False]
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])

@@ -64,8 +64,8 @@ def test_policies_have_the_sparsity_that_was_asked_for(
     assert (max(widths(found[1]["fp32"])) < 200) == narrow
 
 
-def bytes_of(task: str, masks: str, watched: int) -> Bytes:
-    return Bytes(task, masks, 0.9, (9, 9), 1000, {"int8-weights": watched}, {}, 1, 1, 1, {})
+def bytes_of(task: str, masks: str, watched: int, fp32: int = 60) -> Bytes:
+    return Bytes(task, masks, 0.9, (9, 9), 1000, {"fp32": fp32, "int8-weights": watched}, {}, 1, 1, 1, {})
 
 
 def calls_of(masks: str, sparsity: float, batch: int, **microseconds: float) -> Calls:
@@ -87,10 +87,18 @@ def test_targets_are_of_trained_masks_and_of_structured_ones_at_the_larger_batch
 
     assert [(target.measured, target.bound, target.met) for target in stated] == [
         (50.0, 40.0, True),
+        (3.0, 1.9, True),
         (4.0, 3.0, True),
+        # Of what it gains over dense fp32, int8 has no part here.
+        (0.8, 1.1, False),
         (3.0, 2.0, False),
     ]
-    assert "(int8)" in stated[1].name
+    assert "(int8)" in stated[2].name
+
+
+def test_a_sparse_network_whose_bytes_int8_does_not_reduce_misses_a_target() -> None:
+    total, own = targets([bytes_of("Ant", "trained", watched=20, fp32=21)], [], [])
+    assert (total.met, own.met) == (True, False)
 
 
 def test_the_plot_is_drawn(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Under which conditions a benchmark ran: machine, time, commit and load; and which runs may share a verdict."""
+
+import datetime
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from actorq.machine import this_machine
+
+# As JSON has them: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine.
+Conditions = dict[str, Any]
+
+NOT_RECORDED = "not recorded"
+_ROOT = Path(__file__).parents[1]
+# Benchmarks write results and images into the tree, which changes nothing that is measured.
+_CODE = (".", ":(exclude)docs", ":(exclude)benchmarks/results")
+
+
+def conditions() -> Conditions:
+    """The conditions now.
+
+    commit: of the working tree, NOT_RECORDED outside of one. changes: None, or a digest of what differs from the
+    commit in tracked files other than documents and results.
+    """
+    commit, difference = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--", *_CODE)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit.decode().strip() or NOT_RECORDED,
+        "changes": hashlib.sha256(difference).hexdigest()[:12] if difference else None,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "machine": {**asdict(this_machine()), "system": platform.platform()},
+    }
+
+
+def refuse_mixed(runs: Mapping[str, Conditions | None]) -> None:
+    """Raise SystemExit unless all runs, by name, are of one commit and one machine, or of none that is recorded."""
+    (first, expected), *others = ((name, _origin(found)) for name, found in runs.items())
+    for name, got in others:
+        for part in dict.fromkeys([*expected, *got]):
+            wanted, found = (each.get(part, NOT_RECORDED) for each in (expected, got))
+            if wanted != found:
+                raise SystemExit(
+                    f"runs of one verdict share commit and machine: expected {part} {wanted} as of {first}, "
+                    f"got {found} of {name}; make all of them anew with another --directory"
+                )
+
+
+def without_verdict(runs: Mapping[str, Conditions | None]) -> str:
+    """Why these runs, by name, give no verdict, "" when they do; raises SystemExit when they are mixed."""
+    refuse_mixed(runs)
+    commits = {(each or {}).get("commit", NOT_RECORDED) for each in runs.values()}
+    return "runs without a recorded commit give no verdict" if NOT_RECORDED in commits else ""
+
+
+def _origin(found: Conditions | None) -> dict[str, Any]:
+    """What runs must have in common."""
+    return {"commit": found["commit"], "changes": found["changes"], **found["machine"]} if found else {}
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        command = ["git", "-C", str(_ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return b""

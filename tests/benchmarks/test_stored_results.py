@@ -1,0 +1,126 @@
+"""Stored results have the verdicts that the code of today gives on their figures."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import cartpole, fidelity, joint, parity, returns, rlx2, sparse_learner, sparse_policy, swap
+from benchmarks.fidelity import Errors, Figures
+from benchmarks.harness import Target
+from benchmarks.inference_timing import Timing
+from benchmarks.rlx2_tasks import TASKS
+from benchmarks.sparse_policy import Bytes, Calls, DenseCost
+
+ROOT = Path(__file__).parents[2]
+RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
+MEASUREMENTS = (DOCS / "measurements.md").read_text(encoding="utf-8")
+
+
+def _of_task(runs: list[dict[str, Any]], task: str, side: str | None = None) -> list[dict[str, Any]]:
+    return [run for run in runs if run["task"] == task and run.get("side") == side]
+
+
+def _returns(figures: dict[str, Any]) -> list[Target]:
+    return [returns.verdict(task, _of_task(figures["runs"], task.name)) for task in returns.TASKS]
+
+
+def _parity(figures: dict[str, Any]) -> list[Target]:
+    return [
+        parity.verdict(
+            task.name, *(_of_task(figures["runs"], task.name, side) for side in (parity.OURS, parity.THEIRS))
+        )
+        for task in parity.TASKS
+    ]
+
+
+def _rlx2(figures: dict[str, Any]) -> list[Target]:
+    return [found for task in TASKS for found in rlx2.targets(task, _of_task(figures["runs"], task.name))]
+
+
+def _joint(figures: dict[str, Any]) -> list[Target]:
+    found = []
+    for task in TASKS:
+        rows = {
+            name: {**row, "us": {int(batch): us for batch, us in row["us"].items()}}
+            for name, row in figures["tables"].get(task.name, {}).items()
+        }
+        found += joint.bounds(task, rows)
+    return found
+
+
+def _fidelity(figures: dict[str, Any]) -> list[Target]:
+    return fidelity.targets(
+        {
+            name: {
+                variant: Figures(**{**each, "errors": {int(b): Errors(**of) for b, of in each["errors"].items()}})
+                for variant, each in variants.items()
+            }
+            for name, variants in figures["policies"].items()
+        }
+    )
+
+
+def _sparse_policy(figures: dict[str, Any]) -> list[Target]:
+    found = [Bytes(**{name: value for name, value in each.items() if name != "times"}) for each in figures["bytes"]]
+    calls = [
+        Calls(**{**each, "timings": {name: Timing(**timing) for name, timing in each["timings"].items()}})
+        for each in figures["calls"]
+    ]
+    return sparse_policy.targets(found, calls, [DenseCost(**each) for each in figures["dense policies"]])
+
+
+VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
+    "cartpole": lambda figures: cartpole.targets(figures["runs"]),
+    "fidelity": _fidelity,
+    "joint": _joint,
+    "parity": _parity,
+    "returns": _returns,
+    "rlx2": _rlx2,
+    "sparse_learner": lambda figures: sparse_learner.targets(figures["cells"]),
+    "sparse_policy": _sparse_policy,
+    "swap": lambda figures: swap.targets({int(width): of for width, of in figures["widths"].items()}),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_targets_are_those_of_the_code(name: str) -> None:
+    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    targets = VERDICTS[name](result["figures"])
+    stored = [{"refused": "", **target} for target in result["targets"]]
+    assert stored == [{**asdict(target), "met": target.met} for target in targets]
+
+
+def test_the_documentation_names_each_stored_target_that_is_not_met() -> None:
+    section = MEASUREMENTS.partition("## Targets of the stored results")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([-\d.]+) \| ([-\d.]+) \| (missed|refused)", section, re.MULTILINE)
+    documented = sorted(
+        (name, f"{float(measured):.4g}", f"{float(bound):.4g}", why) for name, measured, bound, why in rows
+    )
+    stored = sorted(
+        (file.stem, *(f"{round(target[key], _digits(target[key])):.4g}" for key in ("measured", "bound")), why)
+        for file in RESULTS.glob("*.json")
+        for target in json.loads(file.read_text(encoding="utf-8"))["targets"]
+        if not target["met"]
+        for why in ["refused" if target.get("refused") else "missed"]
+    )
+    assert documented == stored
+
+
+def _digits(value: float) -> int:
+    return 1 if abs(value) >= 2 else 2
+
+
+def test_pages_with_figures_that_were_not_stored_say_so() -> None:
+    section = MEASUREMENTS.partition("## Figures without a stored result")[2]
+    named = set(re.findall(r"^\| \[[^]]+\]\(([^)#]+)", section, re.MULTILINE))
+    saying = {
+        str(page.relative_to(DOCS))
+        for page in DOCS.rglob("*.md")
+        if "measured once, not stored]" in page.read_text(encoding="utf-8").lower()
+    }
+    assert named == saying
