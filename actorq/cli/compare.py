@@ -1,8 +1,6 @@
 """`actorq compare`: one task under several schemes and seeds, and a report of it."""
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +18,7 @@ from actorq.config import RunConfig
 from actorq.documents import write_document
 from actorq.errors import UserError
 from actorq.files import replace_file
+from actorq.local.services import is_importable
 from actorq.machine import this_machine
 from actorq.process import Sources, argument_parser
 from actorq.settings import OneLineParser
@@ -111,13 +110,7 @@ def _check_extra() -> None:
 
 
 def _check_torch_actor() -> None:
-    """As the actors' own interpreter sees it, which has the current folder among its modules."""
-    found = subprocess.run(
-        [sys.executable, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({TORCH_ACTOR!r}) is None)"],
-        capture_output=True,
-        check=False,
-    )
-    if found.returncode:
+    if not is_importable(TORCH_ACTOR):
         raise UserError(
             f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or have it in "
             "PYTHONPATH"

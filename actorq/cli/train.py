@@ -1,6 +1,5 @@
 """`actorq train`: a whole run on this machine."""
 
-import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from actorq.cli.report import print_result
 from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq.local.launcher import run_locally
+from actorq.local.services import is_importable
 from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
@@ -142,11 +142,7 @@ def _check_certificates(config: RunConfig) -> None:
 
 def _check_actor_module(name: str) -> None:
     """Raise UserError for a module that is not there, before anything is started."""
-    try:
-        found = not name or importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    if name and not is_importable(name):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {name!r}")
 
 

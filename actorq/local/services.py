@@ -1,6 +1,7 @@
 """Which processes a run on one machine has, and the command of each."""
 
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,12 @@ class Service:
 def module_command(kind: Kind, *arguments: str, module: str = "") -> tuple[str, ...]:
     """The command that starts a service with this interpreter; `module` in place of the service's own."""
     return (sys.executable, "-m", module or MODULES[kind], *arguments)
+
+
+def is_importable(module: str) -> bool:
+    """Whether a service's interpreter finds a module; unlike this process, it has the current folder in its path."""
+    script = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
 
 def services_of_run(
