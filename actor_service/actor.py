@@ -22,7 +22,7 @@ from actor_service.exploration import explorer
 from actor_service.fallback import FallbackSubscription
 from actor_service.hold import PolicyHold
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
-from actor_service.processor import lacks_dot_product, processor_flags
+from actor_service.processor import processor_flags, saturating_schemes
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.schedule import EvaluationSchedule
 from actor_service.selection import Selection, select
@@ -42,8 +42,6 @@ from actorq.watchdog import Watchdog, Watched
 _log = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
-# Schemes that ONNX Runtime computes with sums of 16 bits where the processor has no dot product of int8 numbers.
-_SATURATING = ("int8", "int8-static")
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Actor:
             else None
         )
         # What this processor computes wrongly, as far as its flags tell.
-        self._avoided = _SATURATING if lacks_dot_product(flags()) else ()
+        self._avoided = saturating_schemes(flags())
         self._check: PolicyCheck | None = None
         self._watchdog = Watchdog("an environment", environment_timeout_s, "actor.environment_timeout_s")
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()

@@ -28,3 +28,8 @@ def lacks_dot_product(flags: frozenset[str]) -> bool:
     if "sse2" in flags:
         return not flags & _X86_DOT_PRODUCTS
     return "asimd" in flags and _ARM_DOT_PRODUCT not in flags
+
+
+def saturating_schemes(flags: frozenset[str]) -> tuple[str, ...]:
+    """The schemes whose policies ONNX Runtime may compute wrongly on a processor with these flags."""
+    return ("int8", "int8-static") if lacks_dot_product(flags) else ()

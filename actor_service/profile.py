@@ -13,7 +13,7 @@ import numpy as np
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.exploration import Explorer, explorer
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy
-from actor_service.processor import lacks_dot_product, processor_flags
+from actor_service.processor import processor_flags, saturating_schemes
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.turns import PolicyTurns
 from actorq.config import RunConfig
@@ -32,8 +32,6 @@ _MOST_ENVIRONMENTS = 1024
 _MOST_RECORDED, _MOST_BYTES = 20_000, 64_000_000
 _TURN_S = 0.02
 _LEAST_ROUNDS = 3
-# Emissions of which a saturating processor computes another policy than was emitted: actors avoid them there.
-_SATURATING = ("int8", "int8-static")
 
 
 @dataclass(frozen=True)
@@ -145,9 +143,9 @@ def measure(order: Order) -> dict[str, Any]:
     config, spec, policies = order.config, order.folder.spec(), order.folder.policies()
     configured = config.environments_per_actor
     counts = sorted({min(_MOST_ENVIRONMENTS, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
-    dropped: dict[str, str] = {}
-    if lacks_dot_product(processor_flags()):
-        dropped = dict.fromkeys(_SATURATING, "this processor adds products of int8 numbers in 16 bits")
+    # As actors do, which avoid these.
+    wrong = "this processor adds products of int8 numbers in 16 bits"
+    dropped = dict.fromkeys(saturating_schemes(processor_flags()), wrong)
     sizes = [_measure_count(config, spec, count, policies, order.seconds / len(counts), dropped) for count in counts]
     segments = order.folder.segments()
     return {

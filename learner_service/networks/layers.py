@@ -1,10 +1,11 @@
 """Linear layers in the fastest form for the size and the device, with the gradient that belongs to it.
 
-The matrix products of 256-unit networks are most of an update's time, and torch gives float32 ones on the CPU to MKL,
-which on AMD's processors leaves AVX-512 unused. oneDNN, which torch has for convolutions and compiled models, uses it:
-rows x 256 x 256 take 155 us in place of 320 us for 256 rows on one thread of an EPYC of the Zen 5 generation. Small
-products are faster in MKL, because oneDNN looks each one up first. On Intel's processors all are: an update of DQN, TD3
-or SAC takes a sixth less time there with MKL, one of D4PG a fifth. Very sparse layers leave their zeros out.
+The matrix products of 256-unit networks are most of an update's time. On the CPU torch gives float32 products to MKL.
+On AMD's processors MKL leaves AVX-512 unused. There large products go to oneDNN, which torch has for convolutions: a
+product of 256 x 256 x 256 takes 155 us instead of 320 us on one thread of an EPYC of the Zen 5 generation. Small
+products stay with MKL, because oneDNN looks each one up first. On Intel's processors all products stay with MKL: an
+update of DQN, TD3 or SAC takes a sixth less time than with oneDNN, an update of D4PG a fifth less. Very sparse layers
+leave their zeros out.
 
 Activations are [B, units] to those who call. How they lie in memory is up to the products: sparse ones read and write
 columns, and what follows goes on in these, since a change of order takes as long as half a sparse product.

@@ -25,8 +25,8 @@ sequence numbers are read back from the same records, and from `sequences.json`,
 it does not cover could be overwritten.
 
 Power. `flush` brings everything that was committed before the call to the disk, and then the watermark that says so.
-After a power cut `recovery` keeps what is before the watermark, and of what came after it the longest run of whole
-segments (docs/decisions/0013-what-acknowledged-promises.md).
+After a power cut `recovery` keeps the whole segments before the watermark, and those behind it up to the first one that
+is not whole (docs/decisions/0013-what-acknowledged-promises.md).
 
 Damage. Each record has a checksum of its segment's rows. A segment that does not agree with it is given up: its rows
 are never drawn. All live segments are compared when the store is opened; of a large store, the older ones when they
