@@ -42,9 +42,10 @@ class Columns:
         self._all_valid = True
 
     def begin(self) -> None:
-        """All environments were reset: no episode is under way."""
+        """All environments were reset: no episode is under way, and none has just ended."""
         self._lengths[:] = 0
         self._returns[:] = 0.0
+        self.terminated[:] = self.truncated[:] = False
 
     def broken(self) -> list[int]:
         """Which environments have given a reward or an observation that is NaN or infinite."""

@@ -187,6 +187,21 @@ def test_a_reset_begins_anew(case: Case) -> None:
     environments.close()
 
 
+@pytest.mark.parametrize("backend", ["python", "envpool"])
+def test_a_reset_forgets_the_ends_of_the_step_before(backend: Backend) -> None:
+    environments = make_environments("CartPole-v1", 3, backend)
+    try:
+        environments.reset(1)
+        push_right = np.ones(3, np.int64)
+        while not (ended := environments.step(push_right)).terminated.any():
+            pass
+        assert ended.episodes
+        environments.reset(2)
+        assert not environments.step(push_right).terminated.any()
+    finally:
+        environments.close()
+
+
 def test_the_actions_are_left_as_they_are(case: Case) -> None:
     environments = case.make()
     environments.reset(1)
