@@ -4,24 +4,16 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from actorq.errors import ActorQError
 from actorq.local.events import ChildExited
-from actorq.settings import ENVIRONMENT_PREFIX
+from actorq.local.forkserver import ForkedProcess, ForkServers, child_environment
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
-
-
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without this project's settings.
-
-    They are in the resolved configuration already; in a child they would win over the flags that won over them here.
-    """
-    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 class Child:
@@ -32,6 +24,7 @@ class Child:
     to `log`. `on_exit` is called with its end, on another thread.
 
     inherited: further descriptors that the child keeps open.
+    servers: fork the child where they can.
     """
 
     def __init__(
@@ -41,16 +34,21 @@ class Child:
         log: Path,
         on_exit: Callable[[ChildExited], None],
         inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._on_exit = on_exit
-        with log.open("ab") as output:
+        self._releasing = threading.Lock()
+        theirs, self._lifeline = os.pipe()
+        with log.open("ab") as output, os.fdopen(theirs, "rb") as lifeline:
             self._log_start = output.tell()
+            descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
             try:
-                self._process = subprocess.Popen(
+                forked = servers.start(command, descriptors) if servers else None
+                self._process: ForkedProcess | subprocess.Popen[bytes] = forked or subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE,
+                    stdin=lifeline,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -58,6 +56,7 @@ class Child:
                     pass_fds=inherited,
                 )
             except OSError as error:
+                os.close(self._lifeline)
                 raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
         self.pid = self._process.pid
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{name}", daemon=True)
@@ -74,9 +73,10 @@ class Child:
 
     def release(self) -> None:
         """Let go of its lifeline: it learns that no other process of the run is left to wait for."""
-        if self._process.stdin:
-            with suppress(OSError):
-                self._process.stdin.close()
+        with self._releasing:
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+                self._lifeline = -1
 
     def kill(self) -> None:
         """End it and whatever it started, at once, and wait until it is gone."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from actorq.config import RunConfig
 from actorq.local.events import Events, StatusReceived, signals_as_events
+from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessView
 from actorq.local.restarts import policy_where_calls_hang
 from actorq.local.services import reserved_addresses, services_of_run
@@ -21,16 +22,22 @@ _log = logging.getLogger(__name__)
 
 
 def run_locally(
-    run: RunDirectory, config: RunConfig, observer: Observer, resume: bool, lock: int, actor_module: str = ""
+    run: RunDirectory,
+    config: RunConfig,
+    observer: Observer,
+    resume: bool,
+    lock: int,
+    actor_module: str = "",
+    servers: ForkServers | None = None,
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it; main thread only.
 
     `run` holds the configuration already; `lock` is the descriptor of its lock, which the services inherit.
-    `actor_module` runs as the actors instead of the actor service, unless it is empty.
+    `actor_module` runs as the actors instead of the actor service, unless it is empty. `servers` fork services.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module)
+        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module, servers)
         if not outcome.port_taken:
             break
         observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")
@@ -45,6 +52,7 @@ def _run_once(
     lock: int,
     certificates: Certificates | None,
     actor_module: str,
+    servers: ForkServers | None,
 ) -> Outcome:
     events: Events = queue.SimpleQueue()
     with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
@@ -57,6 +65,7 @@ def _run_once(
             config.transport.drain_s,
             policy=policy_where_calls_hang(config.actor.environment_timeout_s),
             inherited=(lock,),
+            servers=servers,
         )
         watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True)
         try:

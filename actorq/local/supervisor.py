@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited, Event, Events, SignalReceived, StatusReceived
+from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
@@ -72,6 +73,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
     ) -> None:
         self._services = {service.name: service for service in services}
         self._run = run
@@ -80,6 +82,7 @@ class Supervisor:
         self._drain_s = drain_s
         self._clock = clock
         self._inherited = inherited
+        self._servers = servers
         rng = rng or random.Random()
         self._histories = {
             service.name: RestartHistory(
@@ -263,6 +266,7 @@ class Supervisor:
             self._run.log(name),
             self._events.put,
             self._inherited,
+            self._servers,
         )
         self._children[name] = child
         if service.kind is Kind.METER:
