@@ -49,6 +49,7 @@ EXIT_INTERRUPTED = 6
 PROCESS_SETTINGS = (
     "actor_module",
     "announce",
+    "busy_at_start",
     "certificates",
     "days",
     "discard",
@@ -72,6 +73,7 @@ PROCESS_SETTINGS = (
     "role",
     "run",
     "run_directory",
+    "run_started",
     "store",
     "upstream",
     "version",

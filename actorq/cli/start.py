@@ -15,8 +15,11 @@ def run(arguments: Sequence[str]) -> int:
         return train.run(arguments)
     with fork_servers() as servers:
         gc.disable()
+        from actorq.telemetry.energy import RunStart
+
+        begun = RunStart.now()
         from actorq.cli import train
 
         gc.freeze()
         gc.enable()
-        return train.run(arguments, servers)
+        return train.run(arguments, servers, begun)

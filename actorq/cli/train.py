@@ -23,6 +23,7 @@ from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
+from actorq.telemetry.energy import RunStart
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
@@ -68,8 +69,8 @@ class _Request:
     actor_module: str
 
 
-def run(arguments: Sequence[str], servers: ForkServers | None = None) -> int:
-    """Train until the run is over, with services that `servers` fork; returns the exit code."""
+def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
+    """Train until the run is over; returns the exit code. For `servers` and `begun` see `run_locally`."""
     request = _resolve(arguments, servers)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
@@ -80,7 +81,9 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None) -> int:
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with open_display(run, request.config) as display:
-            outcome = run_locally(run, request.config, display, request.resume, lock, request.actor_module, servers)
+            outcome = run_locally(
+                run, request.config, display, request.resume, lock, request.actor_module, servers, begun
+            )
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)

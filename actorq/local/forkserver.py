@@ -158,7 +158,7 @@ def _adopt_orphans(adopt: bool) -> bool:
     """Become the parent of processes whose parent ends; whether the system can do that. A server's forks are such."""
     if sys.platform != "linux":
         return False
-    return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class _Phase(Enum):
 
 
 class Supervisor:
-    """Runs `services` in the order given and restarts those that die.
+    """Runs `services` in the order given and restarts those that die. An evaluator starts once the learner answers.
 
     The run ends when the learner says so by its exit code (also because an operator stopped it), when a process tells
     of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
@@ -92,6 +92,7 @@ class Supervisor:
         }
         self._children: dict[str, Child] = {}
         self._starting: set[str] = set()
+        self._later = [service.name for service in services if service.kind is Kind.EVALUATOR]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
@@ -104,7 +105,8 @@ class Supervisor:
         """Start everything, return when nothing runs any more."""
         try:
             for name in self._services:
-                self._start(name)
+                if name not in self._later:
+                    self._start(name)
             while self._phase is _Phase.RUNNING or self._children:
                 event = self._next_event()
                 if event is None:
@@ -142,6 +144,7 @@ class Supervisor:
             case StatusReceived(status):
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
                 self._final_state = status.state if status.state.final else None
+                self._start_later_ones()
                 self._look_for_started()
                 self._observer.status(status)
             case SignalReceived(number):
@@ -212,7 +215,7 @@ class Supervisor:
         """A learner that dies while it ends the run may have sent its actors away; its next life needs them."""
         self._learner_is_ending = False
         for name, service in self._services.items():
-            is_gone = name not in self._children and name not in self._due
+            is_gone = name not in self._children and name not in self._due and name not in self._later
             if is_gone and service.kind in (Kind.ACTOR, Kind.EVALUATOR):
                 self._due[name] = moment
                 self._show(name, ProcessState.RESTARTING)
@@ -232,6 +235,7 @@ class Supervisor:
         for name in self._due:
             self._show(name, ProcessState.EXITED)
         self._due.clear()
+        self._later.clear()
         if "learner" in self._children:
             self._phase = _Phase.ENDING_LEARNER
             self._terminate(["learner"])
@@ -273,6 +277,11 @@ class Supervisor:
             child.lower_priority(METER_NICENESS)
         self._starting.add(name)
         self._show(name, ProcessState.STARTING)
+
+    def _start_later_ones(self) -> None:
+        """The learner answers. Until now there was nothing to evaluate, and the others need the processors."""
+        while self._phase is _Phase.RUNNING and self._later and not self._learner_is_ending:
+            self._start(self._later.pop())
 
     def _look_for_started(self) -> None:
         for name in tuple(self._starting):

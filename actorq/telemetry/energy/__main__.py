@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from actorq.config import RunConfig
 from actorq.errors import ActorQError, UnavailableError
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
 from actorq.settings import Settings
-from actorq.telemetry.energy import MeterSettings, NodeMeter
+from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.reconnect import keep_connected
@@ -30,6 +31,14 @@ class MeterProcessSettings(Settings):
     """Where this meter reports to."""
 
     learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
+    run_started: float = Field(
+        0.0, ge=0, description="Unix seconds at which the run started; its energy counts from then on; 0 for now"
+    )
+    busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had spent on work by then")
+
+    def earlier(self) -> Earlier | None:
+        """The run's time before this process."""
+        return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
 class Reports:
@@ -45,6 +54,7 @@ class Reports:
 
     def run(self) -> None:
         """Report until stopped; a learner that is away is tried again."""
+        self.stop.wait(self._meter.wait_s)
         keep_connected(self._report, self.stop, self._client.peer, random.Random())
 
     def _report(self, connected: Callable[[], None]) -> None:
@@ -74,6 +84,7 @@ def _main() -> int:
             tdp_watts=config.energy.tdp_watts,
             ram_watts=config.energy.ram_watts,
         ),
+        earlier=settings.earlier(),
     )
     reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s)
     for number in (signal.SIGTERM, signal.SIGINT):
