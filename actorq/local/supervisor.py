@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from actorq.local.child import Child, describe_exit
-from actorq.local.events import ChildExited, Event, Events, SignalReceived, StatusReceived
+from actorq.local.events import ChildExited, ChildReady, Event, Events, SignalReceived, StatusReceived
 from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
@@ -27,6 +27,7 @@ from actorq.status import RunState
 
 METER_NICENESS = 10
 _LAST_LINES = 5
+_AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
 # What every service says when its address is taken; the launcher may have been given an unlucky port.
 _CANNOT_LISTEN = "cannot listen"
 # An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
@@ -52,7 +53,7 @@ class _Phase(Enum):
 
 
 class Supervisor:
-    """Runs `services` in the order given and restarts those that die. An evaluator starts once the learner answers.
+    """Runs `services` in the order given and restarts those that die. Actors start once the learner serves.
 
     The run ends when the learner says so by its exit code (also because an operator stopped it), when a process tells
     of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
@@ -91,8 +92,7 @@ class Supervisor:
             for service in services
         }
         self._children: dict[str, Child] = {}
-        self._starting: set[str] = set()
-        self._later = [service.name for service in services if service.kind is Kind.EVALUATOR]
+        self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
@@ -144,11 +144,13 @@ class Supervisor:
             case StatusReceived(status):
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
                 self._final_state = status.state if status.state.final else None
-                self._start_later_ones()
-                self._look_for_started()
                 self._observer.status(status)
             case SignalReceived(number):
                 self._interrupted(number)
+            case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
+                self._show(name, ProcessState.RUNNING)
+                if self._services[name].kind is Kind.LEARNER:
+                    self._start_later_ones()
             case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
                 self._exited(self._children.pop(name), code)
 
@@ -235,6 +237,8 @@ class Supervisor:
         for name in self._due:
             self._show(name, ProcessState.EXITED)
         self._due.clear()
+        for name in self._later:
+            self._show(name, ProcessState.EXITED)
         self._later.clear()
         if "learner" in self._children:
             self._phase = _Phase.ENDING_LEARNER
@@ -271,26 +275,18 @@ class Supervisor:
             self._events.put,
             self._inherited,
             self._servers,
+            self._events.put,
         )
         self._children[name] = child
         if service.kind is Kind.METER:
             child.lower_priority(METER_NICENESS)
-        self._starting.add(name)
-        self._show(name, ProcessState.STARTING)
+        # The meter serves nothing.
+        self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 
     def _start_later_ones(self) -> None:
-        """The learner answers. Until now there was nothing to evaluate, and the others need the processors."""
-        while self._phase is _Phase.RUNNING and self._later and not self._learner_is_ending:
-            self._start(self._later.pop())
-
-    def _look_for_started(self) -> None:
-        for name in tuple(self._starting):
-            if name not in self._children:
-                self._starting.discard(name)
-            # The meter serves nothing and announces nothing.
-            elif self._services[name].kind is Kind.METER or self._run.read_announcement(name):
-                self._starting.discard(name)
-                self._show(name, ProcessState.RUNNING)
+        """The learner serves. Earlier these would have tried in vain, and taken processor time from its start."""
+        while self._phase is _Phase.RUNNING and self._later:
+            self._start(self._later.pop(0))
 
     def _show(self, name: str, state: ProcessState) -> None:
         child = self._children.get(name)

@@ -37,6 +37,7 @@ def drain(number, frame):
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else drain)
 print("a line of", name, flush=True)
 say(" ".join(["started", *more]))
+os.write(0, b"ready")
 if behaviour == "mistaken":
     print("error: --seed: expected a number", flush=True)
     sys.exit(2)

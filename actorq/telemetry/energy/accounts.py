@@ -131,8 +131,14 @@ class NodeAccount:
             value: float = getattr(reading, name)
             return value + share * (value - (getattr(before, name) if before else 0.0))
 
-        names = ("cpu_kwh", "ram_kwh", "gpu_kwh", "co2_kg", "busy_cpu_seconds")
-        return replace(reading, **{name: later(name) for name in names})
+        return replace(
+            reading,
+            cpu_kwh=later("cpu_kwh"),
+            ram_kwh=later("ram_kwh"),
+            gpu_kwh=later("gpu_kwh"),
+            co2_kg=later("co2_kg"),
+            busy_cpu_seconds=later("busy_cpu_seconds"),
+        )
 
     def take(self, reading: NodeEnergy, meter: str) -> tuple[Interval, Amount]:
         """Note a cumulative reading.
