@@ -28,6 +28,7 @@ _SHARED = (
     *("actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
 )
 _FORKED = ("actor_service", "actor_service.environments", "quantizer_service", "actorq.telemetry.energy")
+_COMMAND_NAME = Path("/proc/self/comm")
 _REQUEST_BYTES = 64 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DESCRIPTORS = 16
@@ -211,7 +212,7 @@ def _run(request: _Request) -> None:
     with suppress(OSError):
         # The command line is the server's. Tools such as ps and top show this name too.
         name = request.arguments[request.arguments.index("--name") + 1] if "--name" in request.arguments else ""
-        Path("/proc/self/comm").write_text(name or request.module, encoding="utf-8")
+        _COMMAND_NAME.write_text(name or request.module, encoding="utf-8")
     sys.argv = [request.module, *request.arguments]
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 
@@ -225,6 +226,10 @@ def _main() -> None:
         with suppress(ImportError):
             import_module(module)
     gc.freeze()
+    if kind != "once":
+        from actorq.telemetry.process_stats import FORK_SERVER
+
+        _COMMAND_NAME.write_text(FORK_SERVER, encoding="utf-8")
     with socket.socket(fileno=int(descriptor)) as control:
         request = _serve(control, kind == "once")
     gc.enable()

@@ -21,7 +21,7 @@ from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
 from actorq.settings import Settings
 from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
-from actorq.telemetry.process_stats import measure_process
+from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -42,14 +42,20 @@ class MeterProcessSettings(Settings):
 
 
 class Reports:
-    """Sends a reading to the learner every `period_s` seconds until told to stop."""
+    """Sends a reading to the learner every `period_s` seconds until told to stop.
 
-    def __init__(self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float) -> None:
+    launched: the parent process is the launcher of the run, which reports to nobody itself.
+    """
+
+    def __init__(
+        self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float, launched: bool = False
+    ) -> None:
         self._client = client
         self._meter = meter
         self._name = name
         self._node = node
         self._period_s = period_s
+        self._launched = launched
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -60,7 +66,8 @@ class Reports:
     def _report(self, connected: Callable[[], None]) -> None:
         while not self.stop.is_set():
             stats = measure_process(self._name, "meter", self._node)
-            self._client.report_energy(self._meter.read(), (stats,))
+            launcher = measure_launcher(self._node) if self._launched else None
+            self._client.report_energy(self._meter.read(), (stats, launcher) if launcher else (stats,))
             connected()
             self.stop.wait(self._period_s)
 
@@ -86,7 +93,7 @@ def _main() -> int:
         ),
         earlier=settings.earlier(),
     )
-    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s)
+    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s, settings.run_started > 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reports.stop.set())
     if process.lifeline:
