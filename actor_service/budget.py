@@ -5,15 +5,15 @@ import threading
 import time
 from collections.abc import Callable
 
-# What an evaluator may take at once, at first and after it has waited: 3% of two processors in a run of 5 s.
-_AT_ONCE_S = 0.3
+# What an evaluator may take at once, at first and after it has waited: short runs are evaluated as often as they ask.
+_AT_ONCE_S = 5.0
 
 
 class CpuBudget:
-    """The CPU seconds that this process may take: a share of the machine's, saved up to 0.3 s. Thread-safe.
+    """The CPU seconds that this process may take: a share of the machine's, saved up to 5 s. Thread-safe.
 
     What is begun within the budget may end beyond it, and is paid for before the next begins. So over T seconds on C
-    processors the process takes at most share * C * T, 0.3 s, and what it began last.
+    processors the process takes at most share * C * T, 5 s, and what it began last.
 
     share: above 0 to 1.
     processors: of the machine.

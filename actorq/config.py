@@ -259,7 +259,7 @@ class EvaluationConfig(Settings):
     period_updates: PositiveInt = Field(250, description="gradient updates between two evaluations, at least")
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.03,
-        description="of the machine's CPU time that the evaluator takes, at most; its first 0.3 s, evaluations near "
+        description="of the machine's CPU time that the evaluator takes, at most; its first 5 s, evaluations near "
         "the target and the last one are always run",
     )
 
