@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from actor_service.metrics import actor_metrics
 from actor_service.servicer import ActorServicer
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config import RunConfig
-from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments, run_process
+from actorq.process import EXIT_OK, ProcessSettings, leave, main, parse_arguments, run_process
 from actorq.settings import Settings
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
@@ -122,4 +121,4 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(_main))
+    leave(main(_main))

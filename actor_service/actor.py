@@ -313,10 +313,14 @@ class Actor:
             greedy,
         )
         self._subscribe(spec, run.scheme, count, greedy=greedy is not None)
-        self._activity = "acting"
+        self._activity, acted = "acting", False
         while not self._stop.is_set():
             segment = self._rollout.collect(self._stop)
             if segment is not None:
+                if not acted:
+                    acted = True
+                    span = segment.spans[0]
+                    _log.info("has acted for the first time, with version %d %s", span.version, span.scheme)
                 uploader.put(segment, self._stop)
         environments.close()
 

@@ -240,9 +240,15 @@ class Uploader:
                 yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
-                yield learner_pb2.StreamTrajectoriesRequest(
-                    report=wire.actor_report_to_proto(self._report()), sent_sequence=sent
-                )
+                yield self._report_request(sent)
+        if not ended.is_set():
+            # The last word: a run of seconds would not know what this process used in the end.
+            yield self._report_request(sent)
+
+    def _report_request(self, sent: int) -> learner_pb2.StreamTrajectoriesRequest:
+        return learner_pb2.StreamTrajectoriesRequest(
+            report=wire.actor_report_to_proto(self._report()), sent_sequence=sent
+        )
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
         """The next item that may be sent, None when there is none until `until` or the stream has ended."""

@@ -5,3 +5,6 @@ transport and the command line. It imports neither torch nor onnx nor gymnasium.
 """
 
 __version__ = "0.1.0"
+
+ENVIRONMENT_PREFIX = "ACTORQ_"
+"""Of each environment variable that is a setting."""

@@ -34,6 +34,8 @@ from actorq.transport.addresses import is_loopback, split_listen_address
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
+# What a service writes to its lifeline once it serves.
+READY = b"ready\n"
 EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 # Of a learner, and of `actorq train`: the environment steps were used up before the target return was reached, or
 # an operator stopped the run (StopRun).
@@ -49,6 +51,7 @@ EXIT_INTERRUPTED = 6
 PROCESS_SETTINGS = (
     "actor_module",
     "announce",
+    "busy_at_start",
     "certificates",
     "days",
     "discard",
@@ -72,6 +75,7 @@ PROCESS_SETTINGS = (
     "role",
     "run",
     "run_directory",
+    "run_started",
     "store",
     "upstream",
     "version",
@@ -263,6 +267,9 @@ async def _serve(
         # The garbage collector, which a busy event loop runs often, need not look at what was imported.
         gc.freeze()
         if process.lifeline:
+            # A lifeline that only has an end, such as a pipe, takes no words.
+            with suppress(OSError):
+                os.write(sys.stdin.fileno(), READY)
             threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
         return await service.run(address)
     finally:

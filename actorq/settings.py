@@ -19,11 +19,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
+from actorq import ENVIRONMENT_PREFIX
 from actorq.errors import UserError
 
 T = TypeVar("T", bound=BaseModel)
 
-ENVIRONMENT_PREFIX = "ACTORQ_"
 # What Kubernetes puts into every container for each service of its namespace: "service links". A service actorq-learner
 # gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
 _SERVICE_LINK = re.compile(

@@ -29,6 +29,7 @@ from actorq.config import RunConfig
 from actorq.process import Sources, argument_parser
 from actorq.profile.measure import Figures, measure
 from actorq.profile.model import predict
+from actorq.telemetry.process_stats import FORK_SERVER
 from benchmarks.chaos.fleet import until
 from benchmarks.harness import Target, run_benchmark
 
@@ -119,13 +120,23 @@ def _busy_s() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
+def _service(process: psutil.Process) -> str:
+    """Forked services have names of their own, others tell their module in the command line."""
+    name, command = process.name(), " ".join(process.cmdline())
+    services = {"learner": "learner_service", "quantizer": "quantizer_service", "actor-": "actor_service"}
+    services |= {"evaluator": "evaluator", "actorq.telem": "energy", FORK_SERVER: "launcher"}
+    forked = next((service for begin, service in services.items() if name.startswith(begin)), "")
+    if forked or "--role evaluator" in command:
+        return forked or "evaluator"
+    modules = ("learner_service", "quantizer_service", "actor_service", "energy")
+    return next((module for module in modules if module in command), "launcher")
+
+
 def _spent(launcher: psutil.Process) -> dict[str, float]:
     """Processor seconds by service so far."""
     spent: dict[str, float] = {}
     for process in (launcher, *launcher.children(recursive=True)):
-        command = " ".join(process.cmdline())
-        names = ("learner_service", "quantizer_service", "actor_service", "energy")
-        name = "evaluator" if "--role evaluator" in command else next((n for n in names if n in command), "launcher")
+        name = _service(process)
         times = process.cpu_times()
         spent[name] = spent.get(name, 0.0) + times.user + times.system
     return spent

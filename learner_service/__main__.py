@@ -120,9 +120,11 @@ class LearnerService:
             self._reporter.write_events()
         if run.fault is not None:
             self._raise(run.fault)
-        if not (was_over and self._summary.exists()):
-            self._reporter.write_summary(self._summary)
+        # Actors that leave report a last time what they have used.
         await run.farewell(_FAREWELL_S)
+        if not (was_over and self._summary.exists()):
+            run.resources.estimate_to_now(run.clock.elapsed_s)
+            self._reporter.write_summary(self._summary)
         if self._linger:
             await self._told_to_end.wait()
         await run.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.documents import write_document
-from actorq.status import RunState, RunStatus
+from actorq.status import Energy, RunState, RunStatus
 from learner_service.intake import NOTHING_STORED
 from learner_service.run import Run
 from learner_service.sparsity import Flops
@@ -128,12 +128,7 @@ class Reporter:
             "peak_memory_mb": {
                 usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
             },
-            "energy": {
-                "kwh": status.energy.kwh,
-                "co2_kg": status.energy.co2_kg,
-                "method": status.energy.method,
-                "per_service": {name: {"kwh": kwh} for name, kwh in status.energy.kwh_per_service.items()},
-            },
+            "energy": _energy(status.energy),
             "evaluations_taken": run.evaluations.count,
             "evaluations": list(run.evaluations.curve),
         }
@@ -150,6 +145,15 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
         },
         "training": round(updates * flops.update.now),
     }
+
+
+def _energy(energy: Energy) -> dict[str, Any]:
+    """What was measured; None where nothing was, such as in a run that was over before the meter's first reading."""
+    if energy.kwh <= 0:
+        method = f"not measured ({energy.method.removeprefix('unavailable: ')})"
+        return {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
+    services = {name: {"kwh": kwh} for name, kwh in energy.kwh_per_service.items()}
+    return {"kwh": energy.kwh, "co2_kg": energy.co2_kg, "method": energy.method, "per_service": services}
 
 
 def _rounded(seconds: float | None) -> float | None:

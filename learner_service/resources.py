@@ -45,6 +45,11 @@ class Resources:
             self.note(stats)
         self._ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
 
+    def estimate_to_now(self, elapsed_s: float) -> None:
+        """The run is over after this time: count in what its meters have not read yet."""
+        self.note_self()
+        self._ledger.estimate_to_now(elapsed_s)
+
     def usages(self) -> tuple[ProcessUsage, ...]:
         """Each process with the energy attributed to it so far."""
         shares = {key.partition("/")[2]: share.kwh for key, share in self._ledger.snapshot().per_process.items()}

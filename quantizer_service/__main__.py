@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from actorq.config import RunConfig
 from actorq.errors import UserError
-from actorq.process import EXIT_OK, ProcessSettings, Service, main, parse_arguments, run_process
+from actorq.process import EXIT_OK, ProcessSettings, Service, leave, main, parse_arguments, run_process
 from actorq.settings import DefaultText, Settings
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog
@@ -144,4 +143,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(_run))
+    leave(main(_run))

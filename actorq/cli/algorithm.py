@@ -6,25 +6,32 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from tempfile import TemporaryFile
 from typing import Any
 
 from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.local.child import child_environment
+from actorq.local.forkserver import ForkServers, child_environment
 from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.process import EXIT_USER_ERROR
 
 
-def fit_algorithm(config: RunConfig, resolve: Callable[[dict[str, Any]], RunConfig], may_choose: bool) -> RunConfig:
+def fit_algorithm(
+    config: RunConfig,
+    resolve: Callable[[dict[str, Any]], RunConfig],
+    may_choose: bool,
+    servers: ForkServers | None = None,
+) -> RunConfig:
     """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
 
     resolve: the settings over a tree of others, which count only where nothing was given.
     may_choose: whether the algorithm may be another one.
+    servers: fork the process that makes the environment.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
     _check_algorithm(config.algorithm)
-    is_continuous = not _described(config)["discrete_actions"]
+    is_continuous = not _described(config, servers)["discrete_actions"]
     if is_continuous and family_of(config.environment) is OTHERS and may_choose:
         config = resolve({"algorithm": CONTINUOUS_ALGORITHM})
     _check_actions(config, "continuous" if is_continuous else "discrete")
@@ -48,25 +55,25 @@ def _check_actions(config: RunConfig, actions: str) -> None:
         )
 
 
-def _described(config: RunConfig) -> dict[str, Any]:
+def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]:
     """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
     environment, backend = config.environment, config.environment_backend
     # Not the whole actor, whose imports would be a fifth of the time until the first action.
     command = (sys.executable, "-m", "actor_service.environments", environment, "--backend", backend)
-    result = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=child_environment(os.environ),
-    )
-    if result.returncode == 0:
-        description: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-        return description
-    lines = result.stderr.strip().splitlines()
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, open(os.devnull) as nothing:
+        streams = (nothing.fileno(), output.fileno(), errors.fileno())
+        process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
+            command, stdin=nothing, stdout=output, stderr=errors, env=child_environment(os.environ)
+        )
+        code = process.wait()
+        output.seek(0)
+        errors.seek(0)
+        if code == 0:
+            description: dict[str, Any] = json.loads(output.read().splitlines()[-1])
+            return description
+        lines = errors.read().strip().splitlines()
     mistakes = [line for line in lines if line.startswith("error: ")]
-    if result.returncode == EXIT_USER_ERROR and mistakes:
+    if code == EXIT_USER_ERROR and mistakes:
         raise UserError(mistakes[-1].removeprefix("error: "))
-    last = lines[-1] if lines else f"exit code {result.returncode}"
+    last = lines[-1] if lines else f"exit code {code}"
     raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")

@@ -11,7 +11,7 @@ from actorq.errors import ActorQError, UserError
 
 # Modules are imported only for the command that is run: --help and --version answer at once.
 _COMMANDS = {
-    "train": ("actorq.cli.train", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
+    "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
     "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),

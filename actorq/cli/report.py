@@ -38,7 +38,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         size = f"policy {numbers.size(sizes['emitted'])} instead of {numbers.size(sizes['fp32'])}"
         lines.append(", ".join([size, *_fidelity(fidelity)]))
     energy = summary.get("energy")
-    if energy and energy["kwh"] > 0:
+    if energy and energy["kwh"]:
         lines.append(f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({energy['method']})")
     elif energy:
         lines.append(f"energy {energy['method']}")

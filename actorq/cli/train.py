@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,12 +16,14 @@ from actorq.cli.display import open_display
 from actorq.cli.report import print_result
 from actorq.config import CERTIFICATES_HELP, RunConfig
 from actorq.errors import ActorQError, UserError
+from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
 from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.settings import DefaultText, Settings
+from actorq.telemetry.energy import RunStart
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
 processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
@@ -67,9 +69,9 @@ class _Request:
     actor_module: str
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Train until the run is over; returns the exit code."""
-    request = _resolve(arguments)
+def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
+    """Train until the run is over; returns the exit code. For `servers` and `begun` see `run_locally`."""
+    request = _resolve(arguments, servers)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
         run.create(request.config)
@@ -79,7 +81,9 @@ def run(arguments: Sequence[str]) -> int:
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with open_display(run, request.config) as display:
-            outcome = run_locally(run, request.config, display, request.resume, lock, request.actor_module)
+            outcome = run_locally(
+                run, request.config, display, request.resume, lock, request.actor_module, servers, begun
+            )
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)
@@ -87,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     return outcome.exit_code
 
 
-def _resolve(arguments: Sequence[str]) -> _Request:
+def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     models = (TrainSettings, RunConfig)
     parser = argument_parser("actorq train", _DESCRIPTION, models)
     for name, text in descriptions():
@@ -103,7 +107,7 @@ def _resolve(arguments: Sequence[str]) -> _Request:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
     elif run:
         run.check_unused()
-    config = _checked(sources, config, train)
+    config = _checked(sources, config, train, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     return _Request(config, run, train.resume, train.actor_module)
@@ -114,11 +118,17 @@ def resolved_config(sources: Sources) -> RunConfig:
     return _checked(sources, sources.resolve(RunConfig), TrainSettings())
 
 
-def _checked(sources: Sources, config: RunConfig, train: TrainSettings) -> RunConfig:
+def _checked(
+    sources: Sources, config: RunConfig, train: TrainSettings, servers: ForkServers | None = None
+) -> RunConfig:
     """The configuration once its environment is known; raises UserError for what cannot work."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_actor_module(train.actor_module)
-    return fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=not train.resume)
+
+    def resolve(below: dict[str, Any]) -> RunConfig:
+        return sources.resolve(RunConfig, below)
+
+    return fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:

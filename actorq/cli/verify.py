@@ -14,7 +14,7 @@ from rich.text import Text
 from actorq.documents import copy_of, is_as_signed
 from actorq.errors import ActorQError, UserError
 from actorq.findings import Finding, check_document, read_report, report
-from actorq.local.child import child_environment
+from actorq.local.forkserver import child_environment
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.settings import OneLineParser

@@ -87,7 +87,7 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
             for point in summary["evaluations"]
         )
         energy, sizes, fidelity = summary["energy"], summary["policy_bytes"] or {}, summary["fidelity"] or {}
-        measured = energy["kwh"] > 0
+        measured = bool(energy["kwh"])
         actor = energy["per_service"].get("actor", {}).get("kwh")
         return RunFigures(
             planned=planned,

@@ -2,36 +2,31 @@
 
 import os
 import signal
+import socket
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from actorq.errors import ActorQError
-from actorq.local.events import ChildExited
-from actorq.settings import ENVIRONMENT_PREFIX
+from actorq.local.events import ChildExited, ChildReady
+from actorq.local.forkserver import ForkedProcess, ForkServers, child_environment
+from actorq.process import READY
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
 
 
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without this project's settings.
-
-    They are in the resolved configuration already; in a child they would win over the flags that won over them here.
-    """
-    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-
-
 class Child:
     """A started process in a session of its own, so that the terminal's Ctrl-C reaches only the launcher.
 
-    Its standard input is a pipe whose other end only this object holds, closed on exec like all of Python's own
-    descriptors: when the launcher is gone, however it went, the child reads the end of the file. Output is appended
-    to `log`. `on_exit` is called with its end, on another thread.
+    Its standard input is a socket whose other end only this object holds, closed on exec like all of Python's own
+    descriptors: when the launcher is gone, however it went, the child reads the end of the file. A service that serves
+    writes a line there. Output is appended to `log`. `on_exit` and `on_ready` are called on other threads.
 
     inherited: further descriptors that the child keeps open.
+    servers: fork the child where they can.
     """
 
     def __init__(
@@ -41,16 +36,21 @@ class Child:
         log: Path,
         on_exit: Callable[[ChildExited], None],
         inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
+        on_ready: Callable[[ChildReady], None] | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._on_exit = on_exit
-        with log.open("ab") as output:
+        self._lifeline, lifeline = socket.socketpair()
+        with log.open("ab") as output, lifeline:
             self._log_start = output.tell()
+            descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
             try:
-                self._process = subprocess.Popen(
+                forked = servers.start(command, descriptors) if servers else None
+                self._process: ForkedProcess | subprocess.Popen[bytes] = forked or subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE,
+                    stdin=lifeline.fileno(),
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -58,10 +58,13 @@ class Child:
                     pass_fds=inherited,
                 )
             except OSError as error:
+                self._lifeline.close()
                 raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
         self.pid = self._process.pid
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{name}", daemon=True)
         self._waiter.start()
+        if on_ready is not None:
+            threading.Thread(target=self._listen, args=(on_ready,), name=f"ready-{name}", daemon=True).start()
 
     def lower_priority(self, increment: int) -> None:
         """Let all others go first."""
@@ -74,9 +77,9 @@ class Child:
 
     def release(self) -> None:
         """Let go of its lifeline: it learns that no other process of the run is left to wait for."""
-        if self._process.stdin:
-            with suppress(OSError):
-                self._process.stdin.close()
+        # The socket itself is closed with this object: a thread may wait for its child's word.
+        with suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
         """End it and whatever it started, at once, and wait until it is gone."""
@@ -102,6 +105,11 @@ class Child:
         """The line in which it told of a user's mistake, if it did."""
         lines = [line for line in self.last_lines(50) if line.startswith(_ERROR_PREFIX)]
         return lines[-1].removeprefix(_ERROR_PREFIX) if lines else None
+
+    def _listen(self, on_ready: Callable[[ChildReady], None]) -> None:
+        with suppress(OSError):
+            if self._lifeline.recv(len(READY)):
+                on_ready(ChildReady(self.name, self.pid))
 
     def _wait(self) -> None:
         code = self._process.wait()

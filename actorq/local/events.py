@@ -21,6 +21,14 @@ class ChildExited:
 
 
 @dataclass(frozen=True)
+class ChildReady:
+    """A child process serves."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True)
 class SignalReceived:
     """Someone asked the launcher to end."""
 
@@ -34,7 +42,7 @@ class StatusReceived:
     status: RunStatus
 
 
-Event = ChildExited | SignalReceived | StatusReceived
+Event = ChildExited | ChildReady | SignalReceived | StatusReceived
 Events = queue.SimpleQueue[Event]
 
 

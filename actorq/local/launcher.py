@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from actorq.config import RunConfig
 from actorq.local.events import Events, StatusReceived, signals_as_events
+from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessView
 from actorq.local.restarts import policy_where_calls_hang
 from actorq.local.services import reserved_addresses, services_of_run
@@ -13,6 +14,7 @@ from actorq.local.supervisor import Outcome, Supervisor
 from actorq.local.watching import StatusWatch
 from actorq.rundirectory import Addresses, RunDirectory
 from actorq.status import RunStatus
+from actorq.telemetry.energy import RunStart
 from actorq.transport.options import Certificates
 
 _PORT_ATTEMPTS = 3
@@ -21,16 +23,26 @@ _log = logging.getLogger(__name__)
 
 
 def run_locally(
-    run: RunDirectory, config: RunConfig, observer: Observer, resume: bool, lock: int, actor_module: str = ""
+    run: RunDirectory,
+    config: RunConfig,
+    observer: Observer,
+    resume: bool,
+    lock: int,
+    actor_module: str = "",
+    servers: ForkServers | None = None,
+    begun: RunStart | None = None,
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it; main thread only.
 
-    `run` holds the configuration already; `lock` is the descriptor of its lock, which the services inherit.
-    `actor_module` runs as the actors instead of the actor service, unless it is empty.
+    run: holds the configuration already.
+    lock: the descriptor of its lock, which the services inherit.
+    actor_module: runs as the actors instead of the actor service, unless it is empty.
+    servers: fork services where they can.
+    begun: from when on the run's energy counts; from the meter's start when None.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module)
+        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module, servers, begun)
         if not outcome.port_taken:
             break
         observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")
@@ -45,18 +57,21 @@ def _run_once(
     lock: int,
     certificates: Certificates | None,
     actor_module: str,
+    servers: ForkServers | None,
+    begun: RunStart | None,
 ) -> Outcome:
     events: Events = queue.SimpleQueue()
     with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
         addresses = AddressBook(run, Addresses(learner, quantizer), observer)
         supervisor = Supervisor(
-            services_of_run(run, config, learner, quantizer, resume, actor_module),
+            services_of_run(run, config, learner, quantizer, resume, actor_module, begun),
             run,
             events,
             addresses,
             config.transport.drain_s,
             policy=policy_where_calls_hang(config.actor.environment_timeout_s),
             inherited=(lock,),
+            servers=servers,
         )
         watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True)
         try:

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from actorq.config import RunConfig
 from actorq.rundirectory import RunDirectory
+from actorq.telemetry.energy import RunStart
 
 HOST = "127.0.0.1"
 
@@ -55,11 +56,18 @@ def is_importable(module: str) -> bool:
 
 
 def services_of_run(
-    run: RunDirectory, config: RunConfig, learner: str, quantizer: str, resume: bool, actor_module: str = ""
+    run: RunDirectory,
+    config: RunConfig,
+    learner: str,
+    quantizer: str,
+    resume: bool,
+    actor_module: str = "",
+    begun: RunStart | None = None,
 ) -> tuple[Service, ...]:
     """Every process of a run, in the order in which to start them: first what takes longest to come up.
 
     actor_module: what runs as the actors instead of the actor service; the evaluator is always that.
+    begun: from when on the run's energy counts; from the meter's start when None.
     """
 
     def service(name: str, kind: Kind, *arguments: str, restarted_with: tuple[str, ...] = ()) -> Service:
@@ -86,7 +94,10 @@ def services_of_run(
         services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *life(name))))
     services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, "--role", "evaluator", *life("evaluator"))))
     if config.energy.enabled:
-        services.append(service("meter", Kind.METER, "--learner", learner, *given))
+        meter = service("meter", Kind.METER, "--learner", learner, *given)
+        # What a meter has not seen after its own death is nobody's: only the first life counts from the start.
+        since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
+        services.append(replace(meter, command=meter.command + since))
     return tuple(services)
 
 

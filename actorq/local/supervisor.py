@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from actorq.local.child import Child, describe_exit
-from actorq.local.events import ChildExited, Event, Events, SignalReceived, StatusReceived
+from actorq.local.events import ChildExited, ChildReady, Event, Events, SignalReceived, StatusReceived
+from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
@@ -26,6 +27,7 @@ from actorq.status import RunState
 
 METER_NICENESS = 10
 _LAST_LINES = 5
+_AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
 # What every service says when its address is taken; the launcher may have been given an unlucky port.
 _CANNOT_LISTEN = "cannot listen"
 # An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
@@ -51,7 +53,7 @@ class _Phase(Enum):
 
 
 class Supervisor:
-    """Runs `services` in the order given and restarts those that die.
+    """Runs `services` in the order given and restarts those that die. Actors start once the learner serves.
 
     The run ends when the learner says so by its exit code (also because an operator stopped it), when a process tells
     of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
@@ -72,6 +74,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
     ) -> None:
         self._services = {service.name: service for service in services}
         self._run = run
@@ -80,6 +83,7 @@ class Supervisor:
         self._drain_s = drain_s
         self._clock = clock
         self._inherited = inherited
+        self._servers = servers
         rng = rng or random.Random()
         self._histories = {
             service.name: RestartHistory(
@@ -88,7 +92,7 @@ class Supervisor:
             for service in services
         }
         self._children: dict[str, Child] = {}
-        self._starting: set[str] = set()
+        self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
         self._deadline: float | None = None
@@ -101,7 +105,8 @@ class Supervisor:
         """Start everything, return when nothing runs any more."""
         try:
             for name in self._services:
-                self._start(name)
+                if name not in self._later:
+                    self._start(name)
             while self._phase is _Phase.RUNNING or self._children:
                 event = self._next_event()
                 if event is None:
@@ -139,10 +144,13 @@ class Supervisor:
             case StatusReceived(status):
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
                 self._final_state = status.state if status.state.final else None
-                self._look_for_started()
                 self._observer.status(status)
             case SignalReceived(number):
                 self._interrupted(number)
+            case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
+                self._show(name, ProcessState.RUNNING)
+                if self._services[name].kind is Kind.LEARNER:
+                    self._start_later_ones()
             case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
                 self._exited(self._children.pop(name), code)
 
@@ -209,7 +217,7 @@ class Supervisor:
         """A learner that dies while it ends the run may have sent its actors away; its next life needs them."""
         self._learner_is_ending = False
         for name, service in self._services.items():
-            is_gone = name not in self._children and name not in self._due
+            is_gone = name not in self._children and name not in self._due and name not in self._later
             if is_gone and service.kind in (Kind.ACTOR, Kind.EVALUATOR):
                 self._due[name] = moment
                 self._show(name, ProcessState.RESTARTING)
@@ -229,6 +237,9 @@ class Supervisor:
         for name in self._due:
             self._show(name, ProcessState.EXITED)
         self._due.clear()
+        for name in self._later:
+            self._show(name, ProcessState.EXITED)
+        self._later.clear()
         if "learner" in self._children:
             self._phase = _Phase.ENDING_LEARNER
             self._terminate(["learner"])
@@ -263,21 +274,19 @@ class Supervisor:
             self._run.log(name),
             self._events.put,
             self._inherited,
+            self._servers,
+            self._events.put,
         )
         self._children[name] = child
         if service.kind is Kind.METER:
             child.lower_priority(METER_NICENESS)
-        self._starting.add(name)
-        self._show(name, ProcessState.STARTING)
+        # The meter serves nothing.
+        self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 
-    def _look_for_started(self) -> None:
-        for name in tuple(self._starting):
-            if name not in self._children:
-                self._starting.discard(name)
-            # The meter serves nothing and announces nothing.
-            elif self._services[name].kind is Kind.METER or self._run.read_announcement(name):
-                self._starting.discard(name)
-                self._show(name, ProcessState.RUNNING)
+    def _start_later_ones(self) -> None:
+        """The learner serves. Earlier these would have tried in vain, and taken processor time from its start."""
+        while self._phase is _Phase.RUNNING and self._later:
+            self._start(self._later.pop(0))
 
     def _show(self, name: str, state: ProcessState) -> None:
         child = self._children.get(name)

@@ -12,7 +12,7 @@ from typing import Any
 from actorq import settings
 from actorq.config import RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.local.child import child_environment
+from actorq.local.forkserver import child_environment
 from actorq.policy import FP32
 from actorq.process import EXIT_USER_ERROR
 from actorq.profile.exchange import Folder

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import psutil
 
+FORK_SERVER = "actorq-forks"
+"""Name of the process that forks the services of a run on one machine, as ps shows it."""
+
 
 @dataclass(frozen=True)
 class ProcessStats:
@@ -61,6 +64,30 @@ def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
         # The kernel counts resident pages lazily, so the peak can lag a little behind the present.
         peak_resident_bytes=max(_peak_resident_bytes(), resident),
     )
+
+
+def measure_launcher(node: str = "") -> ProcessStats | None:
+    """The launcher of a run on one machine, with its fork server; asked by a process of the run. None once it is gone.
+
+    The imports that services share are work of the fork server.
+    """
+    try:
+        launcher = psutil.Process(os.getppid())
+        servers = [child for child in launcher.children() if child.name() == FORK_SERVER]
+        times = [process.cpu_times() for process in (launcher, *servers)]
+        resident = launcher.memory_info().rss
+        return ProcessStats(
+            name="launcher",
+            role="launcher",
+            node=node or platform.node(),
+            pid=launcher.pid,
+            started_at=launcher.create_time(),
+            cpu_seconds=sum(time.user + time.system for time in times),
+            resident_bytes=resident,
+            peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{launcher.pid}/status")), resident),
+        )
+    except psutil.Error:
+        return None
 
 
 @lru_cache(maxsize=1)

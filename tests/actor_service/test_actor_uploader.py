@@ -272,6 +272,13 @@ def test_it_reports_at_once_and_then_every_period(learner: ScriptedLearner, side
     assert reports[0].process.name == "actor-0"
 
 
+def test_the_last_word_is_a_report(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 1
+    uploader.close()
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
+
+
 def test_a_report_follows_the_first_segment_however_short_the_run(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(period_s=1_000.0)
     learner.reports.get(timeout=DEADLINE_S)

@@ -37,6 +37,8 @@ def drain(number, frame):
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else drain)
 print("a line of", name, flush=True)
 say(" ".join(["started", *more]))
+if behaviour != "silent":
+    os.write(0, b"ready")
 if behaviour == "mistaken":
     print("error: --seed: expected a number", flush=True)
     sys.exit(2)
@@ -179,6 +181,25 @@ def test_the_run_ends_with_the_learner_and_has_its_exit_code(stage: Stage, code:
     stage.start(actor_0="serve", learner=f"exit{code}")
     assert stage.end() == Outcome(expected)
     assert stage.recorder.states["actor-0"][-1] is ProcessState.EXITED
+
+
+def test_actors_and_evaluators_start_once_the_learner_serves(stage: Stage) -> None:
+    stage.start(actor_0="serve", evaluator="serve", meter="serve", learner="silent")
+    for name in ("learner", "meter"):
+        stage.hear(name, "started")
+    stage.interrupt()
+    assert stage.end() == Outcome(130)
+    assert stage.recorder.states["actor-0"] == stage.recorder.states["evaluator"] == [ProcessState.EXITED]
+
+
+def test_a_service_runs_when_it_says_so_and_is_then_shown(stage: Stage) -> None:
+    stage.start(actor_0="serve", learner="serve", quantizer="silent")
+    stage.hear("actor-0", "started")
+    stage.hear("quantizer", "started")
+    stage.interrupt()
+    stage.end()
+    assert stage.recorder.states["learner"][:2] == [ProcessState.STARTING, ProcessState.RUNNING]
+    assert ProcessState.RUNNING not in stage.recorder.states["quantizer"]
 
 
 def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) -> None:

@@ -5,12 +5,13 @@ says which part of it each process caused. Nothing here imports codecarbon until
 """
 
 from actorq.telemetry.energy.ledger import EnergyLedger, LedgerLimits
-from actorq.telemetry.energy.node_meter import MeterSettings, NodeMeter
+from actorq.telemetry.energy.node_meter import Earlier, MeterSettings, NodeMeter, RunStart
 from actorq.telemetry.energy.readings import Amount, EnergySnapshot, NodeEnergy, ProcessEnergy
 from actorq.telemetry.energy.tracker import EnergyTracker, TrackerError, TrackerTotals
 
 __all__ = [
     "Amount",
+    "Earlier",
     "EnergyLedger",
     "EnergySnapshot",
     "EnergyTracker",
@@ -19,6 +20,7 @@ __all__ = [
     "NodeEnergy",
     "NodeMeter",
     "ProcessEnergy",
+    "RunStart",
     "TrackerError",
     "TrackerTotals",
 ]

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from pydantic import Field
@@ -18,9 +19,9 @@ from actorq.config import RunConfig
 from actorq.errors import ActorQError, UnavailableError
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
 from actorq.settings import Settings
-from actorq.telemetry.energy import MeterSettings, NodeMeter
+from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
-from actorq.telemetry.process_stats import measure_process
+from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -30,27 +31,43 @@ class MeterProcessSettings(Settings):
     """Where this meter reports to."""
 
     learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
+    run_started: float = Field(
+        0.0, ge=0, description="Unix seconds at which the run started; its energy counts from then on; 0 for now"
+    )
+    busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had spent on work by then")
+
+    def earlier(self) -> Earlier | None:
+        """The run's time before this process."""
+        return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
 class Reports:
-    """Sends a reading to the learner every `period_s` seconds until told to stop."""
+    """Sends a reading to the learner every `period_s` seconds until told to stop.
 
-    def __init__(self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float) -> None:
+    launched: the parent process is the launcher of the run, which reports to nobody itself.
+    """
+
+    def __init__(
+        self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float, launched: bool = False
+    ) -> None:
         self._client = client
         self._meter = meter
         self._name = name
         self._node = node
         self._period_s = period_s
+        self._launched = launched
         self.stop = threading.Event()
 
     def run(self) -> None:
         """Report until stopped; a learner that is away is tried again."""
+        self.stop.wait(self._meter.wait_s)
         keep_connected(self._report, self.stop, self._client.peer, random.Random())
 
     def _report(self, connected: Callable[[], None]) -> None:
         while not self.stop.is_set():
             stats = measure_process(self._name, "meter", self._node)
-            self._client.report_energy(self._meter.read(), (stats,))
+            launcher = measure_launcher(self._node) if self._launched else None
+            self._client.report_energy(self._meter.read(), (stats, launcher) if launcher else (stats,))
             connected()
             self.stop.wait(self._period_s)
 
@@ -74,8 +91,9 @@ def _main() -> int:
             tdp_watts=config.energy.tdp_watts,
             ram_watts=config.energy.ram_watts,
         ),
+        earlier=settings.earlier(),
     )
-    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s)
+    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s, settings.run_started > 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reports.stop.set())
     if process.lifeline:

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy, ProcessEnergy
@@ -88,6 +88,9 @@ class NodeAccount:
     unsettled_cpu: dict[ProcessKey, float] = field(default_factory=dict)
     """CPU seconds reported since the last reading."""
     gpu_users: set[ProcessKey] = field(default_factory=set)
+    newest: tuple[float, NodeEnergy] | None = None
+    """When this life of the meter was read last, in the ledger's seconds, and what it read. Not kept in a state."""
+    before_newest: tuple[float, NodeEnergy] | None = None
 
     @property
     def metered(self) -> bool:
@@ -106,6 +109,37 @@ class NodeAccount:
         """Note CPU seconds to be charged at the next reading."""
         self.unsettled_cpu[key] = self.unsettled_cpu.get(key, 0.0) + cpu_seconds
 
+    def note(self, reading: NodeEnergy, now: float) -> None:
+        """Note when a reading came, unless it repeats the one before."""
+        if self.newest is None or reading.busy_cpu_seconds > self.newest[1].busy_cpu_seconds:
+            self.before_newest, self.newest = self.newest, (now, reading)
+
+    def expected(self, now: float, began: float) -> NodeEnergy | None:
+        """What the meter would read now if all went on as between its last two readings; None without any.
+
+        began: when its counters began, for a meter that was read once.
+        """
+        if self.newest is None or self.previous_meter:
+            return None
+        then, reading = self.newest
+        since, before = self.before_newest or (began, None)
+        if not since < then < now:
+            return None
+        share = (now - then) / (then - since)
+
+        def later(name: str) -> float:
+            value: float = getattr(reading, name)
+            return value + share * (value - (getattr(before, name) if before else 0.0))
+
+        return replace(
+            reading,
+            cpu_kwh=later("cpu_kwh"),
+            ram_kwh=later("ram_kwh"),
+            gpu_kwh=later("gpu_kwh"),
+            co2_kg=later("co2_kg"),
+            busy_cpu_seconds=later("busy_cpu_seconds"),
+        )
+
     def take(self, reading: NodeEnergy, meter: str) -> tuple[Interval, Amount]:
         """Note a cumulative reading.
 
@@ -119,6 +153,7 @@ class NodeAccount:
             # Nobody measured between the two lives, so CPU time of that gap must not claim what lies before it.
             self.intervals.clear()
             self.previous_meter, self.meter, self.last = self.meter, meter, Counters()
+            self.newest = self.before_newest = None
         self.method = reading.method
         now = Counters(reading.cpu_kwh + reading.ram_kwh, reading.gpu_kwh, reading.co2_kg, reading.busy_cpu_seconds)
         # Field by field, so that a reading older than the last one adds nothing.

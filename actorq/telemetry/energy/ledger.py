@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -60,8 +61,9 @@ class EnergyLedger:
     machine too many is not accounted for.
     """
 
-    def __init__(self, limits: LedgerLimits | None = None) -> None:
+    def __init__(self, limits: LedgerLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits or LedgerLimits()
+        self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeAccount] = {}
         self._processes: dict[ProcessKey, ProcessAccount] = {}
@@ -113,16 +115,34 @@ class EnergyLedger:
             if not self._has_room_for_node(reading.node):
                 raise ExhaustedError(f"energy: at most {self._limits.nodes} nodes are metered, got another")
             node = self._nodes.setdefault(reading.node, NodeAccount())
-            shared, gpu = node.take(reading, meter)
-            if node.gpu_users:
-                for key in node.gpu_users:
-                    self._charge(node, key, gpu.scaled(1 / len(node.gpu_users)))
-            else:
-                shared = Interval(shared.energy + gpu, shared.busy_seconds)
-            node.intervals.appendleft(shared)
-            for key, amount in share(node.intervals, node.unsettled_cpu).items():
-                self._charge(node, key, amount)
-            node.unsettled_cpu.clear()
+            self._settle(node, reading, meter)
+            node.note(reading, self._clock())
+
+    def estimate_to_now(self, elapsed_s: float) -> None:
+        """Count in the time since each meter's last reading, as if all had gone on as before it.
+
+        The end of a run comes between two readings. A later reading adds only what exceeds the estimate.
+
+        elapsed_s: since the run began, and with it the counters of a meter that was read once.
+        """
+        with self._lock:
+            now = self._clock()
+            for node in self._nodes.values():
+                if (reading := node.expected(now, now - elapsed_s)) is not None:
+                    self._settle(node, reading, node.meter)
+
+    def _settle(self, node: NodeAccount, reading: NodeEnergy, meter: str) -> None:
+        """Charge a node's processes for what they did up to a reading."""
+        shared, gpu = node.take(reading, meter)
+        if node.gpu_users:
+            for key in node.gpu_users:
+                self._charge(node, key, gpu.scaled(1 / len(node.gpu_users)))
+        else:
+            shared = Interval(shared.energy + gpu, shared.busy_seconds)
+        node.intervals.appendleft(shared)
+        for key, amount in share(node.intervals, node.unsettled_cpu).items():
+            self._charge(node, key, amount)
+        node.unsettled_cpu.clear()
 
     def snapshot(self) -> EnergySnapshot:
         """The totals of the run, its services and its processes, and of the machines."""

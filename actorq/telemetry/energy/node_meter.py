@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Self
 
 import psutil
@@ -32,6 +32,29 @@ class MeterSettings:
     """
 
 
+@dataclass(frozen=True)
+class RunStart:
+    """When a run began: Unix seconds, and the CPU seconds that the machine had spent on work by then."""
+
+    at: float
+    busy_cpu_seconds: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """Of a run that begins on this machine."""
+        return cls(time.time(), machine_busy_cpu_seconds())
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The time of a run before its meter measured."""
+
+    seconds: float
+    """From the start of the run to that of the meter."""
+    busy_cpu_seconds: float
+    """Of the machine at the start of the run, since the same fixed time as the meter's."""
+
+
 class NodeMeter:
     """Reads a tracker and the machine's CPU time together. Once constructed, no method raises."""
 
@@ -42,6 +65,7 @@ class NodeMeter:
         *,
         reason: str = "no tracker",
         minimum_interval_seconds: float = 1.0,
+        earlier: Earlier | None = None,
         clock: Callable[[], float] = time.monotonic,
         busy_cpu_seconds: Callable[[], float] | None = None,
     ) -> None:
@@ -52,6 +76,7 @@ class NodeMeter:
             tracker: what measures the energy; None if nothing does.
             reason: why there is no tracker.
             minimum_interval_seconds: readings closer than this repeat the last one.
+            earlier: counted in at the mean power up to the first reading, which `wait_s` puts off.
             clock: monotonic seconds.
             busy_cpu_seconds: non-idle CPU seconds of the machine since any fixed time; by default the kernel's.
         """
@@ -63,7 +88,11 @@ class NodeMeter:
         self._unavailable = "" if tracker else reason
         self._totals = _NOTHING
         self._busy_seconds = 0.0
-        self._busy_at_start = self._sum_of_busy_seconds()
+        self._busy_at_start = earlier.busy_cpu_seconds if earlier else self._sum_of_busy_seconds()
+        self._started = clock()
+        self._earlier_s = earlier.seconds if earlier else 0.0
+        self._before = _NOTHING
+        self._estimate = ""
         self._read_at: float | None = None
         self._reading = self._compose()
 
@@ -73,20 +102,23 @@ class NodeMeter:
         node: str,
         settings: MeterSettings | None = None,
         *,
+        earlier: Earlier | None = None,
         start_tracker: Callable[[MeterSettings], EnergyTracker] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """A meter of this machine with codecarbon; one that says why it measures nothing where that fails.
 
-        Takes about 1.5 s and 75 MB. One per machine is enough: each counts the whole of it.
+        Takes about 0.2 s and 75 MB. One per machine is enough: each counts the whole of it.
 
         Args:
             node: the machine's name, not empty.
             settings: what the machine cannot say about itself.
+            earlier: the run's time before the call.
             start_tracker: starts what measures; codecarbon by default.
             clock: monotonic seconds.
         """
         settings = settings or MeterSettings()
+        called = clock()
         tracker: EnergyTracker | None = None
         reason = ""
         try:
@@ -95,16 +127,24 @@ class NodeMeter:
             reason = f"codecarbon cannot be imported ({error})"
         except Exception as error:  # Whatever goes wrong in there must not cost the run its meter's CPU counts.
             reason = _in_words(error)
+        if earlier is not None:
+            earlier = replace(earlier, seconds=earlier.seconds + clock() - called)
         return cls(
             node,
             tracker,
             reason=reason,
             minimum_interval_seconds=settings.minimum_interval_seconds,
+            earlier=earlier,
             clock=clock,
         )
 
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the first reading has power to tell."""
+        return max(0.0, self._started + self._minimum_interval_seconds - self._clock()) if self._tracker else 0.0
+
     def read(self) -> NodeEnergy:
-        """What the machine has used since the meter started.
+        """What the machine has used since the meter started, and in the run's time before.
 
         Every figure only grows. If the tracker fails, the energies stand still, the method says why, and the next
         reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
@@ -115,7 +155,10 @@ class NodeMeter:
         self._read_at = now
         if self._tracker is not None:
             try:
-                self._totals = _grown(self._totals, self._tracker.read())
+                measured = self._tracker.read()
+                if self._earlier_s > 0 and now > self._started:
+                    self._estimate_earlier(measured, now - self._started)
+                self._totals = _grown(self._totals, _sum(self._before, measured))
                 self._unavailable = ""
             except Exception as error:  # A meter outlives its tracker.
                 self._unavailable = _in_words(error)
@@ -139,7 +182,7 @@ class NodeMeter:
         tracker = self._tracker
         method, tdp = "", None
         if tracker is not None and not self._unavailable:
-            method, tdp = tracker.method, tracker.tdp_watts
+            method, tdp = tracker.method + self._estimate, tracker.tdp_watts
         return NodeEnergy(
             node=self._node,
             cpu_kwh=self._totals.cpu_kwh,
@@ -150,6 +193,12 @@ class NodeMeter:
             method=method or f"{UNAVAILABLE}: {self._unavailable}",
             tdp_watts=tdp,
         )
+
+    def _estimate_earlier(self, measured: TrackerTotals, seconds: float) -> None:
+        """Count in the run's time before the meter, at the mean power of the `seconds` that are measured by now."""
+        self._before = TrackerTotals(*(total * self._earlier_s / seconds for total in astuple(measured)))
+        self._estimate = f"; the first {self._earlier_s:.1f} s at the mean power of the {seconds:.1f} s after them"
+        self._earlier_s = 0.0
 
     def _sum_of_busy_seconds(self) -> float | None:
         try:
@@ -187,6 +236,10 @@ def _grown(last: TrackerTotals, new: TrackerTotals) -> TrackerTotals:
         gpu_kwh=max(last.gpu_kwh, new.gpu_kwh),
         co2_kg=max(last.co2_kg, new.co2_kg),
     )
+
+
+def _sum(one: TrackerTotals, other: TrackerTotals) -> TrackerTotals:
+    return TrackerTotals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
 def _in_words(error: Exception) -> str:

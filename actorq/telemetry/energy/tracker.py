@@ -2,7 +2,10 @@
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from actorq.errors import ActorQError
@@ -56,7 +59,7 @@ class CodecarbonTracker:
     """
 
     def __init__(self, country_iso_code: str | None, tdp_watts: float | None, ram_watts: float | None) -> None:
-        """Import codecarbon and start measuring: about 1.5 s and 75 MB.
+        """Import codecarbon and start measuring: about 0.2 s and 75 MB.
 
         Args:
             country_iso_code: three letters; picks the grid's carbon intensity. None or unknown: the world's average.
@@ -75,14 +78,15 @@ class CodecarbonTracker:
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
         self._output = _LatestTotals()
-        self._tracker: Any = OfflineEmissionsTracker(
-            country_iso_code=country,
-            force_cpu_power=None if is_rapl_available() else tdp_watts,
-            force_ram_power=ram_watts,
-            output_handlers=[self._output],
-            **_ISOLATED,
-        )
-        self._tracker.start()
+        with _processor_named_by_kernel():
+            self._tracker: Any = OfflineEmissionsTracker(
+                country_iso_code=country,
+                force_cpu_power=None if is_rapl_available() else tdp_watts,
+                force_ram_power=ram_watts,
+                output_handlers=[self._output],
+                **_ISOLATED,
+            )
+            self._tracker.start()
         try:
             self.read()
             self.tdp_watts, cpu = _describe_cpu(self._tracker, tdp_watts)
@@ -138,6 +142,25 @@ _ISOLATED: dict[str, Any] = {
     "pue": 1.0,
     "wue": 0.0,
 }
+
+
+@contextmanager
+def _processor_named_by_kernel(table: Path = Path("/proc/cpuinfo")) -> Iterator[None]:
+    """In here the package cpuinfo tells only the processor's name, and takes it from the kernel.
+
+    codecarbon asks for nothing else. cpuinfo itself would start processes and compute for a second.
+    """
+    import cpuinfo  # type: ignore[import-untyped]
+
+    lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    before = cpuinfo.get_cpu_info
+    if name:
+        cpuinfo.get_cpu_info = lambda: {"brand_raw": name}
+    try:
+        yield
+    finally:
+        cpuinfo.get_cpu_info = before
 
 
 class _LatestTotals:

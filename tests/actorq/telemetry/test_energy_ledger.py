@@ -331,3 +331,60 @@ def test_the_methods_of_many_machines_are_told_in_short() -> None:
     for number in range(20):
         few.report_node(reading(f"node-{number:02}", cpu=1.0, method=f"TDP {number} W"), meter="m")
     assert few.snapshot().method.endswith("node-07: TDP 7 W | 12 more nodes")
+
+
+class Clock:
+    """Seconds that are set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_end_of_a_run_counts_as_its_meters_last_interval_did() -> None:
+    clock = Clock()
+    ledger = EnergyLedger(clock=clock)
+    for clock.now, busy in ((10.0, 4.0), (12.0, 8.0)):
+        ledger.report_process("l", "learner", "a", busy, incarnation="1")
+        ledger.report_node(reading(cpu=busy, co2=busy / 2, busy=busy), meter="m")
+    clock.now = 13.0
+    ledger.report_process("l", "learner", "a", 9.0, incarnation="1")
+    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
+    ledger.estimate_to_now(elapsed_s=13.0)
+    assert kwh(ledger) == pytest.approx({"learner/l": 9.0, "actor/x": 1.0})
+    assert ledger.snapshot().node_kwh == pytest.approx(10.0)
+    assert ledger.snapshot().co2_kg == pytest.approx(5.0)
+
+
+def test_a_reading_after_an_estimate_adds_only_what_exceeds_it() -> None:
+    clock = Clock()
+    ledger = EnergyLedger(clock=clock)
+    for clock.now, energy in ((1.0, 2.0), (2.0, 4.0)):
+        ledger.report_node(reading(cpu=energy, busy=energy), meter="m")
+    clock.now = 3.0
+    ledger.estimate_to_now(elapsed_s=3.0)
+    assert ledger.snapshot().node_kwh == pytest.approx(6.0)
+    ledger.report_node(reading(cpu=5.0, busy=5.0), meter="m")
+    assert ledger.snapshot().node_kwh == pytest.approx(6.0)
+    ledger.report_node(reading(cpu=7.0, busy=7.0), meter="m")
+    assert ledger.snapshot().node_kwh == pytest.approx(7.0)
+
+
+def test_the_power_up_to_the_only_reading_of_a_run_counts_to_its_end() -> None:
+    clock = Clock()
+    ledger = EnergyLedger(clock=clock)
+    clock.now = 4.0
+    ledger.report_node(reading(cpu=8.0, busy=8.0), meter="m")
+    clock.now = 5.0
+    ledger.estimate_to_now(elapsed_s=5.0)
+    assert ledger.snapshot().node_kwh == pytest.approx(10.0)
+
+
+def test_without_a_reading_there_is_nothing_to_estimate() -> None:
+    ledger = EnergyLedger()
+    ledger.report_process("l", "learner", "a", 3.0, incarnation="1")
+    ledger.estimate_to_now(elapsed_s=7.0)
+    assert ledger.snapshot().node_kwh == 0.0
+    assert not ledger.snapshot().complete

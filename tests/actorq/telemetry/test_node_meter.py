@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.telemetry.energy import EnergyTracker, MeterSettings, NodeMeter, TrackerError, TrackerTotals
+from actorq.telemetry.energy import Earlier, EnergyTracker, MeterSettings, NodeMeter, TrackerError, TrackerTotals
 
 
 class SteadyTracker:
@@ -53,6 +53,36 @@ def test_a_reading_joins_energy_and_busy_time_since_the_start() -> None:
     assert (first.busy_cpu_seconds, second.busy_cpu_seconds) == (1.0, 2.0)
     assert (first.method, first.tdp_watts, first.available) == ("a steady hand", 65.0, True)
     assert second.kwh == 12.0
+
+
+def test_the_runs_time_before_the_meter_counts_at_the_mean_power_up_to_the_first_reading() -> None:
+    clock = Clock()
+    meter = NodeMeter("n", SteadyTracker(), earlier=Earlier(4.0, 90.0), clock=clock, busy_cpu_seconds=lambda: 96.0)
+    clock.now += 1.0
+    first, second = meter.read(), meter.read()
+    # Measured over 2 s; the 4 s before them add twice as much.
+    assert first.kwh == pytest.approx(6.0 * 3)
+    assert second.kwh == pytest.approx(6.0 * 2 + 6.0 * 2)
+    assert first.co2_kg == pytest.approx(0.5 * 3)
+    assert first.busy_cpu_seconds == 6.0
+    assert first.method == second.method == "a steady hand; the first 4.0 s at the mean power of the 2.0 s after them"
+
+
+def test_a_tracker_that_starts_slowly_adds_its_own_time_to_what_was_before() -> None:
+    clock = Clock()
+
+    def start(settings: MeterSettings) -> EnergyTracker:
+        clock.now += 3.0
+        return SteadyTracker()
+
+    meter = NodeMeter.create("n", start_tracker=start, earlier=Earlier(1.0, 0.0), clock=clock)
+    assert meter.read().method.startswith("a steady hand; the first 5.0 s")
+
+
+def test_the_first_reading_waits_for_an_interval_of_power() -> None:
+    clock = Clock()
+    assert NodeMeter("n", SteadyTracker(), minimum_interval_seconds=3.0, clock=clock).wait_s == 2.0
+    assert NodeMeter("n", None, minimum_interval_seconds=3.0, clock=clock).wait_s == 0.0
 
 
 def test_readings_in_quick_succession_repeat_the_last_one() -> None:

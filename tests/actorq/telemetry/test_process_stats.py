@@ -58,3 +58,28 @@ def test_the_peak_of_rusage_is_in_bytes_on_macos_and_in_kibibytes_elsewhere() ->
 def test_without_proc_the_peak_comes_from_rusage() -> None:
     peak = process_stats._peak_resident_bytes(Path("/no/such/file"))
     assert 1 << 20 < peak <= process_stats._peak_from_rusage()
+
+
+LAUNCHED = "from actorq.telemetry.process_stats import measure_launcher\nprint(measure_launcher('n'))"
+SERVER = """
+import sys
+from pathlib import Path
+while sum(n * n for n in range(100_000)) and __import__("time").process_time() < 0.2: pass
+Path("/proc/self/comm").write_text("actorq-forks")
+print("named", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are named as on Linux")
+def test_the_launcher_is_told_of_with_its_fork_server() -> None:
+    def launcher_cpu_seconds() -> float:
+        told = subprocess.run([sys.executable, "-c", LAUNCHED], capture_output=True, text=True, check=True).stdout
+        assert f"name='launcher', role='launcher', node='n', pid={os.getpid()}" in told
+        return float(told.partition("cpu_seconds=")[2].partition(",")[0])
+
+    alone = launcher_cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        assert launcher_cpu_seconds() >= alone + 0.2

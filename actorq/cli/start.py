@@ -1,0 +1,25 @@
+"""Begins `actorq train`: the services import their modules while this process imports its own."""
+
+import gc
+from collections.abc import Sequence
+
+from actorq.local.forkserver import fork_servers
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train, or print the help; returns the exit code."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        # Here and below: the import has to come after the fork servers have begun theirs.
+        from actorq.cli import train
+
+        return train.run(arguments)
+    with fork_servers() as servers:
+        gc.disable()
+        from actorq.telemetry.energy import RunStart
+
+        begun = RunStart.now()
+        from actorq.cli import train
+
+        gc.freeze()
+        gc.enable()
+        return train.run(arguments, servers, begun)

@@ -1,0 +1,241 @@
+"""Starts services as forks of processes that have imported their modules already.
+
+`actorq train` opens them before it imports its own modules. So the imports of launcher, learner and the other services
+overlap, and modules that several services share are imported once. The module imports the standard library only.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from actorq import ENVIRONMENT_PREFIX
+
+_LEARNER = "learner_service"
+# What the services of a run import. ONNX Runtime is not here: it starts a thread, and threads do not survive a fork.
+_SHARED = (
+    *("actorq.client", "actorq.process", "actorq.watchdog", "actorq.telemetry.energy.__main__"),
+    *("actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
+)
+_FORKED = ("actor_service", "actor_service.environments", "quantizer_service", "actorq.telemetry.energy")
+_COMMAND_NAME = Path("/proc/self/comm")
+_REQUEST_BYTES = 64 * 1024
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_DESCRIPTORS = 16
+# For which a fork is waited for, the imports of its server included.
+_PATIENCE_S = 20.0
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without this project's settings.
+
+    They are in the resolved configuration already; in a child they would win over the flags that won over them here.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+class ForkedProcess:
+    """A fork that the launcher has adopted, with what callers use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Its exit code, or minus the signal that killed it; by one thread only."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless it has ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+
+class _Server:
+    """A process that imports `modules` and then waits for commands; it ends when this end of its socket closes.
+
+    once: it becomes the first command itself, instead of forking.
+    """
+
+    def __init__(self, modules: Sequence[str], once: bool) -> None:
+        self._once = once
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(_PATIENCE_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), "once" if once else "forks", *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=child_environment(os.environ),
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def start(
+        self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
+    ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
+        """Run a module; None where the server cannot. Waits for the imports of a server that forks."""
+        request = json.dumps({"module": module, "arguments": list(arguments)}).encode()
+        if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
+            return None
+        try:
+            socket.send_fds(self._control, [request], list(descriptors))
+            if self._once:
+                self._control.close()
+                return self._process
+            answer = self._control.recv(64)
+        except OSError:
+            answer = b""
+        if not answer:
+            # It is gone, or must not fork later what is started otherwise now.
+            self.close()
+        return ForkedProcess(int(answer)) if answer else None
+
+    def close(self) -> None:
+        """End it; a process that it has become or forked goes on."""
+        if self._control.fileno() < 0:
+            return
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class ForkServers:
+    """The servers of a run: one becomes the learner, the other forks the rest."""
+
+    learner: _Server
+    others: _Server
+
+    def start(
+        self, command: Sequence[str], descriptors: Sequence[int]
+    ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
+        """Run `PYTHON -m MODULE ARGUMENTS...` in a session of its own; None where it has to be started otherwise.
+
+        descriptors: its standard input, output and error, then others that it keeps open.
+        """
+        executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
+        if executable != sys.executable or flag != "-m":
+            return None
+        if module == _LEARNER:
+            return self.learner.start(module, arguments, descriptors)
+        return self.others.start(module, arguments, descriptors) if module in _FORKED else None
+
+    def close(self) -> None:
+        """End the servers; what they have started goes on."""
+        self.learner.close()
+        self.others.close()
+
+
+@contextmanager
+def fork_servers() -> Iterator[ForkServers | None]:
+    """Servers that begin their imports at once; None where the system cannot give forks to the launcher."""
+    if not _adopt_orphans(True):
+        yield None
+        return
+    servers = ForkServers(_Server((f"{_LEARNER}.__main__",), once=True), _Server(_SHARED, once=False))
+    try:
+        yield servers
+    finally:
+        servers.close()
+        _adopt_orphans(False)
+
+
+def _adopt_orphans(adopt: bool) -> bool:
+    """Become the parent of processes whose parent ends; whether the system can do that. A server's forks are such."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
+
+
+@dataclass(frozen=True)
+class _Request:
+    module: str
+    arguments: list[str]
+    descriptors: list[int]
+
+
+def _serve(control: socket.socket, once: bool) -> _Request | None:
+    """Fork for each request; returns the request in the process that is to run it, None when there are no more."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
+        if not message:
+            return None
+        request = _Request(**json.loads(message), descriptors=list(descriptors))
+        if once or not (pid := _fork()):
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(str(pid).encode())
+
+
+def _fork() -> int:
+    """Make a process that is nobody's child here, so that the launcher adopts it; its pid, and 0 in itself."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if not between:
+        if pid := os.fork():
+            os.write(writing, str(pid).encode())
+            os._exit(0)
+        os.close(reading)
+        os.close(writing)
+        os.setsid()
+        return 0
+    os.close(writing)
+    os.waitpid(between, 0)
+    with os.fdopen(reading) as answer:
+        return int(answer.read())
+
+
+def _run(request: _Request) -> None:
+    """Become what was asked for."""
+    for number, descriptor in enumerate(request.descriptors[:3]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if numpy := sys.modules.get("numpy"):
+        # Forks have the generator's state of their server: without this all would draw the same numbers.
+        numpy.random.seed()
+    with suppress(OSError):
+        # The command line is the server's. Tools such as ps and top show this name too.
+        name = request.arguments[request.arguments.index("--name") + 1] if "--name" in request.arguments else ""
+        _COMMAND_NAME.write_text(name or request.module, encoding="utf-8")
+    sys.argv = [request.module, *request.arguments]
+    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def _main() -> None:
+    descriptor, kind, *modules = sys.argv[1:]
+    # Modules stay: a collection during the imports would find nothing and take a tenth of their time.
+    gc.disable()
+    for module in modules:
+        # What is missing is told by the service that needs it.
+        with suppress(ImportError):
+            import_module(module)
+    gc.freeze()
+    if kind != "once":
+        from actorq.telemetry.process_stats import FORK_SERVER
+
+        _COMMAND_NAME.write_text(FORK_SERVER, encoding="utf-8")
+    with socket.socket(fileno=int(descriptor)) as control:
+        request = _serve(control, kind == "once")
+    gc.enable()
+    if request is not None:
+        _run(request)
+
+
+if __name__ == "__main__":
+    _main()
