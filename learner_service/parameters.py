@@ -113,6 +113,8 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+        # torch does not count this operation as a change of the vector.
+        torch.autograd.graph.increment_version(vector)
 
     @property
     def moments(self) -> tuple[Tensor, ...]:

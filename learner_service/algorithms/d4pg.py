@@ -29,6 +29,7 @@ from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, mini
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
 from learner_service.networks.observations import feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
+from learner_service.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -83,6 +84,8 @@ class D4PG:
             name: Minimizer(parameters, rates[name], topologies[name], d4pg.max_gradient_norm)
             for name, parameters in self._parameters.items()
         }
+        networks = (*self._parameters.values(), *self._targets.values())
+        self.precision = use_precision(config, self.batch_size, networks)
         self._costs = {
             "policy": sparsity.cost("actor", self._parameters["policy"], topologies["policy"]),
             "critic": sparsity.cost("critic", self._parameters["critic"], topologies["critic"]),

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from learner_service.networks import bfloat16
 from learner_service.networks.active_weights import ActiveWeights
+from learner_service.networks.bfloat16 import Bfloat16Weight
 
-# Multiplications from which it matters which product is taken; measured, see above.
-_LARGE = 2**20
+LARGE = 2**20
+"""Multiplications from which it matters which product is taken; measured, see above."""
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -77,15 +79,30 @@ class Linear(nn.Linear):
     """torch's layer, of the same parameters, initial values and exported graph, but faster on the CPU when large.
 
     active: those of the weights that are not always 0; None for all of them.
+    bf16_weight: the weight for products in bfloat16; None for products in float32.
+    keeps_fp32: whether the layer is a first or last one, whose products always are in float32.
     """
 
     active: ActiveWeights | None = None
+    bf16_weight: Bfloat16Weight | None = None
+    keeps_fp32: bool = False
+
+    def wide_weights(self) -> list[Tensor]:
+        """The weights whose products gain in bfloat16: this layer's, if it is a dense, wide and hidden one."""
+        dense = self.active is None and not self.keeps_fp32
+        return [self.weight] if dense and bfloat16.is_wide(self.weight) else []
+
+    def use_bfloat16(self, vector: Tensor) -> None:
+        """Multiply the wide weights in bfloat16 from now on; vector: of which the parameters are views."""
+        self.bf16_weight = Bfloat16Weight(vector) if self.wide_weights() else None
 
     def forward(self, input: Tensor) -> Tensor:
         """float32[B, K] -> float32[B, N]."""
         # What is traced keeps torch's own operation, for which compilers and exporters have rules.
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
+        if self.bf16_weight is not None and is_large(input, len(self.weight)):
+            return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight))
         special = (_PREFERS_ONEDNN or self.active is not None) and _is_large(input, len(self.weight))
         if not special and not _in_columns(input):
             return functional.linear(input, self.weight, self.bias)
@@ -95,11 +112,18 @@ class Linear(nn.Linear):
         return y
 
 
+def keep_fp32(layer: Linear) -> Linear:
+    """The layer, which from now on keeps float32 products whatever the run's precision is: a first or last one."""
+    layer.keeps_fp32 = True
+    return layer
+
+
 def relu_mlp(sizes: Sequence[int]) -> nn.Sequential:
     """Linear layers from sizes[0] inputs to sizes[-1] units, each followed by a ReLU."""
     layers: list[nn.Module] = []
-    for inputs, units in pairwise(sizes):
-        layers += [Linear(inputs, units), nn.ReLU()]
+    for number, (inputs, units) in enumerate(pairwise(sizes)):
+        layer = Linear(inputs, units)
+        layers += [layer if number else keep_fp32(layer), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
@@ -115,8 +139,13 @@ def _in_columns(x: Tensor) -> bool:
     return len(x) > 1 and x.stride() == (1, len(x))
 
 
+def is_large(x: Tensor, units: int) -> bool:
+    """Whether so many units of inputs float32[B, K] are enough multiplications to choose a product for."""
+    return x.dtype == torch.float32 and x.numel() * units > LARGE
+
+
 def _is_large(x: Tensor, units: int) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() * units > _LARGE
+    return x.device.type == "cpu" and is_large(x, units)
 
 
 class _Product(torch.autograd.Function):
