@@ -19,6 +19,7 @@ from learner_service.parameters import FlatParameters
 _log = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "bf16"]
+FP32: Precision = "fp32"
 # Instructions that multiply numbers of bfloat16.
 _INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
 # How many times as fast bf16 must be for auto to choose it.

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from learner_service.networks.written_gradient import WrittenGradient, write
+
 FEWEST_UNITS = 128
 """Inputs and units of the narrowest layer that gains."""
 
@@ -65,17 +67,25 @@ def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     return (gradient @ weight).float()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
-    """x W^T + b of float32 tensors, through which gradients flow; copy: the weight in bfloat16."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, written: WrittenGradient | None = None
+) -> Tensor:
+    """x W^T + b of float32 tensors, through which gradients flow.
+
+    copy: the weight in bfloat16. written: where the weight's gradient is written; None to leave it to autograd.
+    """
     if not torch.is_grad_enabled():
         return product(x.to(torch.bfloat16), copy, bias)
-    y: Tensor = _Product.apply(x, weight, bias, copy)  # type: ignore[no-untyped-call]
+    y: Tensor = _Product.apply(x, weight, bias, copy, written)  # type: ignore[no-untyped-call]
     return y
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, written: WrittenGradient | None
+    ) -> Tensor:
+        ctx.written = written
         rounded = x.to(torch.bfloat16)
         ctx.save_for_backward(rounded, copy)
         return product(rounded, copy, bias)
@@ -85,10 +95,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, copy = ctx.saved_tensors
         rounded = gradient.to(torch.bfloat16)
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
         return (
             input_gradient(rounded, copy) if needs_x else None,
-            weight_gradient(rounded, x).float() if needs_weight else None,
+            write(weight_gradient(rounded, x), ctx.written) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
+            None,
             None,
         )

@@ -25,9 +25,12 @@ from torch.nn import functional
 from learner_service.networks import bfloat16
 from learner_service.networks.active_weights import ActiveWeights
 from learner_service.networks.bfloat16 import Bfloat16Weight
+from learner_service.networks.written_gradient import WrittenGradient, write
 
 LARGE = 2**20
 """Multiplications from which it matters which product is taken; measured, see above."""
+# Weights from which it matters that their gradients are written once.
+_LARGE_WEIGHT = 2**15
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -80,12 +83,19 @@ class Linear(nn.Linear):
 
     active: those of the weights that are not always 0; None for all of them.
     bf16_weight: the weight for products in bfloat16; None for products in float32.
+    written: where the gradient of a large weight is written; None to leave it to autograd.
     keeps_fp32: whether the layer is a first or last one, whose products always are in float32.
     """
 
     active: ActiveWeights | None = None
     bf16_weight: Bfloat16Weight | None = None
     keeps_fp32: bool = False
+    written: WrittenGradient | None = None
+
+    def write_gradients(self) -> list[WrittenGradient]:
+        """Write the gradient of a large weight where `weight.grad` is now; returns what tells when to do so."""
+        self.written = WrittenGradient(self.weight) if self.weight.numel() >= _LARGE_WEIGHT else None
+        return [] if self.written is None else [self.written]
 
     def wide_weights(self) -> list[Tensor]:
         """The weights whose products gain in bfloat16: this layer's, if it is a dense, wide and hidden one."""
@@ -102,13 +112,13 @@ class Linear(nn.Linear):
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
         if self.bf16_weight is not None and is_large(input, len(self.weight)):
-            return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight))
+            return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.written)
         special = (_PREFERS_ONEDNN or self.active is not None) and _is_large(input, len(self.weight))
         if not special and not _in_columns(input):
             return functional.linear(input, self.weight, self.bias)
         if not torch.is_grad_enabled():
             return product(input, self.weight, self.bias, active=self.active)
-        y: Tensor = _Product.apply(input, self.weight, self.bias, self.active)  # type: ignore[no-untyped-call]
+        y: Tensor = _Product.apply(input, self.weight, self.bias, self.active, self.written)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -150,8 +160,15 @@ def _is_large(x: Tensor, units: int) -> bool:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveWeights | None) -> Tensor:
-        ctx.rows, ctx.active = not _in_columns(x), active
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveWeights | None,
+        written: WrittenGradient | None,
+    ) -> Tensor:
+        ctx.rows, ctx.active, ctx.written = not _in_columns(x), active, written
         x = x if active is None else in_columns(x)
         ctx.save_for_backward(x, weight)
         return product(x, weight, bias, active=active)
@@ -161,12 +178,13 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient = in_columns(gradient) if _in_columns(x) else gradient
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
         to_x = input_gradient(gradient, weight, ctx.active) if needs_x else None
         return (
             # What x was computed from goes on as x lies in memory: several times as fast as in two orders.
             to_x.contiguous() if to_x is not None and ctx.rows else to_x,
-            weight_gradient(gradient, x, ctx.active) if needs_weight else None,
+            write(weight_gradient(gradient, x, ctx.active), ctx.written) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
+            None,
             None,
         )

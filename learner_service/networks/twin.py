@@ -17,6 +17,7 @@ from learner_service.networks.bfloat16 import Bfloat16Weight
 from learner_service.networks.layers import in_columns, input_gradient, is_large, product, weight_gradient
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.written_gradient import WrittenGradient
 
 _Active = Sequence[ActiveWeights | None]
 # Of each layer the weights of both critics in bfloat16, [2, N, K], or None.
@@ -52,6 +53,13 @@ class TwinCritic(nn.Module):
             self.stacked.append(torch.empty(2, units).uniform_(-bound, bound))
         self.active: tuple[_Active, ...] = ()
         self.bf16_weights: tuple[Bfloat16Weight | None, ...] = ()
+        self._written: tuple[WrittenGradient | None, ...] = ()
+
+    def write_gradients(self) -> list[WrittenGradient]:
+        """Write all gradients where `grad` of the parameters is now; returns what tells when to do so."""
+        written = [WrittenGradient(parameter) for parameter in self.stacked]
+        self._written = tuple(written)
+        return written
 
     def wide_weights(self) -> list[Tensor]:
         """The weights [2, N, K] whose products gain in bfloat16: those of dense, wide and hidden layers."""
@@ -89,7 +97,7 @@ class TwinCritic(nn.Module):
         ]
         if not torch.is_grad_enabled():
             return _forward(x, active, copies, parameters)[0]
-        values: Tensor = _MLPs.apply(x, active, copies, *parameters)  # type: ignore[no-untyped-call]
+        values: Tensor = _MLPs.apply(x, active, copies, self._written, *parameters)  # type: ignore[no-untyped-call]
         return values
 
 
@@ -134,10 +142,17 @@ class _MLPs(torch.autograd.Function):
     """The whole of it as one node, because on the CPU nodes cost more than they compute."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, active: Sequence[_Active], copies: _Copies, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        active: Sequence[_Active],
+        copies: _Copies,
+        written: Sequence[WrittenGradient | None],
+        *parameters: Tensor,
+    ) -> Tensor:
         values, activations = _forward(x, active, copies, parameters)
         ctx.save_for_backward(x, *parameters[::2], *activations)
-        ctx.layers, ctx.active, ctx.copies = len(parameters) // 2, active, copies
+        ctx.layers, ctx.active, ctx.copies, ctx.written = len(parameters) // 2, active, copies, written
         return values
 
     @staticmethod
@@ -147,7 +162,11 @@ class _MLPs(torch.autograd.Function):
         weights, activations = saved[: ctx.layers], saved[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
-        to_parameters = [torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0])]
+        written = [None if each is None else each.take() for each in ctx.written] if need_parameters else []
+        places = [place for place in written if place is not None]
+        to_parameters = places or [
+            torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0]) if need_parameters
+        ]
         for critic, to_values in enumerate(gradient.contiguous()):
             inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
             active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
@@ -173,4 +192,5 @@ class _MLPs(torch.autograd.Function):
                 elif need_x:
                     to_input = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_x = to_input if to_x is None else to_x.add_(to_input)
-        return to_x, None, None, *(to_parameters if need_parameters else [None] * len(to_parameters))
+        returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
+        return to_x, None, None, None, *returned
