@@ -29,6 +29,11 @@ from learner_service.networks.written_gradient import WrittenGradient, write
 
 LARGE = 2**20
 """Multiplications from which it matters which product is taken; measured, see above."""
+# How many times as many units as inputs a layer has whose gradient is computed transposed: 64 x 5 x 2048 takes 50 us
+# instead of 310 us.
+_FEW_INPUTS = 2
+# Numbers that a product of few inputs gives, from which it is taken for a large one.
+_MANY_OUTPUTS = 2**17
 # Weights from which it matters that their gradients are written once.
 _LARGE_WEIGHT = 2**15
 _CPUINFO = Path("/proc/cpuinfo")
@@ -63,6 +68,8 @@ def weight_gradient(gradient: Tensor, x: Tensor, active: ActiveWeights | None = 
     """The gradient [N, K] of W in x W^T, given that of the product, [B, N]."""
     if active is not None and not active.whole_gradient and _is_large(x, gradient.shape[1]):
         return active.gradient(gradient.t(), x.t())
+    if _FEW_INPUTS * x.shape[1] <= gradient.shape[1]:
+        return _dense(x.t(), gradient.t()).t()
     return _dense(gradient.t(), x.t())
 
 
@@ -155,7 +162,9 @@ def is_large(x: Tensor, units: int) -> bool:
 
 
 def _is_large(x: Tensor, units: int) -> bool:
-    return x.device.type == "cpu" and is_large(x, units)
+    return (
+        x.device.type == "cpu" and x.dtype == torch.float32 and (is_large(x, units) or len(x) * units >= _MANY_OUTPUTS)
+    )
 
 
 class _Product(torch.autograd.Function):
