@@ -12,8 +12,8 @@ from actorq.config import RunConfig
 from actorq.machine import processor_flags
 from actorq.timing import Clocks, time_calls
 from learner_service.networks import Linear, TwinCritic, bfloat16
-from learner_service.networks.bfloat16 import FEWEST_UNITS
-from learner_service.networks.layers import LARGE, input_gradient, product, weight_gradient
+from learner_service.networks.bfloat16 import FEWEST_MULTIPLICATIONS, FEWEST_UNITS
+from learner_service.networks.layers import input_gradient, product, weight_gradient
 from learner_service.parameters import FlatParameters
 
 _log = logging.getLogger(__name__)
@@ -104,11 +104,11 @@ def use_precision(
     ]
     shapes = [Shape(batch_size, *weight.shape[-1:-3:-1]) for layer, _ in layers for weight in layer.wide_weights()]
     largest = max(shapes, key=prod, default=None)
-    if largest is None or prod(largest) <= LARGE:
+    if largest is None or prod(largest) <= FEWEST_MULTIPLICATIONS:
         _log.info(
             "learner.precision %s: fp32 is used, since no dense hidden layer has %d inputs and units at least and more "
             "than %d multiplications in a batch",
-            *(asked, FEWEST_UNITS, LARGE),
+            *(asked, FEWEST_UNITS, FEWEST_MULTIPLICATIONS),
         )
         return "fp32"
     chosen = _choose(asked, largest, networks[0].vector.device, flags, measure)

@@ -20,6 +20,15 @@ FEWEST_UNITS = 128
 """Inputs and units of the narrowest layer that gains."""
 
 
+FEWEST_MULTIPLICATIONS = 2**23
+"""Multiplications above which a product gains: with fewer the conversions take what the product gains."""
+
+
+def is_large(rows: int, weight: Tensor) -> bool:
+    """Whether so many rows of inputs and a weight [..., units, inputs] are enough multiplications."""
+    return rows * weight.shape[-2] * weight.shape[-1] > FEWEST_MULTIPLICATIONS
+
+
 def is_wide(weight: Tensor) -> bool:
     """Whether products with a weight [..., units, inputs] gain, if there are enough rows."""
     return min(weight.shape[-2:]) >= FEWEST_UNITS

@@ -27,8 +27,8 @@ from learner_service.networks.active_weights import ActiveWeights
 from learner_service.networks.bfloat16 import Bfloat16Weight
 from learner_service.networks.written_gradient import WrittenGradient, write
 
-LARGE = 2**20
-"""Multiplications from which it matters which product is taken; measured, see above."""
+# Multiplications from which it matters which product is taken; measured, see above.
+_LARGE = 2**20
 # How many times as many units as inputs a layer has whose gradient is computed transposed: 64 x 5 x 2048 takes 50 us
 # instead of 310 us.
 _FEW_INPUTS = 2
@@ -118,7 +118,7 @@ class Linear(nn.Linear):
         # What is traced keeps torch's own operation, for which compilers and exporters have rules.
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
-        if self.bf16_weight is not None and is_large(input, len(self.weight)):
+        if self.bf16_weight is not None and bfloat16.is_large(len(input), self.weight):
             return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.written)
         special = (_PREFERS_ONEDNN or self.active is not None) and _is_large(input, len(self.weight))
         if not special and not _in_columns(input):
@@ -156,14 +156,11 @@ def _in_columns(x: Tensor) -> bool:
     return len(x) > 1 and x.stride() == (1, len(x))
 
 
-def is_large(x: Tensor, units: int) -> bool:
-    """Whether so many units of inputs float32[B, K] are enough multiplications to choose a product for."""
-    return x.dtype == torch.float32 and x.numel() * units > LARGE
-
-
 def _is_large(x: Tensor, units: int) -> bool:
     return (
-        x.device.type == "cpu" and x.dtype == torch.float32 and (is_large(x, units) or len(x) * units >= _MANY_OUTPUTS)
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and (x.numel() * units > _LARGE or len(x) * units >= _MANY_OUTPUTS)
     )
 
 

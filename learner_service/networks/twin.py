@@ -14,7 +14,7 @@ from learner_service.networks import bfloat16
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.active_weights import ActiveWeights
 from learner_service.networks.bfloat16 import Bfloat16Weight
-from learner_service.networks.layers import in_columns, input_gradient, is_large, product, weight_gradient
+from learner_service.networks.layers import in_columns, input_gradient, product, weight_gradient
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 from learner_service.networks.written_gradient import WrittenGradient
@@ -75,25 +75,25 @@ class TwinCritic(nn.Module):
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values, through which gradients flow to their parameters."""
         features = self.features(self.observe(observations))
-        return self._mlps(torch.cat((features, actions), 1), self.active, list(self.stacked))
+        return self._values(torch.cat((features, actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
         with torch.no_grad():
             features = self.features(self.observe(observations))
-        fixed = [parameter.detach()[:critics] for parameter in self.stacked]
-        return self._mlps(torch.cat((features, actions), 1), self.active[:critics], fixed)
+        return self._values(torch.cat((features, actions), 1), critics)
 
-    def _mlps(self, x: Tensor, active: Sequence[_Active], parameters: Sequence[Tensor]) -> Tensor:
-        """C stacked ReLU MLPs on the same inputs float32[B, K]: values float32[C, B].
-
-        parameters: weight [C, N, K] and bias [C, N] of each layer. active: of each critic and layer, or empty.
-        """
+    def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
+        """Both critics' values of float32[B, K], float32[2, B]; only those of so many judges, whose parameters stay."""
+        # Looked up once, since each look takes a microsecond.
+        stacked: list[Tensor] = list(self.stacked)
+        parameters = stacked if judges is None else [parameter.detach()[:judges] for parameter in stacked]
+        active = self.active[:judges]
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return batched_mlps(x, *parameters, in_bfloat16=[each is not None for each in self.bf16_weights])
         copies = [
-            each.of(weight) if each is not None and is_large(x[:, :1], weight[0].numel()) else None
-            for each, weight in zip(self.bf16_weights, self.stacked[::2], strict=False)
+            each.of(weight) if each is not None and bfloat16.is_large(len(x), weight) else None
+            for each, weight in zip(self.bf16_weights, stacked[::2], strict=False)
         ]
         if not torch.is_grad_enabled():
             return _forward(x, active, copies, parameters)[0]

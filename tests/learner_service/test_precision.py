@@ -30,7 +30,7 @@ SIZES = {
     "td3": {"hidden_sizes": (128, 136)},
     "sac": {"hidden_sizes": (128, 136)},
 }
-BATCH = 72
+BATCH = 512
 HAS, LACKS = frozenset({"sse2", "avx512_bf16"}), frozenset({"sse2"})
 
 
@@ -134,7 +134,7 @@ def test_bf16_where_the_processor_has_it_is_not_measured() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "rows"),
-    [((8, 64, 64), 1000), ((256, 256), 1000), ((8, 128, 128), 2)],
+    [((8, 64, 64), 3000), ((256, 256), 3000), ((8, 128, 128), 500)],
     ids=["narrow", "first", "few rows"],
 )
 def test_bf16_that_nothing_gains_from_is_not_used(

@@ -13,7 +13,7 @@ from learner_service.networks.twin import batched_mlps
 from learner_service.parameters import FlatParameters, Minimizer
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
-WIDTH, ROWS = 160, 96
+WIDTH, ROWS = 160, 400
 # A factor or product is rounded by 2^-9 of itself at most, and each result has three roundings behind it.
 CLOSE = 3 * 2.0**-9
 # A rounding switches the ReLU of half a percent of the units. The error of a gradient is the root of that share.
@@ -56,7 +56,7 @@ def test_values_and_gradients_are_close_to_float32_and_of_that_type(bias: bool) 
 
 @pytest.mark.parametrize("narrow", [Linear(WIDTH, 64), Linear(64, WIDTH), keep_fp32(Linear(WIDTH, WIDTH))])
 def test_narrow_first_and_last_layers_stay_as_they_are(narrow: Linear) -> None:
-    x = data(1000, narrow.in_features)
+    x = data(3000, narrow.in_features)
     before = narrow(x)
     narrow.use_bfloat16(FlatParameters(narrow).vector)
     assert not narrow.wide_weights()
@@ -65,7 +65,7 @@ def test_narrow_first_and_last_layers_stay_as_they_are(narrow: Linear) -> None:
 
 def test_few_rows_are_multiplied_in_float32() -> None:
     wide = layer()
-    x = data(2, WIDTH)
+    x = data(100, WIDTH)
     before = wide(x)
     wide.use_bfloat16(FlatParameters(wide).vector)
     assert torch.equal(wide(x), before)

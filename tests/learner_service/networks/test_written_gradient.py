@@ -12,7 +12,7 @@ from learner_service.networks import Linear, TwinCritic
 from learner_service.parameters import FlatParameters
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
-ROWS = 64
+ROWS = 160
 
 
 class Wide(nn.Module):
@@ -21,7 +21,7 @@ class Wide(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.wide, self.last = Linear(4, 192), Linear(192, 192), Linear(192, 3)
+        self.first, self.wide, self.last = Linear(4, 256), Linear(256, 256), Linear(256, 3)
         self.times, self.plainly = 1, 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def test_outside_of_a_new_gradient_autograd_accumulates() -> None:
 @pytest.mark.parametrize("used", [1, 2])
 def test_twin_critics_write_all_of_theirs(used: int) -> None:
     torch.manual_seed(0)
-    critic = TwinCritic(SPEC, (192, 160))
+    critic = TwinCritic(SPEC, (256, 256))
     plain = copy.deepcopy(critic)
     flat = FlatParameters(critic)
     flat.gradient.fill_(7.0)
