@@ -12,8 +12,8 @@ policy of 3 x 2048 and critics of 256-256, batch 64; nothing but its two precisi
 
 `--profile` prints where the time of our updates goes. Ours is faster where others waste time: products in oneDNN
 (learner_service/networks/layers.py) or in bfloat16, both critics in one graph node, and all parameters in one vector
-for Adam, clipping and target copies. Large gradients are written once. The rows of eight minibatches are drawn at once, and
-target networks that stand still are called once for all of them.
+for Adam, clipping and target copies. Large gradients are written once. The rows of eight minibatches are drawn at once,
+and target networks that stand still are called once for all of them.
 """
 
 import argparse
