@@ -22,7 +22,7 @@ from actor_service.exploration import explorer
 from actor_service.fallback import FallbackSubscription
 from actor_service.hold import PolicyHold
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
-from actor_service.processor import processor_flags, saturating_schemes
+from actor_service.processor import saturating_schemes
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.schedule import EvaluationSchedule
 from actor_service.selection import Selection, select
@@ -32,6 +32,7 @@ from actor_service.video import Video
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.errors import ConflictError, ExhaustedError, UnavailableError, UserError
+from actorq.machine import processor_flags
 from actorq.policy import AUTO, FP32, SCHEMES, Policy, PolicyDescriptor
 from actorq.status import ActorReport, ActorSelfStatus, Membership
 from actorq.telemetry.process_stats import measure_process

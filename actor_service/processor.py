@@ -1,23 +1,8 @@
-"""What this processor can do with int8 numbers, from the flags that Linux tells."""
-
-from pathlib import Path
+"""What a processor can do with int8 numbers, from its flags."""
 
 # Instructions that add four products of int8 numbers in 32 bits, on x86-64 and on ARM.
 _X86_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 _ARM_DOT_PRODUCT = "asimddp"
-
-
-def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The flags of the first processor; empty where the system does not tell them."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
-        name, _, flags = line.partition(":")
-        if name.strip() in {"flags", "Features"}:
-            return frozenset(flags.split())
-    return frozenset()
 
 
 def lacks_dot_product(flags: frozenset[str]) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.exploration import Explorer, explorer
 from actor_service.policy import OnnxPolicy, PolicySlot, load_policy
-from actor_service.processor import processor_flags, saturating_schemes
+from actor_service.processor import saturating_schemes
 from actor_service.rollout import Rollout, fitting_segment_length
 from actor_service.turns import PolicyTurns
 from actorq.config import RunConfig
 from actorq.errors import InvalidInputError
+from actorq.machine import processor_flags
 from actorq.mechanisms import dynamic_capacity_of
 from actorq.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.process import EXIT_OK, main

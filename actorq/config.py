@@ -350,6 +350,11 @@ class LearnerConfig(Settings):
         False,
         description="compile losses with torch.compile: takes a minute at the start; on a CPU faster for dqn only",
     )
+    precision: Literal["fp32", "bf16", "auto"] = Field(
+        "fp32",
+        description="numbers in the products of wide hidden layers: fp32, bf16 (weights, losses and published policies "
+        "stay fp32), or auto: bf16 where the processor or GPU has it and a measurement at the start says it is faster",
+    )
     quantization_aware_after: Fraction | None = Field(
         None,
         description="share of the environment steps from which the policy is trained as actors run it, with fake "
@@ -362,6 +367,11 @@ class LearnerConfig(Settings):
             raise ValueError(
                 "learner.compile and learner.quantization_aware_after exclude each other: quantization-aware training "
                 "replaces layers, which a compiled update would not see"
+            )
+        if self.compile and self.precision != "fp32":
+            raise ValueError(
+                f"learner.compile and learner.precision {self.precision} exclude each other: compiled code has "
+                "products of its own"
             )
         return self
 

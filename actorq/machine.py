@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine: what a measurement was made on, and what the processor can do."""
 
 import platform
 from dataclasses import dataclass
@@ -35,6 +35,19 @@ def this_machine() -> Machine:
         platform.python_version(),
         {name: _version(name) for name in _PACKAGES},
     )
+
+
+def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The flags of the first processor; empty where the system does not tell them."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, flags = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return frozenset(flags.split())
+    return frozenset()
 
 
 def _version(package: str) -> str:

@@ -216,6 +216,7 @@ class RunStatus:
     problem: str = ""
     refused_environments: int = 0
     flagged_evaluation: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True)

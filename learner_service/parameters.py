@@ -4,11 +4,14 @@ For the small networks of reinforcement learning much of an update's time goes i
 arithmetic: with one vector in place of a list of tensors a DQN update of a 64-64 network takes 0.32 ms, not 0.44 ms.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from learner_service.networks.written_gradient import WritesGradients
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _TOPOLOGY = "topology."
@@ -36,6 +39,14 @@ class FlatParameters:
             parameter.data = self.vector[start:stop].view(parameter.shape)
             parameter.grad = self.gradient[start:stop].view(parameter.shape)
             start = stop
+        self._written = [
+            written
+            for module in modules
+            for layer in module.modules()
+            if isinstance(layer, WritesGradients)
+            for written in layer.write_gradients()
+        ]
+        self._accumulated = self._ranges({id(written.parameter) for written in self._written}, parameters)
 
     def copy_from(self, other: "FlatParameters") -> None:
         """Take over the values of another module of the same shape."""
@@ -49,11 +60,40 @@ class FlatParameters:
         """Forget the accumulated gradient."""
         self.gradient.zero_()
 
-    def clip_gradient(self, max_norm: float) -> Tensor:
-        """Scale the gradient to a global L2 norm of at most `max_norm`; returns the norm before."""
-        norm: Tensor = torch.linalg.vector_norm(self.gradient)
-        self.gradient.mul_(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
-        return norm
+    @contextmanager
+    def new_gradient(self) -> Iterator[None]:
+        """The backward passes within it make up the gradient, and those of before do not count anymore."""
+        for part in self._accumulated:
+            part.zero_()
+        for written in self._written:
+            written.begin()
+        try:
+            yield
+        finally:
+            for written in self._written:
+                written.finish()
+
+    def clipping_divisor(self, max_norm: float) -> Tensor | None:
+        """What the gradient must be divided by to have a global L2 norm of at most `max_norm`; None for 1.
+
+        On a GPU it is never None, so that nothing waits for the norm.
+        """
+        divisor = (torch.linalg.vector_norm(self.gradient) + 1e-6) / max_norm
+        return None if divisor.device.type == "cpu" and divisor <= 1 else divisor.clamp_(min=1.0)
+
+    def _ranges(self, written: Set[int], parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+        """The parts of the gradient that autograd accumulates: all but those of `written` parameters."""
+        ranges: list[tuple[int, int]] = []
+        start = 0
+        for parameter in parameters:
+            stop = start + parameter.numel()
+            if id(parameter) not in written:
+                if ranges and ranges[-1][1] == start:
+                    ranges[-1] = (ranges[-1][0], stop)
+                else:
+                    ranges.append((start, stop))
+            start = stop
+        return [self.gradient[start:stop] for start, stop in ranges]
 
 
 class Sparsity(Protocol):
@@ -92,8 +132,8 @@ class Adam:
         self._parameters = parameters
         self._moments: dict[str, Tensor] = {}
 
-    def step(self) -> None:
-        """Take one step down the gradient that the parameters have accumulated."""
+    def step(self, divisor: Tensor | None = None) -> None:
+        """Take one step down the gradient of the parameters, which is first divided by `divisor`, float32[]."""
         vector = self._parameters.vector
         if not self._moments:
             self._moments = {
@@ -112,7 +152,10 @@ class Adam:
             eps=self._EPSILON,
             amsgrad=False,
             maximize=False,
+            grad_scale=divisor,
         )
+        # torch does not count this operation as a change of the vector.
+        torch.autograd.graph.increment_version(vector)
 
     @property
     def moments(self) -> tuple[Tensor, ...]:
@@ -164,15 +207,14 @@ class Minimizer:
 
         slopes: the gradient of the loss by what was given in its place, of the same shape; None for a loss itself.
         """
-        self._parameters.zero_gradient()
         if self._topology:
             self._topology.begin()
-        _run_backward(loss, slopes)
+        with self._parameters.new_gradient():
+            _run_backward(loss, slopes)
         if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
             return
-        if self._max_gradient_norm is not None:
-            self._parameters.clip_gradient(self._max_gradient_norm)
-        self._adam.step()
+        largest = self._max_gradient_norm
+        self._adam.step(None if largest is None else self._parameters.clipping_divisor(largest))
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, of Adam's moments and number of steps after the first one, and of the topology."""

@@ -64,6 +64,7 @@ class Reporter:
             refused_environments=run.preparation.refused,
             storage=training.storage() if training else None,
             flagged_evaluation=run.flagged_evaluation,
+            precision=training.precision if training else "",
         )
 
     def write_events(self) -> None:
@@ -109,6 +110,7 @@ class Reporter:
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
+            "precision": status.precision,
             "quantization_aware_since": status.quantization_aware_since,
             "multi_step_since": status.multi_step_since,
             "dynamic_capacity": status.dynamic_capacity and asdict(status.dynamic_capacity),

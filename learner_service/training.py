@@ -27,6 +27,7 @@ from learner_service.intake import Intake
 from learner_service.kept_graph import FILE, kept_policy_graph
 from learner_service.mechanisms import dynamic_capacity, returns_of
 from learner_service.networks.observations import are_frames
+from learner_service.precision import FP32
 from learner_service.publisher import Publisher
 from learner_service.quantization_aware import QuantizationAware
 from learner_service.replay import (
@@ -98,6 +99,11 @@ class Training:
             },
         )
 
+    @property
+    def precision(self) -> str:
+        """The numbers in the products of wide hidden layers; fp32 for an algorithm that does not tell."""
+        return str(getattr(self.algorithm, "precision", FP32))
+
     def storage(self) -> StorageStatus:
         """How whole and how durable the replay is now."""
         storage, disk = self.replay.storage(), self.flusher.disk
@@ -139,6 +145,8 @@ def build_training(
     _check_segment_size(config, spec)
     device = choose_device(config.learner.device)
     algorithm = make_algorithm(config, spec, device)
+    if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
+        _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
     rng = np.random.default_rng(config.seed)
     try:
         replay = _open_replay(config, spec, directory / "replay", algorithm, rng)

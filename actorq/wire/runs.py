@@ -151,6 +151,7 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         refused_environments=status.refused_environments,
         storage=learner_pb2.ReplayStorage(**asdict(status.storage)) if status.storage else None,
         flagged_evaluation=status.flagged_evaluation,
+        precision=status.precision,
     )
 
 
@@ -199,6 +200,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         refused_environments=bounds.count("refused_environments", message.refused_environments),
         storage=_storage_from_proto(message.storage) if message.HasField("storage") else None,
         flagged_evaluation=message.flagged_evaluation,
+        precision=bounds.text("precision", message.precision),
     )
 
 

@@ -15,7 +15,7 @@ states of high value are not to drown the others. Actions are in [-1, 1] here; t
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -27,8 +27,9 @@ from actorq.config import RunConfig
 from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
-from learner_service.networks.observations import feature_layers, normalizer_for
+from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
+from learner_service.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -83,10 +84,13 @@ class D4PG:
             name: Minimizer(parameters, rates[name], topologies[name], d4pg.max_gradient_norm)
             for name, parameters in self._parameters.items()
         }
+        networks = (*self._parameters.values(), *self._targets.values())
+        self.precision = use_precision(config, self.batch_size, networks)
         self._costs = {
             "policy": sparsity.cost("actor", self._parameters["policy"], topologies["policy"]),
             "critic": sparsity.cost("critic", self._parameters["critic"], topologies["critic"]),
         }
+        self._judges_many = device.type != "cpu" or not are_frames(spec)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
         self._updates = 0
         self._warned = False
@@ -99,10 +103,8 @@ class D4PG:
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        losses, errors, beyond = zip(
-            *(self._step(minibatch) for minibatch in minibatches(batch, weights, self.batch_size, self._device)),
-            strict=True,
-        )
+        cut = list(minibatches(batch, weights, self.batch_size, self._device))
+        losses, errors, beyond = zip(*(self._step(*each) for each in self._with_targets(cut)), strict=True)
         self._warn(float(torch.stack(beyond).mean()))
         return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
 
@@ -112,8 +114,37 @@ class D4PG:
         actor, critic = self._costs["policy"](), self._costs["critic"]()
         return Flops(action=actor, update=self.batch_size * (actor + critic + 3 * critic + 3 * actor + critic))
 
-    def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        loss, errors, beyond = self._critic_loss_of(batch)
+    def _with_targets(self, cut: Sequence[Minibatch]) -> Iterator[tuple[Minibatch, Tensor, Tensor]]:
+        """The minibatches with their target distributions, float32[B, atoms], and the share of them beyond the support.
+
+        The target networks stand still between two copies. One call of them serves all minibatches until the next copy,
+        but for frames, of which many at a time leave the caches.
+        """
+        while cut:
+            period = self._config.target_update_period
+            together = period - self._updates % period if self._judges_many else 1
+            now, cut = cut[:together], cut[together:]
+            targets, beyond = self._targets_of(now)
+            yield from zip(now, *(torch.split(each, self.batch_size) for each in (targets, beyond)), strict=True)
+
+    def _targets_of(self, cut: Sequence[Minibatch]) -> tuple[Tensor, Tensor]:
+        """The target distributions of all rows, float32[rows, atoms], and which are beyond the support, bool[rows]."""
+        following, returns, discounts = (
+            torch.cat(columns)
+            for columns in zip(
+                *((each.bootstrap_observations, each.returns, each.bootstrap_discounts) for each in cut), strict=True
+            )
+        )
+        with torch.no_grad():
+            probabilities = torch.softmax(
+                self._target_critic(following, self._target_policy.squashed(following)), dim=1
+            )
+            expected = returns + discounts * (probabilities @ self._support.values)
+            beyond = (expected < self._support.lowest) | (expected > self._support.highest)
+            return self._support.project(probabilities, returns, discounts), beyond
+
+    def _step(self, batch: Minibatch, targets: Tensor, beyond: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss, errors = self._critic_loss_of(batch, targets)
         self._minimizers["critic"].step(loss)
 
         squashed, direction = self._direction(batch.observations)
@@ -123,24 +154,15 @@ class D4PG:
         self._updates += 1
         if self._updates % self._config.target_update_period == 0:
             self._copy_to_targets()
-        return loss.detach(), errors, beyond
+        return loss.detach(), errors, beyond.float().mean()
 
-    def _critic_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, |TD errors| float32[B], and the share of transitions whose target is beyond the support."""
-        with torch.no_grad():
-            following = batch.bootstrap_observations
-            probabilities = torch.softmax(
-                self._target_critic(following, self._target_policy.squashed(following)), dim=1
-            )
-            targets = self._support.project(probabilities, batch.returns, batch.bootstrap_discounts)
-            expected = batch.returns + batch.bootstrap_discounts * (probabilities @ self._support.values)
-            beyond = (expected < self._support.lowest) | (expected > self._support.highest)
-
+    def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and |TD errors| float32[B]."""
         logits = self._critic(batch.observations, self.policy.scale.normalize(batch.actions))
         cross_entropies = -(targets * torch.log_softmax(logits, 1)).sum(1)
         with torch.no_grad():
             errors = (targets @ self._support.values - self._support.mean(logits)).abs()
-        return (batch.weights * cross_entropies).mean(), errors, beyond.float().mean()
+        return (batch.weights * cross_entropies).mean(), errors
 
     def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """pi(s) float32[B, components], and dQ/da there of norm 1 at most; the critic's parameters get no gradient."""

@@ -27,6 +27,7 @@ from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, mini
 from learner_service.networks import QNetwork
 from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
+from learner_service.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -58,6 +59,8 @@ class DQN:
         self._minimizer = Minimizer(
             self._online_parameters, config.dqn.learning_rate, topology, config.dqn.max_gradient_norm
         )
+        networks = (self._online_parameters, self._target_parameters)
+        self.precision = use_precision(config, self.batch_size, networks)
         self._cost = sparsity.cost("actor", self._online_parameters, topology)
         self._judges_many = device.type != "cpu" or not are_frames(spec)
         differences = self._temporal_differences

@@ -47,6 +47,7 @@ from learner_service.algorithms.base import (
 from learner_service.networks import ActionScale, GaussianPolicy, TwinCritic
 from learner_service.networks.observations import feature_layers, normalizer_for
 from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
+from learner_service.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 
@@ -105,6 +106,8 @@ class SAC:
         critic = sparsity.topology("critic", self._critic_parameters, self._target_parameters)
         self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate, actor)
         self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate, critic)
+        networks = (policy_parameters, self._critic_parameters, self._target_parameters)
+        self.precision = use_precision(config, self.batch_size, networks)
         self._actor_cost = sparsity.cost("actor", policy_parameters, actor)
         self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
         self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.layer_norm import layer_norm_mlp
-from learner_service.networks.layers import Linear
+from learner_service.networks.layers import Linear, keep_fp32
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -32,7 +32,7 @@ class CategoricalCritic(nn.Module):
         self.features, inputs = layers or (nn.Identity(), input_size(spec))
         components = int(torch.Size(spec.actions.shape).numel())
         self.torso = layer_norm_mlp((inputs + components, *hidden_sizes))
-        self.head = Linear(hidden_sizes[-1], atoms)
+        self.head = keep_fp32(Linear(hidden_sizes[-1], atoms))
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the logits."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.layers import Linear, relu_mlp
+from learner_service.networks.layers import Linear, keep_fp32, relu_mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -30,7 +30,7 @@ class DeterministicPolicy(nn.Module):
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
         self.scale = ActionScale(spec)
-        self.head = Linear(features, self.scale.components)
+        self.head = keep_fp32(Linear(features, self.scale.components))
 
     def squashed(self, observations: Tensor) -> Tensor:
         """The actions as critics see them: float32[B, A] in [-1, 1]."""

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.layers import Linear, relu_mlp
+from learner_service.networks.layers import Linear, keep_fp32, relu_mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -36,7 +36,7 @@ class GaussianPolicy(nn.Module):
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
         self.scale = ActionScale(spec)
-        self.head = Linear(features, 2 * self.scale.components)
+        self.head = keep_fp32(Linear(features, 2 * self.scale.components))
 
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the actions, within their bounds."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from actorq.trajectory import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.layers import Linear
+from learner_service.networks.layers import Linear, keep_fp32
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -23,7 +23,7 @@ def layer_norm_mlp(sizes: Sequence[int]) -> nn.Sequential:
         linear = Linear(inputs, units)
         nn.init.uniform_(linear.weight, -math.sqrt(1 / units), math.sqrt(1 / units))
         nn.init.zeros_(linear.bias)
-        layers += [linear, nn.ELU()] if number else [linear, nn.LayerNorm(units), nn.Tanh()]
+        layers += [linear, nn.ELU()] if number else [keep_fp32(linear), nn.LayerNorm(units), nn.Tanh()]
     return nn.Sequential(*layers)
 
 
@@ -45,7 +45,7 @@ class LayerNormPolicy(nn.Module):
         self.features, inputs = layers or (nn.Identity(), input_size(spec))
         self.torso = layer_norm_mlp((inputs, *hidden_sizes))
         self.scale = ActionScale(spec)
-        self.head = Linear(hidden_sizes[-1], self.scale.components)
+        self.head = keep_fp32(Linear(hidden_sizes[-1], self.scale.components))
         nn.init.normal_(self.head.weight, std=math.sqrt(_NEAR_ZERO / hidden_sizes[-1]))
         nn.init.zeros_(self.head.bias)
 

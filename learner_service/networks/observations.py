@@ -9,6 +9,7 @@ from actorq.config import RunConfig
 from actorq.errors import UserError
 from actorq.trajectory import EnvironmentSpec
 from learner_service.dotted import load
+from learner_service.networks.layers import Linear, keep_fp32
 from learner_service.networks.nature import nature_layers
 from learner_service.networks.normalizer import Normalizer
 
@@ -96,6 +97,9 @@ def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
             f"{' '.join(str(error).split())}"
         ) from error
     _require_constant_buffers(path, layers, buffers)
+    first = next((part for part in layers.modules() if any(True for _ in part.parameters(recurse=False))), None)
+    if isinstance(first, Linear):
+        keep_fp32(first)
     return layers, features
 
 

@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from actorq.trajectory import EnvironmentSpec
+from learner_service.networks import bfloat16
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.active_weights import ActiveWeights
+from learner_service.networks.bfloat16 import Bfloat16Weight
 from learner_service.networks.layers import in_columns, input_gradient, product, weight_gradient
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.written_gradient import WrittenGradient
 
 _Active = Sequence[ActiveWeights | None]
+# Of each layer the weights of both critics in bfloat16, [2, N, K], or None.
+_Copies = Sequence[Tensor | None]
 
 
 class TwinCritic(nn.Module):
@@ -24,6 +29,7 @@ class TwinCritic(nn.Module):
 
     layers: what turns observations into features before, with the number of these; both MLPs share it.
     active: of each critic and each of its layers the weights that are not always 0, None for all; empty if all are.
+    bf16_weights: of each layer the weights for products in bfloat16, None for products in float32; empty if all are.
     forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
         -> values float32[2, B].
     """
@@ -46,64 +52,107 @@ class TwinCritic(nn.Module):
             self.stacked.append(torch.empty(2, units, inputs).uniform_(-bound, bound))
             self.stacked.append(torch.empty(2, units).uniform_(-bound, bound))
         self.active: tuple[_Active, ...] = ()
+        self.bf16_weights: tuple[Bfloat16Weight | None, ...] = ()
+        self._written: tuple[WrittenGradient | None, ...] = ()
+
+    def write_gradients(self) -> list[WrittenGradient]:
+        """Write all gradients where `grad` of the parameters is now; returns what tells when to do so."""
+        written = [WrittenGradient(parameter) for parameter in self.stacked]
+        self._written = tuple(written)
+        return written
+
+    def wide_weights(self) -> list[Tensor]:
+        """The weights [2, N, K] whose products gain in bfloat16: those of dense, wide and hidden layers."""
+        return [] if self.active else [weight for weight in self.stacked[2:-2:2] if bfloat16.is_wide(weight)]
+
+    def use_bfloat16(self, vector: Tensor) -> None:
+        """Multiply the wide weights in bfloat16 from now on; vector: of which the parameters are views."""
+        wide = {id(weight) for weight in self.wide_weights()}
+        self.bf16_weights = tuple(
+            Bfloat16Weight(vector) if id(weight) in wide else None for weight in self.stacked[::2]
+        )
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values, through which gradients flow to their parameters."""
         features = self.features(self.observe(observations))
-        return _mlps(torch.cat((features, actions), 1), self.active, *self.stacked)
+        return self._values(torch.cat((features, actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
         with torch.no_grad():
             features = self.features(self.observe(observations))
-        fixed = (parameter.detach()[:critics] for parameter in self.stacked)
-        return _mlps(torch.cat((features, actions), 1), self.active[:critics], *fixed)
+        return self._values(torch.cat((features, actions), 1), critics)
+
+    def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
+        """Both critics' values of float32[B, K], float32[2, B]; only those of so many judges, whose parameters stay."""
+        # Looked up once, since each look takes a microsecond.
+        stacked: list[Tensor] = list(self.stacked)
+        parameters = stacked if judges is None else [parameter.detach()[:judges] for parameter in stacked]
+        active = self.active[:judges]
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return batched_mlps(x, *parameters, in_bfloat16=[each is not None for each in self.bf16_weights])
+        copies = [
+            each.of(weight) if each is not None and bfloat16.is_large(len(x), weight) else None
+            for each, weight in zip(self.bf16_weights, stacked[::2], strict=False)
+        ]
+        if not torch.is_grad_enabled():
+            return _forward(x, active, copies, parameters)[0]
+        values: Tensor = _MLPs.apply(x, active, copies, self._written, *parameters)  # type: ignore[no-untyped-call]
+        return values
 
 
-def _mlps(x: Tensor, active: Sequence[_Active], *parameters: Tensor) -> Tensor:
-    """C stacked ReLU MLPs on the same inputs float32[B, K]: values float32[C, B].
-
-    parameters: weight [C, N, K] and bias [C, N] of each layer. active: of each critic and layer, or empty.
-    """
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return batched_mlps(x, *parameters)
-    if not torch.is_grad_enabled():
-        return _forward(x, active, parameters)[0]
-    values: Tensor = _MLPs.apply(x, active, *parameters)  # type: ignore[no-untyped-call]
-    return values
-
-
-def batched_mlps(x: Tensor, *parameters: Tensor) -> Tensor:
+def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = ()) -> Tensor:
     """One batched product for each layer, where launching operations is what costs: GPUs, and compiled code."""
     y = x.expand(len(parameters[0]), *x.shape)
-    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        y = y if weight is parameters[0] else y.relu()
-        y = torch.baddbmm(bias.unsqueeze(1), y, weight.transpose(1, 2))
+    for layer, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
+        y = y.relu() if layer else y
+        if in_bfloat16 and in_bfloat16[layer]:
+            y = torch.bmm(y.to(torch.bfloat16), weight.to(torch.bfloat16).transpose(1, 2)).float() + bias.unsqueeze(1)
+        else:
+            y = torch.baddbmm(bias.unsqueeze(1), y, weight.transpose(1, 2))
     return y.squeeze(2)
 
 
-def _forward(x: Tensor, active: Sequence[_Active], parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _forward(
+    x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """The values, and the activations after each hidden layer, one critic after the other."""
     values, activations = [], []
     x = in_columns(x) if active else x
     for number, critic in enumerate(zip(*(parameter.unbind() for parameter in parameters), strict=True)):
         y, weights, biases = x, critic[::2], critic[1::2]
         own = active[number] if active else (None,) * len(weights)
-        for weight, bias, those in zip(weights[:-1], biases[:-1], own, strict=False):
-            y = product(y, weight, bias, relu=True, active=those)
+        for layer, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
+            if (copy := _of(copies, layer, number)) is not None:
+                y = bfloat16.product(y.to(torch.bfloat16), copy, bias).relu_()
+            else:
+                y = product(y, weight, bias, relu=True, active=own[layer])
             activations.append(y)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
     return torch.stack(values), activations
+
+
+def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
+    """The weights of a critic's layer in bfloat16, [N, K], or None."""
+    both = copies[layer] if copies else None
+    return None if both is None else both[critic]
 
 
 class _MLPs(torch.autograd.Function):
     """The whole of it as one node, because on the CPU nodes cost more than they compute."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, active: Sequence[_Active], *parameters: Tensor) -> Tensor:
-        values, activations = _forward(x, active, parameters)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        active: Sequence[_Active],
+        copies: _Copies,
+        written: Sequence[WrittenGradient | None],
+        *parameters: Tensor,
+    ) -> Tensor:
+        values, activations = _forward(x, active, copies, parameters)
         ctx.save_for_backward(x, *parameters[::2], *activations)
-        ctx.layers, ctx.active = len(parameters) // 2, active
+        ctx.layers, ctx.active, ctx.copies, ctx.written = len(parameters) // 2, active, copies, written
         return values
 
     @staticmethod
@@ -113,20 +162,35 @@ class _MLPs(torch.autograd.Function):
         weights, activations = saved[: ctx.layers], saved[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
-        to_parameters = [torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0])]
+        written = [None if each is None else each.take() for each in ctx.written] if need_parameters else []
+        places = [place for place in written if place is not None]
+        to_parameters = places or [
+            torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0]) if need_parameters
+        ]
         for critic, to_values in enumerate(gradient.contiguous()):
             inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
             active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
             # One column, and for sparse critics one that what follows takes for columns too.
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
+                copy = _of(ctx.copies, layer, critic)
+                rounded = to_y if copy is None else to_y.to(torch.bfloat16)
                 if need_parameters:
-                    to_parameters[2 * layer][critic] = weight_gradient(to_y, inputs[layer], active[layer])
+                    to_parameters[2 * layer][critic] = (
+                        weight_gradient(to_y, inputs[layer], active[layer])
+                        if copy is None
+                        else bfloat16.weight_gradient(rounded, inputs[layer].to(torch.bfloat16))
+                    )
                     torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
                 if layer:
-                    to_y = input_gradient(to_y, weights[layer][critic], active[layer])
+                    to_y = (
+                        input_gradient(to_y, weights[layer][critic], active[layer])
+                        if copy is None
+                        else bfloat16.input_gradient(rounded, copy)
+                    )
                     to_y = torch.ops.aten.threshold_backward(to_y, inputs[layer], 0)
                 elif need_x:
                     to_input = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_x = to_input if to_x is None else to_x.add_(to_input)
-        return to_x, None, *(to_parameters if need_parameters else [None] * len(to_parameters))
+        returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
+        return to_x, None, None, None, *returned

@@ -58,10 +58,16 @@ def test_clipping_is_that_of_torch(module: nn.Module, inputs: Tensor, max_norm: 
     flat = FlatParameters(module)
     torch.autograd.backward(module(inputs).square().sum())
     torch.autograd.backward(plain(inputs).square().sum())
-    norm = flat.clip_gradient(max_norm)
-    expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
-    torch.testing.assert_close(norm, expected)
-    torch.testing.assert_close(flat.gradient, gradients(plain), rtol=1e-5, atol=1e-9)
+    divisor = flat.clipping_divisor(max_norm)
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
+    assert (divisor is None) == (norm <= max_norm)
+    clipped = flat.gradient if divisor is None else flat.gradient / divisor
+    torch.testing.assert_close(clipped, gradients(plain), rtol=1e-5, atol=1e-9)
+    ours, theirs = Adam(flat, 0.01), torch.optim.Adam(plain.parameters(), lr=0.01)
+    ours.step(divisor)
+    theirs.step()
+    expected = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
+    torch.testing.assert_close(flat.vector, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_copy_is_equal_and_stays_its_own(module: nn.Module, inputs: Tensor) -> None:
