@@ -1,1 +1,1 @@
-"""Runs of other libraries for benchmarks/peers.py: each module runs in an environment that has its library, not ActorQ."""
+"""Runs of other libraries for benchmarks/peers.py. Each module runs where its library is installed, without ActorQ."""

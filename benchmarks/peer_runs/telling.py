@@ -9,7 +9,7 @@ MARK = "peer:"
 
 
 def tell(event: str, **values: Any) -> None:
-    """Write one event: `started` once learning begins, then `evaluated` with environment_steps, mean_return, seconds."""
+    """Write one event: `started` when learning begins, `evaluated` with environment_steps, mean_return and seconds."""
     sys.stdout.write(f"{MARK}{json.dumps({'event': event, **values})}\n")
     sys.stdout.flush()
 
