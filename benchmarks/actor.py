@@ -12,6 +12,8 @@ Each of these loops is one thread, so its share of the bare loop is taken from p
 machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices
 of all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs,
 which also take caches and clock frequency away, slow down all slices of a turn.
+
+Then the actor on EnvPool is compared with the actor on the Python loop, in the same turns and by wall clock.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -73,6 +75,23 @@ TASKS = (
 )
 
 
+# EnvPool beside the Python loop, both through the whole actor: environments, and how many times as fast it must be.
+POOLS = ((16, 0.0), (256, 3.0))
+
+
+@dataclass(frozen=True)
+class PoolResult:
+    """Medians by backend of steps per second of wall clock, as a pool has threads of its own.
+
+    times: the median over the turns of EnvPool's rate over the Python loop's in the same turn. quartiles: of these.
+    """
+
+    task: str
+    steps_per_second: dict[str, float]
+    times: float
+    quartiles: tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Result:
     """Medians by loop: steps per second, and the share of the bare loop in the same turn.
@@ -114,8 +133,37 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         )
         for task, result in zip(TASKS, results, strict=True)
     ]
+    pools = []
+    for count, times in POOLS:
+        pool = measure_pool(replace(TASKS[0], environments=count), arguments.repeats, arguments.slice_s)
+        pools.append(pool)
+        print(
+            f"{pool.task}, int8 actor: EnvPool {pool.steps_per_second['envpool']:,.0f} steps/s, Python loop "
+            f"{pool.steps_per_second['python']:,.0f} steps/s, {pool.times:.2f} times",
+            flush=True,
+        )
+        if times:
+            name = f"{pool.task}: steps/s of the actor on EnvPool over those on the Python loop"
+            targets.append(Target(name, pool.times, times, at_most=False))
     figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": _SEGMENT}
-    return {**figures, "results": [asdict(result) for result in results]}, targets
+    found = {"results": [asdict(result) for result in results], "pools": [asdict(pool) for pool in pools]}
+    return {**figures, **found}, targets
+
+
+def measure_pool(task: Task, repeats: int, slice_s: float) -> PoolResult:
+    """Time slices of the actor on each backend in turn."""
+    backends: tuple[Backend, ...] = ("python", "envpool")
+    loops = {backend: actor_loop(task, backend) for backend in backends}
+    steps = {backend: _steps_of(loop, slice_s) for backend, loop in loops.items()}
+    rates: dict[str, list[float]] = {backend: [] for backend in backends}
+    for turn in range(repeats):
+        for backend in reversed(backends) if turn % 2 else backends:
+            started = time.perf_counter()
+            loops[backend](steps[backend])
+            rates[backend].append(task.environments * steps[backend] / (time.perf_counter() - started))
+    times = [pool / python for pool, python in zip(rates["envpool"], rates["python"], strict=True)]
+    first, middle, third = statistics.quantiles(times, n=4)
+    return PoolResult(task.name, _medians(rates), middle, (first, third))
 
 
 def measure(task: Task, repeats: int, slice_s: float) -> Result:
