@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,23 +69,21 @@ def run_tree(
     limit_s: float,
     errors: Path,
     on_line: Callable[[float, str], None],
-    path: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run a command to its end, or end it at the time limit.
 
-    given: its stdin. errors: the file for its stderr. path: the only PYTHONPATH that it has.
+    given: its stdin. errors: the file for its stderr. variables: of its environment, beside this process's own.
     on_line: is called for each line of stdout, with the seconds since the start.
     """
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        variables["PYTHONPATH"] = str(path)
+    environment = {**os.environ, **(variables or {})}
     done, late = threading.Event(), threading.Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin, errors.open("wb") as stderr:
         stdin.write(given)
         stdin.seek(0)
         started = time.monotonic()
         process = subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=variables, text=True
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True
         )
     assert process.stdout is not None
     tree = ProcessTree(process)

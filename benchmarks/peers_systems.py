@@ -30,6 +30,8 @@ class Task:
     target: mean return of `EPISODES` greedy episodes.
     period: environment steps between two evaluations of the other libraries; ActorQ has a process that evaluates.
     limit_s: a run ends after it, reached or not.
+    threads: of PyTorch in the other libraries, which by default have one for each core. DQN's networks are too small for
+        a second thread to help, and it takes half of the speed when another program has a core.
     """
 
     algorithm: str
@@ -37,6 +39,7 @@ class Task:
     target: float
     period: int
     limit_s: float
+    threads: int = 1
 
     @property
     def name(self) -> str:
@@ -111,7 +114,8 @@ def _run_peer(system: str, task: Task, seed: int, folder: Path, python: Path) ->
     }
     errors = folder / "stderr.log"
     command = [str(python), "-m", _MODULES[system]]
-    outcome = run_tree(command, json.dumps(asked), task.limit_s, errors, on_line, _ROOT)
+    variables = {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(task.threads)}
+    outcome = run_tree(command, json.dumps(asked), task.limit_s, errors, on_line, variables)
     found = result(task, evaluations, started[0] if started else None, outcome)
     if not found["reached"] and outcome.seconds < task.limit_s:
         raise SystemExit(f"{system} on {task.name} failed with exit code {outcome.returncode}: {_last_line(errors)}")
@@ -131,7 +135,7 @@ def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
 def _run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     run, errors = folder / "run", folder / "stderr.log"
     forget_incomplete(run)
-    outcome = run_tree(actorq_command(task, seed, run), "", task.limit_s, errors, lambda *_: None, _ROOT)
+    outcome = run_tree(actorq_command(task, seed, run), "", task.limit_s, errors, lambda *_: None)
     summary_file = run / "summary.json"
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
     # The run's clock begins with its processes. The command's start and end are counted before it: at most too much.

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peers, runs
+from benchmarks import peers
+from benchmarks.conditions import conditions
 from benchmarks.peers import TASKS, make_runs, table, targets
+from benchmarks.peers_environments import pins
 from benchmarks.peers_plot import plot
 from benchmarks.peers_process import Outcome
 from benchmarks.peers_systems import (
@@ -54,7 +56,7 @@ def test_a_run_without_the_target_in_its_time_counts_as_the_limit(seen: list[Eva
 
 def test_a_library_tells_its_run_among_other_lines(tmp_path: Path) -> None:
     found = run_system(STABLE_BASELINES, TASK, 7, tmp_path / "run", _installed(tmp_path, _LIBRARY))
-    assert [point["return"] for point in found["evaluations"]] == [7.0, 475.0]
+    assert [point["return"] for point in found["evaluations"]] == [7.125, 475.0]
     assert (found["reached"], found["environment_steps"]) == (True, 10_000)
     assert found["start_s"] <= found["seconds"]
 
@@ -130,8 +132,10 @@ def test_systems_take_turns_and_runs_are_made_once(tmp_path: Path, monkeypatch: 
 def test_runs_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "run_system", lambda system, task, seed, *_: _run(system, 10.0, seed))
     list(make_runs([TASK], [RLLIB], 1, tmp_path, tmp_path))
-    here = runs.conditions()
-    monkeypatch.setattr(runs, "conditions", lambda: {**here, "machine": {**here["machine"], "cpu": "another"}})
+    here = conditions()
+    monkeypatch.setattr(
+        "benchmarks.runs.conditions", lambda: {**here, "machine": {**here["machine"], "cpu": "another"}}
+    )
     with pytest.raises(SystemExit, match="share commit and machine: expected cpu"):
         list(make_runs([TASK], [RLLIB, ACTORQ], 1, tmp_path, tmp_path))
 
@@ -166,13 +170,13 @@ def test_every_task_has_a_panel(tmp_path: Path) -> None:
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
 
 
-# What the run of a library prints, in place of the library: its seed is the first return.
+# What the run of a library prints, in place of the library: its seed and its threads are the first return.
 _LIBRARY = """
-import json, sys
+import json, os, sys
 asked = json.load(sys.stdin)
 print("a line of the library")
 print('peer:{"event": "started"}')
-for steps, mean in ((asked["period"], asked["seed"]), (2 * asked["period"], asked["target"])):
+for steps, mean in ((asked["period"], asked["seed"] + int(os.environ["OMP_NUM_THREADS"]) / 8), (2 * asked["period"], asked["target"])):
     print("peer:" + json.dumps({"event": "evaluated", "environment_steps": steps, "mean_return": mean, "seconds": 0.1}))
 """
 
@@ -180,7 +184,7 @@ for steps, mean in ((asked["period"], asked["seed"]), (2 * asked["period"], aske
 def _installed(folder: Path, code: str) -> Path:
     """A folder of environments whose interpreter runs `code`, whatever it is asked to run."""
     environments = folder / "environments"
-    environment = environments / f"{STABLE_BASELINES}-{peers.pins(STABLE_BASELINES)}"
+    environment = environments / f"{STABLE_BASELINES}-{pins(STABLE_BASELINES)}"
     (environment / "bin").mkdir(parents=True)
     (environment / "installed").touch()
     (environment / "code.py").write_text(code, encoding="utf-8")
