@@ -30,8 +30,8 @@ class Task:
     target: mean return of `EPISODES` greedy episodes.
     period: environment steps between two evaluations of the other libraries; ActorQ has a process that evaluates.
     limit_s: a run ends after it, reached or not.
-    threads: of PyTorch in the other libraries, which by default have one for each core. DQN's networks are too small for
-        a second thread to help, and it takes half of the speed when another program has a core.
+    threads: of PyTorch in the other libraries, which by default have one for each core. DQN's networks are too small
+        for a second thread to help, and it takes half of the speed when another program has a core.
     """
 
     algorithm: str

@@ -176,7 +176,8 @@ import json, os, sys
 asked = json.load(sys.stdin)
 print("a line of the library")
 print('peer:{"event": "started"}')
-for steps, mean in ((asked["period"], asked["seed"] + int(os.environ["OMP_NUM_THREADS"]) / 8), (2 * asked["period"], asked["target"])):
+first = asked["seed"] + int(os.environ["OMP_NUM_THREADS"]) / 8
+for steps, mean in ((asked["period"], first), (2 * asked["period"], asked["target"])):
     print("peer:" + json.dumps({"event": "evaluated", "environment_steps": steps, "mean_return": mean, "seconds": 0.1}))
 """
 
