@@ -59,7 +59,9 @@ def _positive(text: str) -> int:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     tasks = chosen(TASKS, arguments.tasks)
-    if arguments.limit_s:
+    if arguments.limit_s is not None:
+        if not 0.0 < arguments.limit_s < float("inf"):
+            raise SystemExit(f"--limit-s: expected seconds above 0, got {arguments.limit_s:g}")
         tasks = [replace(task, limit_s=arguments.limit_s) for task in tasks]
     others = set(arguments.systems) - {ACTORQ}
     if others and not arguments.environments:

@@ -31,7 +31,10 @@ def python_of(peer: str, folder: Path, run: Callable[[list[str]], None] | None =
     if not installed.exists():
         print(f"{peer}: installing into {environment}", flush=True)
         shutil.rmtree(environment, ignore_errors=True)
-        environment.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SystemExit(f"--environments: {folder} cannot be made ({error.strerror})") from None
         for command in (
             [sys.executable, "-m", "venv", str(environment)],
             [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements(peer))],

@@ -147,6 +147,8 @@ def test_runs_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest
         (["--systems", ACTORQ, "--check"], "--check: expected --systems with actorq and another one, got actorq"),
         (["--systems", RLLIB, "--environments", "x", "--check"], "--check: expected --systems with actorq"),
         (["--tasks", "pong"], r"--task: expected a pattern of dqn/CartPole-v1"),
+        (["--limit-s", "nan"], "--limit-s: expected seconds above 0, got nan"),
+        (["--environments", __file__, "--systems", RLLIB], "cannot be made .File exists"),
     ],
 )
 def test_flags_that_cannot_be_followed_are_refused(flags: list[str], message: str) -> None:
