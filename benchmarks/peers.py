@@ -58,7 +58,7 @@ def _positive(text: str) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    tasks = chosen(TASKS, arguments.tasks)
+    tasks = chosen(TASKS, arguments.tasks, "--tasks")
     if arguments.limit_s is not None:
         if not 0.0 < arguments.limit_s < float("inf"):
             raise SystemExit(f"--limit-s: expected seconds above 0, got {arguments.limit_s:g}")

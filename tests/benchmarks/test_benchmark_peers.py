@@ -146,7 +146,7 @@ def test_runs_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest
         ([], "--environments: expected a folder"),
         (["--systems", ACTORQ, "--check"], "--check: expected --systems with actorq and another one, got actorq"),
         (["--systems", RLLIB, "--environments", "x", "--check"], "--check: expected --systems with actorq"),
-        (["--tasks", "pong"], r"--task: expected a pattern of dqn/CartPole-v1"),
+        (["--tasks", "pong"], r"--tasks: expected a pattern of dqn/CartPole-v1"),
         (["--limit-s", "nan"], "--limit-s: expected seconds above 0, got nan"),
         (["--environments", __file__, "--systems", RLLIB], "cannot be made .File exists"),
     ],
