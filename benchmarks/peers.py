@@ -138,15 +138,15 @@ def _summary(task: Task, system: str, own: Sequence[Run], ours: Sequence[Run]) -
     seconds = [run["seconds"] for run in own]
     middle, reached = statistics.median(seconds), sum(run["reached"] for run in own)
     learning = statistics.median(run["seconds"] - (run["start_s"] or 0.0) for run in own)
-    evaluating, rate, memory = (
-        statistics.median(run[name] for run in own) for name in ("evaluation_s", "steps_per_s", "peak_memory_mb")
-    )
-    times = middle / statistics.median(run["seconds"] for run in ours) if ours else float("nan")
+    evaluating, memory = (statistics.median(run[name] for run in own) for name in ("evaluation_s", "peak_memory_mb"))
+    rates = [run["steps_per_s"] for run in own if run["steps_per_s"] is not None]
+    rate = f"{statistics.median(rates):,.0f}" if rates else "-"
+    times = f"{middle / statistics.median(run['seconds'] for run in ours):.1f}" if ours else "-"
     low, high = _shown(min(seconds), task), _shown(max(seconds), task)
     return (
         f"| {task.name} | {system} | {_shown(middle, task)} ({low} to {high}; {reached} of {len(own)} reached) | "
-        f"{learning:.1f} | {evaluating:.1f} | {rate:,.0f} | {memory:,.0f} | "
-        f"{'> ' if middle >= task.limit_s else ''}{times:.1f} |"
+        f"{learning:.1f} | {evaluating:.1f} | {rate} | {memory:,.0f} | "
+        f"{'> ' if ours and middle >= task.limit_s else ''}{times} |"
     )
 
 
@@ -160,9 +160,10 @@ def _shown(seconds: float, task: Task) -> str:
 
 def _row(run: Run) -> str:
     seconds = f"{run['seconds']:.1f} s" if run["reached"] else f"> {run['seconds']:g} s, target missed"
+    rate = "no evaluation" if run["steps_per_s"] is None else f"{run['steps_per_s']:,.0f} steps/s"
     return (
-        f"{run['task']} {run['system']} seed {run['seed']}: {seconds}, {run['environment_steps']:,} steps, "
-        f"{run['steps_per_s']:,.0f} steps/s, {run['peak_memory_mb']:,.0f} MB"
+        f"{run['task']} {run['system']} seed {run['seed']}: {seconds}, {run['environment_steps']:,} steps, {rate}, "
+        f"{run['peak_memory_mb']:,.0f} MB"
     )
 
 

@@ -71,7 +71,7 @@ def result(task: Task, evaluations: Sequence[Evaluation], started_s: float | Non
 
     reached: whether an evaluation had the target. seconds: until the first that had, else the time limit.
     start_s: seconds until learning began; None when it did not.
-    steps_per_s: environment steps over the seconds from then to the last evaluation that counts.
+    steps_per_s: environment steps over the seconds from then to the last evaluation that counts; None without one.
     """
     evaluations = [one for one in evaluations if one.seconds < task.limit_s]
     first = next((number for number, one in enumerate(evaluations) if one.mean_return >= task.target), None)
@@ -83,7 +83,7 @@ def result(task: Task, evaluations: Sequence[Evaluation], started_s: float | Non
         "seconds": round(task.limit_s if first is None else last.seconds, 2),
         "start_s": None if started_s is None else round(started_s, 2),
         "environment_steps": last.environment_steps,
-        "steps_per_s": round(last.environment_steps / learning_s, 1) if learning_s > 0 else 0.0,
+        "steps_per_s": round(last.environment_steps / learning_s, 1) if counted else None,
         "evaluation_s": round(sum(one.took_s for one in counted), 2),
         "peak_memory_mb": round(outcome.peak_memory_mb, 1),
         "evaluations": [

@@ -111,6 +111,8 @@ def test_the_table_shows_a_missed_target_as_its_limit() -> None:
     rows = table({TASK: [_run(ACTORQ, 10.0), _run(RLLIB, 300.0, reached=False)]})
     assert "| rllib | > 300 (> 300 to > 300; 0 of 1 reached) |" in rows[3]
     assert rows[3].endswith("| > 30.0 |")
+    unseen = {"system": RLLIB, "seed": 1, **result(TASK, [], 12.0, ENDED)}
+    assert table({TASK: [unseen]})[2].endswith("0 of 1 reached) | 288.0 | 0.0 | - | 800 | - |")
 
 
 def test_systems_take_turns_and_runs_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
