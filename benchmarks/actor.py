@@ -12,15 +12,18 @@ Each of these loops is one thread, so its share of the bare loop is taken from p
 machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices
 of all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs,
 which also take caches and clock frequency away, slow down all slices of a turn.
+
+Then the actor on EnvPool is compared with the actor on the Python loop, in the same turns and by wall clock.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -28,7 +31,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from actor_service.environments import Backend, make_environments
+from actor_service.environments import Environments, describe_environment, make_environments
+from actor_service.environments.envpool_backend import PooledEnvironments
 from actor_service.exploration import explorer
 from actor_service.policy import PolicySlot, load_policy
 from actor_service.rollout import Rollout
@@ -73,6 +77,25 @@ TASKS = (
 )
 
 
+# EnvPool beside the Python loop, both through the whole actor: environments, and how many times as fast it must be.
+POOLS = ((16, 0.0), (256, 3.0))
+_PYTHON, _POOL = "Python loop", "EnvPool"
+_CORES = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class PoolResult:
+    """Medians by loop of steps per second of wall clock, as a pool has threads of its own.
+
+    times: the median over the turns of a loop's rate over the Python loop's in the same turn. quartiles: of these.
+    """
+
+    task: str
+    steps_per_second: dict[str, float]
+    times: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class Result:
     """Medians by loop: steps per second, and the share of the bare loop in the same turn.
@@ -114,15 +137,56 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         )
         for task, result in zip(TASKS, results, strict=True)
     ]
+    pools = []
+    for count, times in POOLS:
+        pool = measure_pool(replace(TASKS[0], environments=count), arguments.repeats, arguments.slice_s)
+        pools.append(pool)
+        for name, rate in pool.steps_per_second.items():
+            print(f"{pool.task}, int8 actor, {name}: {rate:,.0f} steps/s, {pool.times[name]:.2f} times", flush=True)
+        if times:
+            name = f"{pool.task}: steps/s of the actor on EnvPool over those on the Python loop"
+            targets.append(Target(name, pool.times[_POOL], times, at_most=False))
     figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": _SEGMENT}
-    return {**figures, "results": [asdict(result) for result in results]}, targets
+    found = {"results": [asdict(result) for result in results], "pools": [asdict(pool) for pool in pools]}
+    return {**figures, **found}, targets
+
+
+def measure_pool(task: Task, repeats: int, slice_s: float) -> PoolResult:
+    """Time slices of the actor in turn: on the Python loop, on EnvPool, and on EnvPool with a thread for each core."""
+    made = {
+        _PYTHON: make_environments(task.environment_id, task.environments),
+        _POOL: make_environments(task.environment_id, task.environments, "envpool"),
+        f"{_POOL}, {_CORES} threads": PooledEnvironments(
+            describe_environment(task.environment_id),
+            task.environment_id,
+            {"num_threads": _CORES},
+            (),
+            task.environments,
+        ),
+    }
+    loops = {name: actor_loop(task, environments) for name, environments in made.items()}
+    steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
+    rates: dict[str, list[float]] = {name: [] for name in loops}
+    for turn in range(repeats):
+        for name, loop in reversed(loops.items()) if turn % 2 else loops.items():
+            started = time.perf_counter()
+            loop(steps[name])
+            rates[name].append(task.environments * steps[name] / (time.perf_counter() - started))
+    times = _shares(rates, _PYTHON)
+    quartiles = {name: statistics.quantiles(found, n=4) for name, found in times.items()}
+    return PoolResult(
+        task.name,
+        _medians(rates),
+        _medians(times),
+        {name: (first, third) for name, (first, _, third) in quartiles.items()},
+    )
 
 
 def measure(task: Task, repeats: int, slice_s: float) -> Result:
     """Time slices of each loop in turn; a share compares slices that were beside each other."""
     loops = {"bare": bare_loop(task), "actor": actor_loop(task), "torch": torch_loop(task)}
     # EnvPool's environments are others: beside the rest they show what a pool is worth, not what the loop costs.
-    loops["envpool"] = actor_loop(task, "envpool")
+    loops["envpool"] = actor_loop(task, make_environments(task.environment_id, task.environments, "envpool"))
     steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
     walls: dict[str, list[float]] = {name: [] for name in loops}
     processors: dict[str, list[float]] = {name: [] for name in loops}
@@ -149,10 +213,10 @@ def _medians(figures: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in figures.items()}
 
 
-def _shares(rates: dict[str, list[float]]) -> dict[str, list[float]]:
-    """By loop, of each turn the share of the bare loop's rate."""
+def _shares(rates: dict[str, list[float]], base: str = "bare") -> dict[str, list[float]]:
+    """By loop, of each turn the share of the base loop's rate."""
     return {
-        name: [rate / bare for rate, bare in zip(measured, rates["bare"], strict=True)]
+        name: [rate / whole for rate, whole in zip(measured, rates[base], strict=True)]
         for name, measured in rates.items()
     }
 
@@ -176,9 +240,9 @@ def bare_loop(task: Task) -> Loop:
     return loop
 
 
-def actor_loop(task: Task, backend: Backend = "python") -> Loop:
-    """What an actor does, with a quantized policy."""
-    environments = make_environments(task.environment_id, task.environments, backend)
+def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
+    """What an actor does, with a quantized policy, in these environments or in the Python loop's."""
+    environments = environments or make_environments(task.environment_id, task.environments)
     spec = environments.spec
     torch.manual_seed(0)
     observations = np.random.default_rng(0).standard_normal((256, *spec.observations.shape)).astype(np.float32)

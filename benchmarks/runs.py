@@ -176,11 +176,11 @@ def ending_children() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def chosen(tasks: Sequence[T], patterns: Sequence[str] | None) -> list[T]:
-    """The tasks whose names fit a pattern of --task; all without one. Raises SystemExit when none does."""
+def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--task") -> list[T]:
+    """The tasks whose names fit a pattern of the flag; all without one. Raises SystemExit when none does."""
     found = [task for task in tasks if any(fnmatchcase(task.name, pattern) for pattern in patterns or ["*"])]
     if not found:
-        raise SystemExit(f"--task: expected a pattern of {', '.join(task.name for task in tasks)}, got {patterns}")
+        raise SystemExit(f"{flag}: expected a pattern of {', '.join(task.name for task in tasks)}, got {patterns}")
     return found
 
 

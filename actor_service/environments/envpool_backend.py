@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import envpool
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 _SUITE, _ATARI = "dm_control/", "ALE/"
 # Models that are drawn at random cannot be compared with the suite's, step by step, as all others were.
 _NOT_COMPARED = "dm_control/lqr-"
+# Of each environment EnvPool takes one action from a queue that its threads share, for about a microsecond. Physics of
+# a few equations take less, so that a second thread only adds to it.
+_CHEAP = "gymnasium.envs.classic_control"
 # As the games' version 5 has it in the Arcade Learning Environment; the rest of EnvPool's preprocessing is the usual.
 _ATARI_SETTINGS = {
     "stack_num": 1,
@@ -60,7 +64,8 @@ def make(environment_id: str, count: int, rendered: bool) -> "PooledEnvironments
         )
     spec = describe_environment(environment_id)
     parts = observation_parts(environment_id) if environment_id.startswith(_SUITE) else ()
-    return PooledEnvironments(spec, task, _ATARI_SETTINGS if environment_id.startswith(_ATARI) else {}, parts, count)
+    settings = _ATARI_SETTINGS if environment_id.startswith(_ATARI) else {}
+    return PooledEnvironments(spec, task, {**settings, "num_threads": _threads(environment_id, count)}, parts, count)
 
 
 def task_name(environment_id: str) -> str:
@@ -69,6 +74,12 @@ def task_name(environment_id: str) -> str:
         words = environment_id.removeprefix(_SUITE).replace("-", "_").split("_")
         return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
     return environment_id.removeprefix(_ATARI)
+
+
+def _threads(environment_id: str, count: int) -> int:
+    """As many as the process may use; one where a step costs less than handing it to a thread."""
+    single = environment_id in gymnasium.registry and str(gymnasium.spec(environment_id).entry_point).startswith(_CHEAP)
+    return 1 if single else min(count, len(os.sched_getaffinity(0)))
 
 
 class PooledEnvironments(Environments):
@@ -122,8 +133,7 @@ class PooledEnvironments(Environments):
         self._pool.close()
 
     def _make(self, seed: int) -> Any:
-        threads = min(self.count, len(os.sched_getaffinity(0)))
-        return envpool.make_gymnasium(self._task, num_envs=self.count, num_threads=threads, seed=seed, **self._settings)
+        return envpool.make_gymnasium(self._task, num_envs=self.count, seed=seed, **self._settings)
 
     def _check(self, pool: Any) -> None:
         """Raise UserError unless the pool's spaces and limit are those of the task's own library."""

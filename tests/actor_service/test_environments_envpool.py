@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment, make_environments
-from actor_service.environments.envpool_backend import task_name
+from actor_service.environments.envpool_backend import PooledEnvironments, task_name
 from actorq.errors import UserError
 
 # Some of each family; of these EnvPool gives more to observe than the task does, or in another order.
@@ -82,6 +82,19 @@ def compare(environment_id: str, other: Any, actions: NDArray[Any], tolerance: f
             assert step.terminated[0] == terminated
         observations = step.observations.copy()
     batch.close()
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "count", "threads"), [("CartPole-v1", 3, 1), ("HalfCheetah-v5", 2, 2), ("HalfCheetah-v5", 5, 4)]
+)
+def test_only_environments_that_cost_more_than_a_thread_get_several(
+    environment_id: str, count: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    environments = make_environments(environment_id, count, "envpool")
+    assert isinstance(environments, PooledEnvironments)
+    assert environments._pool.spec.config.num_threads == threads
+    environments.close()
 
 
 def test_cartpole_steps_alike() -> None:

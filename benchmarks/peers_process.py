@@ -1,0 +1,120 @@
+"""A run of any system as a tree of processes: its lines with their times, the memory of all processes, a time limit."""
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_SAMPLE_S = 0.5
+# For a process that is asked to end. After it, it is killed.
+_GRACE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    seconds: from the start of the process to its end.
+    peak_memory_mb: the largest sum of the resident memory of all processes, looked at twice a second.
+    """
+
+    returncode: int
+    seconds: float
+    timed_out: bool
+    peak_memory_mb: float
+
+
+class ProcessTree:
+    """A process and all that it has started, also those whose parent has ended since."""
+
+    def __init__(self, root: subprocess.Popen[str]) -> None:
+        self._root = root
+        self._known = {psutil.Process(root.pid)}
+        self.peak_bytes = 0
+
+    def sample(self) -> None:
+        """Look for new processes, and at the memory of all."""
+        with suppress(psutil.NoSuchProcess):
+            self._known |= set(psutil.Process(self._root.pid).children(recursive=True))
+        self.peak_bytes = max(self.peak_bytes, sum(map(_resident, self._known)))
+
+    def end(self) -> None:
+        """Ask the root to end, and kill what is left of the tree after a grace period."""
+        self.sample()
+        self._root.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._root.wait(_GRACE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill what is left of the tree, and wait for it."""
+        self._root.kill()
+        self._root.wait()
+        for process in self._known:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(self._known, timeout=_GRACE_S)
+
+
+def run_tree(
+    command: Sequence[str],
+    given: str,
+    limit_s: float,
+    errors: Path,
+    on_line: Callable[[float, str], None],
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a command to its end, or end it at the time limit.
+
+    given: its stdin. errors: the file for its stderr. variables: of its environment, beside this process's own.
+    on_line: is called for each line of stdout, with the seconds since the start.
+    """
+    environment = {**os.environ, **(variables or {})}
+    done, late = threading.Event(), threading.Event()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin, errors.open("wb") as stderr:
+        stdin.write(given)
+        stdin.seek(0)
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True
+        )
+    assert process.stdout is not None
+    tree = ProcessTree(process)
+
+    def watch() -> None:
+        while not done.wait(_SAMPLE_S):
+            tree.sample()
+            if time.monotonic() - started > limit_s:
+                late.set()
+                tree.end()
+                break
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with process.stdout as lines:
+            for line in lines:
+                on_line(time.monotonic() - started, line)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        seconds = time.monotonic() - started
+    finally:
+        done.set()
+        watcher.join()
+        tree.kill()
+    return Outcome(process.wait(), seconds, late.is_set(), tree.peak_bytes / 1e6)
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        resident: int = process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+    return resident
