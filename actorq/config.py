@@ -438,6 +438,11 @@ class RunConfig(Settings):
         "dqn",
         description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
     )
+    preset: Literal["standard", "data-rich"] = Field(
+        "standard",
+        description="settings below those that are given: standard needs few environment steps; data-rich needs few "
+        "seconds where steps are cheap, with many environments and few updates per step",
+    )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
     )

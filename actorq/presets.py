@@ -1,13 +1,18 @@
 """Settings for an algorithm on a family of environments, below all that a file, the environment or flags say.
 
-Sources of the numbers: docs/algorithms.md. They are found by the names of algorithm and environment alone, so that
-every service of a run finds the same, on whatever machine.
+Sources of the numbers: docs/algorithms.md. They are found by the names of preset, algorithm and environment alone, so
+that every service of a run finds the same, on whatever machine.
+
+STANDARD needs few environment steps. DATA_RICH needs few seconds where steps are cheap: it learns once or a few times
+from each transition, in large batches, and so takes its time from the learner's machine and not from the actors'.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+STANDARD, DATA_RICH = "standard", "data-rich"
 
 
 @dataclass(frozen=True)
@@ -138,18 +143,68 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
 # CartPole's are the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
 _WITHOUT = {("dqn", "CartPole")}
 
+# On top of the above: one actor with many environments, whose policy computes one large batch; each transition is
+# sampled a few times. Fewer updates are made, so step sizes are larger and target networks follow faster.
+_MANY_ENVIRONMENTS: dict[str, Any] = {
+    "actors": 1,
+    "environments_per_actor": 32,
+    "max_environment_steps": 10_000_000,
+    "rate_limiter": {"samples_per_insert": 4.0},
+    "publication": {"period_updates": 8},
+}
+_DATA_RICH_OF_ALGORITHM: dict[str, dict[str, Any]] = {
+    "dqn": {
+        **_MANY_ENVIRONMENTS,
+        "dqn": {"batch_size": 512, "target_update_period": 50},
+        "replay": {"capacity": 200_000},
+        "evaluation": {"period_updates": 100},
+    },
+    "d4pg": {
+        **_MANY_ENVIRONMENTS,
+        "d4pg": {"policy_learning_rate": 4e-4, "critic_learning_rate": 1e-3, "target_update_period": 10},
+        "exploration": {"noise": 1.0},
+        "evaluation": {"period_updates": 100},
+    },
+    "td3": {
+        **_MANY_ENVIRONMENTS,
+        "td3": {"batch_size": 512, "target_rate": 0.02},
+        "evaluation": {"period_updates": 200},
+    },
+    "sac": {
+        **_MANY_ENVIRONMENTS,
+        "sac": {"batch_size": 512, "learning_rate": 1e-3, "target_rate": 0.02},
+        "evaluation": {"period_updates": 200},
+    },
+}
+_DATA_RICH_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
+    ("dqn", "LunarLander"): {
+        "dqn": {"learning_rate": 1e-3, "learning_rate_end": 1e-4, "learning_rate_updates": 8_000},
+        "evaluation": {"period_updates": 250},
+    },
+    # Rewards are from 0 to 1.
+    ("d4pg", "DM Control"): {"d4pg": {"value_min": 0.0, "value_max": 100.0}},
+    ("td3", "Pendulum"): {"replay": {"capacity": 200_000}},
+    ("sac", "Pendulum"): {"replay": {"capacity": 200_000}},
+}
+
 
 def family_of(environment: str) -> Family:
     """The family of an environment's id."""
     return next(family for family in FAMILIES if any(fnmatchcase(environment, pattern) for pattern in family.patterns))
 
 
-def preset(algorithm: str, environment: str) -> dict[str, Any]:
-    """The settings for an algorithm on an environment, a tree; empty for algorithms that are not ours."""
+def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, Any]:
+    """The settings for an algorithm on an environment, a tree; empty for algorithms that are not ours.
+
+    name: STANDARD or DATA_RICH.
+    """
     family = family_of(environment).name
-    if (algorithm, family) in _WITHOUT:
-        return {}
-    return _over(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get((algorithm, family), {}))
+    pair = (algorithm, family)
+    settings = {} if pair in _WITHOUT else _over(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get(pair, {}))
+    if name == STANDARD:
+        return settings
+    rich = _over(_DATA_RICH_OF_ALGORITHM.get(algorithm, {}), _DATA_RICH_OF_FAMILY.get(pair, {}))
+    return _over(settings, rich)
 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,19 +218,28 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = tree.get("algorithm")
     if algorithm is None:
         algorithm = family_of(environment).algorithm
-    below = preset(algorithm, environment) if isinstance(algorithm, str) else {}
+    name = tree.get("preset", STANDARD)
+    below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
     return _over(below, {**tree, "algorithm": algorithm})
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
-    """What each preset is for and its settings, as flags have them; those of a family are on top of its algorithm's."""
-    for algorithm, settings in _OF_ALGORITHM.items():
-        yield algorithm, ", ".join(_lines(settings))
-        for family in FAMILIES:
-            if (algorithm, family.name) in _WITHOUT:
-                yield f"{algorithm} on {family.name}", "none of these, but the defaults below"
-            elif (algorithm, family.name) in _OF_FAMILY:
-                yield f"{algorithm} on {family.name}", ", ".join(_lines(_OF_FAMILY[algorithm, family.name]))
+    """What each preset is for and its settings, as flags have them.
+
+    Those of a family are on top of its algorithm's, those of DATA_RICH on top of both.
+    """
+    for suffix, of_algorithm, of_family, without in (
+        ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
+        (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),
+    ):
+        for algorithm, settings in of_algorithm.items():
+            yield f"{algorithm}{suffix}", ", ".join(_lines(settings))
+            for family in FAMILIES:
+                pair = (algorithm, family.name)
+                if pair in without:
+                    yield f"{algorithm} on {family.name}{suffix}", "none of these, but the defaults below"
+                elif pair in of_family:
+                    yield f"{algorithm} on {family.name}{suffix}", ", ".join(_lines(of_family[pair]))
 
 
 def _lines(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:

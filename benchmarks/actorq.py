@@ -254,7 +254,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     # Here, because everything else works without it.
     from scipy import stats
 
-    half = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
+    half = quantile * statistics.stdev(values) / len(values) ** 0.5
     return mean - half, mean + half
 
 

@@ -45,7 +45,7 @@ def test_the_better_of_int8_and_int4_decides_by_its_time() -> None:
     torch, fp32, starved, carbon, returns = verdicts(WIDE, result(3))
     assert (round(torch.measured, 3), round(fp32.measured, 3)) == (10.0, 5.0)
     assert "int4, time to the target over torch" in torch.name
-    assert all(target.met for target in (torch, fp32, starved, carbon, returns))
+    assert all(target.met is True for target in (torch, fp32, starved, carbon, returns))
 
 
 def test_too_slow_actors_miss() -> None:

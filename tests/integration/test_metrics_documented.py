@@ -85,7 +85,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
     folder = tmp_path_factory.mktemp("metrics")
     metrics = ("--metrics", "127.0.0.1:0", "--node", "node-7")
     with ExitStack() as stack:
-        quantizer = stack.enter_context(service_process("quantizer", "--store", str(folder / "p"), *metrics))
+        # A gate that lets every policy through: one with all layers in float is not smaller than its parameters.
+        store = ("--store", str(folder / "p"), "--quantizer.gate.min-agreement", "0")
+        quantizer = stack.enter_context(service_process("quantizer", *store, *metrics))
         # A run that does not end, by being solved, before it has been asked.
         endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
         state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address, *endless)
