@@ -161,7 +161,8 @@ _DATA_RICH_OF_ALGORITHM: dict[str, dict[str, Any]] = {
     },
     "d4pg": {
         **_MANY_ENVIRONMENTS,
-        "d4pg": {"policy_learning_rate": 4e-4, "critic_learning_rate": 1e-3, "target_update_period": 10},
+        "d4pg": {"policy_learning_rate": 2e-4, "critic_learning_rate": 1e-3, "target_update_period": 10},
+        "rate_limiter": {"samples_per_insert": 1.0},
         "exploration": {"noise": 1.0},
         "evaluation": {"period_updates": 100},
     },
