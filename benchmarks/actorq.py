@@ -87,7 +87,7 @@ def _dqn(environment: str, width: int, target: float, steps: int, *flags: str, f
 
 def _d4pg(name: str, width: int, target: float, steps: int, *flags: str, form: str = "") -> Task:
     sizes = ("--d4pg.policy-sizes", ",".join([str(width)] * 3), "--d4pg.critic-sizes", "256,256")
-    rates = ("--d4pg.policy-learning-rate", f"{0.08 / width:g}", "--d4pg.critic-learning-rate", "1e-3")
+    rates = ("--d4pg.policy-learning-rate", f"{0.0512 / width:g}", "--d4pg.critic-learning-rate", "1e-3")
     values = ("--d4pg.batch-size", "64", "--d4pg.value-min", "0", "--d4pg.value-max", "100")
     explore = ("--d4pg.target-update-period", "10", "--exploration.noise", "1", "--evaluation.episodes", "5")
     backend = ("--environment-backend", "envpool")
