@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,7 +82,7 @@ def measure_launcher(node: str = "") -> ProcessStats | None:
             role="launcher",
             node=node or platform.node(),
             pid=launcher.pid,
-            started_at=launcher.create_time(),
+            started_at=_started_at(launcher.pid),
             cpu_seconds=sum(time.user + time.system for time in times),
             resident_bytes=resident,
             peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{launcher.pid}/status")), resident),
@@ -90,10 +91,19 @@ def measure_launcher(node: str = "") -> ProcessStats | None:
         return None
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _started_at(pid: int) -> float:
-    """Start in Unix seconds; asked once, because psutil derives it from the wall clock, which may be adjusted."""
-    return psutil.Process(pid).create_time()
+    """Start in Unix seconds; asked once, because it is derived from the wall clock, which may be adjusted.
+
+    psutil adds the process's age to the boot's time, which Linux tells in whole seconds: it may be a second off.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return psutil.Process(pid).create_time()
+    # The name in parentheses may hold anything. Field 22 is the start in clock ticks after the boot.
+    ticks = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 def _peak_resident_bytes(status: Path = Path("/proc/self/status")) -> int:
