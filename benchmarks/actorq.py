@@ -161,13 +161,12 @@ def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, A
     folder = directory / task.folder
     begin(folder)
     command = [sys.executable, "-m", "actorq.cli.main", "compare", "--directory", str(folder)]
-    command += ["--schemes", *task.schemes, "--seeds", *map(str, range(1, seeds + 1)), *flags_of(task, device)]
-    if seeds == 1:
-        # One number is a count.
-        command[command.index("--seeds") + 1] = "1"
+    command += ["--schemes", *task.schemes, "--seeds", str(seeds), *flags_of(task, device)]
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(f"actorq compare failed for {task.name}")
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    # The benchmark's own command stands for it.
+    del comparison["command"]
     for variant in comparison["variants"]:
         for run in variant["runs"]:
             run["confirmed"] = _confirmed(folder, run["directory"], task.episodes)

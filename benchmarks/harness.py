@@ -65,7 +65,7 @@ def run_benchmark(
         print(target)
     if arguments.json:
         result = {
-            "command": " ".join(["python", "-m", _module(Path(sys.argv[0])), *sys.argv[1:]]),
+            "command": " ".join(["python", "-m", _module(Path(sys.argv[0])), *map(_without_folder, sys.argv[1:])]),
             **before,
             "figures": figures,
             "targets": [{**asdict(target), "met": target.met} for target in targets],
@@ -74,6 +74,11 @@ def run_benchmark(
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     missed = [target for target in targets if not target.met]
     return 1 if arguments.check and missed else 0
+
+
+def _without_folder(argument: str) -> str:
+    """An absolute path without its folder, which is of no use on another machine; any other argument as it is."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _module(script: Path) -> str:

@@ -1,7 +1,9 @@
 """Updates per second of the learner's algorithms, beside Stable-Baselines3 and CleanRL's updates, in one run.
 
-Same networks (256-256), batches (DQN 64, TD3 and SAC 256) and torch threads for all, which take turns of a fraction of
-a second. Each figure includes drawing the minibatch from a replay of 20,000 rows and, where the algorithm has one, the
+All libraries have the same networks (256-256), the same batches (DQN 64, TD3 and SAC 256) and the same number of torch
+threads. They take turns of a fraction of a second.
+
+Each figure includes drawing the minibatch from a replay of 20,000 rows and, where the algorithm has one, the
 step of the target networks; DQN of Stable-Baselines3 takes that step elsewhere and is measured without it. Ours makes
 eight updates a call, as the trainer does, and theirs eight gradient steps. With one thread, the learner's default, the
 target is about CPU time, so that other work on the machine does not count; with more it is about the wall clock, and

@@ -56,15 +56,15 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     runs: list[Run] = []
+    tasks = chosen(TASKS, arguments.task)
     with tempfile.TemporaryDirectory() as nowhere, ending_children():
         directory = arguments.directory or Path(nowhere)
-        for task in chosen(TASKS, arguments.task):
+        for task in tasks:
             for seed in range(1, arguments.seeds + 1):
                 # In turns, so that a machine that becomes slower does so for both.
                 for preset in PRESETS[:: 1 if seed % 2 else -1]:
                     runs.append(_run(task, preset, seed, directory))
                     print(row(runs[-1]), flush=True)
-    tasks = chosen(TASKS, arguments.task)
     own = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     return {"runs": runs}, [
         target for task, made in own.items() for target in without_verdict([verdict(task, made)], refusal(made))

@@ -184,7 +184,7 @@ def _serve(control: socket.socket, once: bool) -> _Request | None:
 
 
 def _fork() -> int:
-    """Make a process that is nobody's child here, so that the launcher adopts it; its pid, and 0 in itself."""
+    """Fork a process that the launcher adopts. Returns its pid here, and 0 in the new process."""
     reading, writing = os.pipe()
     between = os.fork()
     if not between:

@@ -108,3 +108,12 @@ def test_results_have_conditions_and_a_refused_target_fails_the_check(
     assert {"date", "commit", "changes", "load_average", "machine"} < result.keys()
     assert [target["met"] for target in result["targets"]] == [False]
     assert run_benchmark("", lambda parser: None, lambda arguments: ({}, [Target("speed", 9.0, 1.0, False)])) == 0
+
+
+def test_a_result_has_no_folders_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "speed.json"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "speed.py"), "--json", str(file), "--task", "dqn/CartPole-v1"])
+    flags = lambda parser: parser.add_argument("--task")  # noqa: E731
+    assert run_benchmark("", flags, lambda arguments: ({}, [])) == 0
+    command = json.loads(file.read_text(encoding="utf-8"))["command"]
+    assert command == "python -m benchmarks.speed --json speed.json --task dqn/CartPole-v1"
