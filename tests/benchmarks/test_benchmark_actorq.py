@@ -42,35 +42,38 @@ def _run(scheme: str, seed: int, speed: float, starved: float) -> Any:
 
 
 def test_the_better_of_int8_and_int4_decides_by_its_time() -> None:
-    torch, fp32, starved, carbon, returns = verdicts(WIDE, result(3))
+    torch, fp32, starved, carbon, returns = verdicts(WIDE, result(3), "long")
     assert (round(torch.measured, 3), round(fp32.measured, 3)) == (10.0, 5.0)
     assert "int4, time to the target over torch" in torch.name
     assert all(target.met is True for target in (torch, fp32, starved, carbon, returns))
 
 
 def test_too_slow_actors_miss() -> None:
-    torch, fp32, *_ = verdicts(WIDE, result(3, {**_SPEEDS, "int8": 700.0, "int4": 700.0}))
+    torch, fp32, *_ = verdicts(WIDE, result(3, {**_SPEEDS, "int8": 700.0, "int4": 700.0}), "long")
     assert not torch.met
     assert not fp32.met
 
 
 def test_a_return_below_the_interval_of_fp32_misses() -> None:
-    *_, returns = verdicts(WIDE, result(3, int4=470.0))
+    *_, returns = verdicts(WIDE, result(3, int4=470.0), "long")
     assert not returns.met
 
 
 def test_learners_that_did_not_starve_miss() -> None:
-    _, _, starved, *_ = verdicts(WIDE, result(3, starved=0.4))
+    _, _, starved, *_ = verdicts(WIDE, result(3, starved=0.4), "long")
     assert not starved.met
 
 
-def test_one_seed_decides_steps_per_second_and_nothing_else() -> None:
-    torch, fp32, starved, carbon, returns = verdicts(WIDE, result(1))
+def test_the_short_form_decides_steps_per_second_and_nothing_else() -> None:
+    torch, fp32, starved = verdicts(WIDE, result(1), "short")
     assert "steps/s over torch" in torch.name
     assert torch.met
     assert fp32.met
     assert starved.met
-    assert carbon.refused == returns.refused == ONE_SEED
+
+
+def test_one_seed_decides_no_time_to_a_target() -> None:
+    assert {target.refused for target in verdicts(WIDE, result(1), "long")} == {ONE_SEED}
 
 
 def test_a_target_that_a_seed_did_not_reach_gives_no_speed_up() -> None:
@@ -78,12 +81,12 @@ def test_a_target_that_a_seed_did_not_reach_gives_no_speed_up() -> None:
     for variant in found["variants"]:
         for ratio in variant["ratios"]:
             ratio["time_to_target"]["seeds"] = 1
-    torch, *_ = verdicts(WIDE, found)
+    torch, *_ = verdicts(WIDE, found, "long")
     assert torch.measured == 0.0
 
 
 def test_nothing_is_asked_of_narrow_policies() -> None:
-    assert verdicts(NARROW, result(3)) == []
+    assert verdicts(NARROW, result(3), "long") == []
 
 
 def test_the_interval_is_students() -> None:
