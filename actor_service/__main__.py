@@ -12,14 +12,14 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actor_service.actor import Actor, Standalone
 from actor_service.environments import module_of
 from actor_service.metrics import actor_metrics
+from actor_service.roles.actor import Actor, Standalone
 from actor_service.servicer import ActorServicer
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.process import EXIT_OK, ProcessSettings, leave, main, parse_arguments, run_process
-from actorq.settings import Settings
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from actorq.trajectory import Evaluation, Segment
+from actorq.domain.trajectory import Evaluation, Segment
 
 Item = Segment | Evaluation
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
-from actor_service.actor import Actor
+from actor_service.roles.actor import Actor
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 
 

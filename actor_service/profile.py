@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from actor_service.acting.exploration import Explorer, explorer
+from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
-from actor_service.exploration import Explorer, explorer
-from actor_service.policy import OnnxPolicy, PolicySlot, load_policy
-from actor_service.processor import saturating_schemes
-from actor_service.rollout import Rollout, fitting_segment_length
-from actor_service.turns import PolicyTurns
-from actorq.config import RunConfig
+from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
+from actor_service.policies.processor import saturating_schemes
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError
 from actorq.machine import processor_flags
-from actorq.mechanisms import dynamic_capacity_of
-from actorq.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
-from actorq.trajectory import EnvironmentSpec, Segment
 
 # Numbers of environments that are measured besides the configured one: so many times as few or as many.
 _FACTORS = (0.25, 1.0, 4.0)
@@ -108,7 +107,7 @@ def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps
     exploration = replace(
         sized.exploration_of(0, 0),
         random_steps=random_steps,
-        report_greedy=dynamic_capacity_of(config, spec) is not None,
+        report_greedy=config.dynamic_capacity_of(spec) is not None,
     )
     return explorer(spec, exploration, np.random.default_rng(config.seed))
 
@@ -175,7 +174,7 @@ def _measure_count(
         if scheme in dropped:
             continue
         try:
-            loaded[scheme] = load_policy(policy, spec, count, dynamic_capacity_of(config, spec) is not None)
+            loaded[scheme] = load_policy(policy, spec, count, config.dynamic_capacity_of(spec) is not None)
         except InvalidInputError as error:
             dropped[scheme] = str(error)
     acting = _Acting(config, spec, count)

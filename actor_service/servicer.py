@@ -5,10 +5,10 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-from actor_service.actor import Actor
+from actor_service.roles.actor import Actor
 from actorq import wire
+from actorq.domain.trajectory import Episode
 from actorq.tasks import may_be_left
-from actorq.trajectory import Episode
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 

@@ -18,18 +18,18 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from actorq import wire
+from actorq.domain.policy import Policy, PolicyDescriptor, RetainedPolicy
+from actorq.domain.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
+from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import CorruptedError, ExhaustedError, InvalidInputError, UnavailableError
-from actorq.policy import Policy, PolicyDescriptor, RetainedPolicy
-from actorq.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
-from actorq.trajectory import Episode, Evaluation, Role
-from actorq.transport.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
+from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.reconnect import Backoff
-from actorq.transport.renewal import Renewal
+from actorq.transport.security.renewal import Renewal
 from actorq.v1 import (
     actor_pb2,
     actor_pb2_grpc,

@@ -23,11 +23,12 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actorq import settings
-from actorq.config import RunConfig, TransportConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import TransportConfig
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import ActorQError, UserError
-from actorq.files import replace_file
-from actorq.settings import DefaultText, Settings
+from actorq.statefiles.files import replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
 from actorq.transport.addresses import is_loopback, split_listen_address

@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from actorq import settings
-from actorq.config import RunConfig
-from actorq.documents import copy_of, is_as_signed, read_document, sign_text, write_document
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
 from actorq.errors import InvalidInputError, UserError
-from actorq.files import replace_file
+from actorq.statefiles.documents import copy_of, is_as_signed, read_document, sign_text, write_document
+from actorq.statefiles.files import replace_file
 
 RUNS = Path("runs")
 

@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.config import RunConfig
-from actorq.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Emission, Options, scheme_named
+from actorq.quantization.schemes.base import Plan
 from learner_service.networks import QNetwork
 from learner_service.networks.observations import feature_layers
-from learner_service.policy_graph import export_policy_graph, snapshot_parameters
-from quantizer_service.fidelity import measure
-from quantizer_service.graph import Graph
-from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
-from quantizer_service.schemes import Emission, Options, scheme_named
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from quantizer_service.emission.fidelity import measure
+from quantizer_service.emission.reference import Reference
 
 # Observations and actions of dm_control's walker, a common size.
 OBSERVATION_SIZE, ACTION_SIZE = 24, 6

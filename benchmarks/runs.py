@@ -21,8 +21,8 @@ from typing import Any, Protocol, TypeVar
 import psutil
 
 from actorq.errors import UserError
-from actorq.files import replace_file
 from actorq.rundirectory import RunDirectory
+from actorq.statefiles.files import replace_file
 from benchmarks.conditions import Conditions, conditions, refuse_mixed, without_verdict
 
 T = TypeVar("T", bound="Named")

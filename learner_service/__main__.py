@@ -13,7 +13,9 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.client import QuantizerClient
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.process import (
@@ -27,13 +29,11 @@ from actorq.process import (
     parse_arguments,
     run_process,
 )
-from actorq.settings import Settings
-from actorq.status import RunState
 from actorq.v1 import learner_pb2, learner_pb2_grpc
-from learner_service.metrics import learner_metrics
-from learner_service.report import Reporter
-from learner_service.run import Run
-from learner_service.scaler_servicer import ScalerServicer
+from learner_service.keda_servicer import ScalerServicer
+from learner_service.reporting.metrics import learner_metrics
+from learner_service.reporting.report import Reporter
+from learner_service.run.run import Run
 from learner_service.servicer import LearnerServicer
 
 _log = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ import safetensors.numpy
 import torch
 
 from actorq.client import QuantizerClient
-from actorq.config import RunConfig
-from actorq.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
+from actorq.domain.trajectory import Segment
 from actorq.process import EXIT_OK, leave, main
 from actorq.profile.exchange import Order, with_sequence
-from actorq.trajectory import Segment
-from actorq.transport.blobs import split_blob
-from learner_service.policy_graph import calibration_batch, snapshot_parameters
+from actorq.transport.payload.blobs import split_blob
+from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
-from learner_service.training import Training, build_training
+from learner_service.training.training import Training, build_training
 
 _NAME = "profile"
 # Transitions that updates are drawn from.

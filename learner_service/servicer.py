@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from actorq import wire
+from actorq.domain.status import RunState
 from actorq.errors import InvalidInputError
-from actorq.status import RunState
-from actorq.transport.identity import require_member
+from actorq.transport.security.identity import require_member
 from actorq.v1 import learner_pb2, learner_pb2_grpc
-from learner_service.credits import ActorStream
-from learner_service.report import Reporter
-from learner_service.run import Run
+from learner_service.actors.credits import ActorStream
+from learner_service.reporting.report import Reporter
+from learner_service.run.run import Run
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
-from actorq.findings import Finding, check_document, check_twice, report
-from actorq.lines import read_lines
-from learner_service import kept_graph
-from learner_service.checkpoint import read_checkpoint
-from learner_service.evaluations import count_file, synced_count
-from learner_service.replay import verify as replay
+from actorq.statefiles.findings import Finding, check_document, check_twice, report
+from actorq.statefiles.lines import read_lines
+from learner_service.policy import kept_graph
+from learner_service.replay.storage import verify as replay
+from learner_service.run.evaluations import count_file, synced_count
+from learner_service.training.checkpoint import read_checkpoint
 
 _LEAP = "numbers of versions go on far above the known ones"
 _DOCUMENTS = ("run", "environment", "outcome", "clock")

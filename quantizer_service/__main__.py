@@ -11,21 +11,21 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, ProcessSettings, Service, leave, main, parse_arguments, run_process
-from actorq.settings import DefaultText, Settings
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog
-from quantizer_service.emitter import Emitter
-from quantizer_service.metrics import quantizer_metrics
-from quantizer_service.policy_stream import Messages, policy_messages
-from quantizer_service.quantizer import Quantizer
-from quantizer_service.reader import PolicyReader
+from quantizer_service.emission.emitter import Emitter
 from quantizer_service.relay_process import RelayProcess
 from quantizer_service.servicer import QuantizerServicer
-from quantizer_service.store import PolicyStore
-from quantizer_service.worker import Worker
+from quantizer_service.serving.metrics import quantizer_metrics
+from quantizer_service.serving.policy_stream import Messages, policy_messages
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.worker import Worker
+from quantizer_service.store.reader import PolicyReader
+from quantizer_service.store.store import PolicyStore
 
 
 class QuantizerProcessSettings(Settings):

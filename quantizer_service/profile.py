@@ -8,13 +8,13 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from actorq.config import GateConfig
+from actorq.config.sections import GateConfig
+from actorq.domain.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
 from actorq.errors import InvalidInputError
-from actorq.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
-from quantizer_service.emitter import Emitter
-from quantizer_service.store import PolicyStore
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.store.store import PolicyStore
 
 _RUN_ID = "profile"
 _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
@@ -87,5 +87,5 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("quantizer_service.ladder").setLevel(logging.ERROR)
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
     sys.exit(main(run))

@@ -9,10 +9,10 @@ from prometheus_client import Metric
 from actorq.client import QuantizerClient
 from actorq.process import EXIT_OK
 from actorq.transport.options import Certificates
-from quantizer_service.relay import Relay
-from quantizer_service.relay_metrics import relay_metrics
 from quantizer_service.servicer import QuantizerServicer
-from quantizer_service.upstream import Upstream
+from quantizer_service.serving.relay import Relay
+from quantizer_service.serving.relay_metrics import relay_metrics
+from quantizer_service.serving.upstream import Upstream
 
 
 class RelayProcess:

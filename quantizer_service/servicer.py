@@ -7,16 +7,16 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import grpc
 
 from actorq import wire
+from actorq.domain.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.domain.status import Receipt
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import UnavailableError
-from actorq.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
-from actorq.status import Receipt
 from actorq.tasks import may_be_left
-from actorq.trajectory import Evaluation
-from actorq.transport.blobs import ENCODINGS
+from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from quantizer_service.board import Subscription
-from quantizer_service.policy_stream import Messages, plain_messages
-from quantizer_service.publication import Publication, Submission
+from quantizer_service.emission.publication import Publication, Submission
+from quantizer_service.serving.board import Subscription
+from quantizer_service.serving.policy_stream import Messages, plain_messages
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actorq.errors import InvalidInputError
-from actorq.findings import Finding, check_document, check_twice, report
-from quantizer_service import files
+from actorq.statefiles.findings import Finding, check_document, check_twice, report
+from quantizer_service.store import files
 
 _LEAP = "numbers of versions go on far above the known ones"
 _AGAIN = "the learner sends the graph again, and versions of it are back after the next start"

@@ -4,6 +4,8 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ ROOMS = ("actorq", *SERVICES)
 HOMES = {
     "torch": {"learner_service"},
     "onnxscript": {"learner_service"},
-    "onnx": {"learner_service", "quantizer_service"},
+    "onnx": {"learner_service", "quantizer_service", "actorq"},
     "onnxruntime": {"quantizer_service", "actor_service"},
     "gymnasium": {"actor_service"},
     "dm_control": {"actor_service"},
@@ -29,6 +31,7 @@ HOMES = {
     "scipy": {"actorq"},
     "matplotlib": {"actorq"},
 }
+GENERATED = {"v1", "externalscaler"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -68,6 +71,29 @@ def test_services_do_not_import_each_other(room: str) -> None:
 
 def test_actorq_imports_no_service() -> None:
     assert not offenders("actorq", set(SERVICES))
+
+
+def test_only_the_room_of_quantization_imports_onnx_in_actorq() -> None:
+    found = offenders("actorq", {"onnx"})
+    assert found
+    assert all(name.startswith("actorq/quantization/") for name in found)
+
+
+def test_no_actor_imports_the_room_of_quantization() -> None:
+    for room in ("actor_service", "actorq"):
+        for file in sources(room):
+            if not file.is_relative_to(ROOT / "actorq" / "quantization"):
+                assert not any(name.startswith("actorq.quantization") for name in imported(file)), file
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "benchmarks"])
+def test_no_folder_shows_more_than_fourteen_modules(room: str) -> None:
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for folder, count in Counter(file.parent for file in sources(room)).items()
+        if count > 14 and folder.name not in GENERATED
+    }
+    assert not crowded
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -115,18 +141,31 @@ def test_only_the_transport_makes_channels_and_servers() -> None:
 
 
 def test_domain_objects_know_no_grpc() -> None:
-    for name in ("policy", "trajectory", "status", "errors", "settings", "config"):
-        assert not packages(ROOT / "actorq" / f"{name}.py") & {"grpc", "google"}
-        assert not any(module.startswith("actorq.v1") for module in imported(ROOT / "actorq" / f"{name}.py"))
+    for room in ("domain", "config", "quantization", "statefiles"):
+        for file in sources(f"actorq/{room}"):
+            # ONNX models are protobuf.
+            assert not packages(file) & ({"grpc"} if room == "quantization" else {"grpc", "google"}), file
+            assert not any(module.startswith("actorq.v1") for module in imported(file)), file
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    files = {name_of(file): file for room in (*ROOMS, "benchmarks") for file in sources(room)}
+    imports = {name: (imported(file) & files.keys()) - {name} for name, file in files.items()}
+    # The __init__ of a package imports its modules, and these import the package by its name: no circle.
+    modules = {name: {each for each in found if not name.startswith(f"{each}.")} for name, found in imports.items()}
+    try:
+        TopologicalSorter(modules).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def name_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def modules(room: str, without: tuple[str, ...] = ()) -> list[str]:
     """All modules of a room that can be imported, without those below some names."""
-    names = [
-        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for file in sources(room)
-        if file.name != "__main__.py"
-    ]
+    names = [name_of(file) for file in sources(room) if file.name != "__main__.py"]
     return [name for name in names if not any(f"{name}.".startswith(f"{prefix}.") for prefix in without)]
 
 
@@ -138,7 +177,7 @@ def modules(room: str, without: tuple[str, ...] = ()) -> list[str]:
         ("learner_service", (), {"gymnasium", "onnxruntime", "quantizer_service", "actor_service"}),
         (
             "actorq",
-            ("actorq.cli",),
+            ("actorq.cli", "actorq.quantization"),
             {"torch", "onnx", "onnxruntime", "gymnasium", "codecarbon", "scipy", "matplotlib", *SERVICES},
         ),
     ],

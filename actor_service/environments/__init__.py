@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import Literal
 
 from actor_service.environments.interface import Environments, Fault, Step
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import EnvironmentSpec
 
 __all__ = [
     "Backend",

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 FRAME_SKIP, FRAME_STACK, SIZE, MOST_NO_OPS = 4, 4, 84, 30
 FRAMES_PER_SECOND = 60

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
-from actorq.trajectory import ArraySpec, Episode
+from actorq.domain.trajectory import ArraySpec, Episode
 
 # Of numbers that are multiplied at once: with more of them OpenBLAS would use several threads.
 _PIECE = 8192

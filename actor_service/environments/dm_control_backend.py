@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco
 from actor_service.environments.spaces import bounds
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import ArraySpec, EnvironmentSpec
 
 PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640

@@ -20,8 +20,8 @@ from actor_service.environments.dm_control_backend import observation_parts
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces import action_spec
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
-from actorq.trajectory import EnvironmentSpec
 
 _log = logging.getLogger(__name__)
 

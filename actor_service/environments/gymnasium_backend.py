@@ -9,8 +9,8 @@ from gymnasium.envs.registration import load_env_creator
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces import action_spec, observation_spec
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import EnvironmentSpec
 
 
 def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.trajectory import EnvironmentSpec, Episode
+from actorq.domain.trajectory import EnvironmentSpec, Episode
 
 
 class Fault(NamedTuple):
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
     observations: [N, *observation], after the step
     rewards:      float32[N], as the environment gave them; 0 where not valid
-    terminated, truncated, valid: bool[N], as in `actorq.trajectory.Segment`
+    terminated, truncated, valid: bool[N], as in `actorq.domain.trajectory.Segment`
     episodes:     those that ended with this step
     faults:       environments whose step was lost: their row is of no use but for the observation, which begins a new
                   episode. Such rows are not valid, although the row before was no end.

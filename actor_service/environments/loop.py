@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from actor_service.environments.columns import Columns
 from actor_service.environments.interface import Environments, Fault, Step
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError
-from actorq.trajectory import EnvironmentSpec
 
 _log = logging.getLogger(__name__)
 

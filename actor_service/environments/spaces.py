@@ -6,8 +6,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
-from actorq.trajectory import ArraySpec
 
 SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or uint8 images)"
 SUPPORTED_ACTIONS = "Discrete, or a Box that is a vector with finite bounds"

@@ -9,10 +9,11 @@ from importlib.metadata import entry_points
 from tempfile import TemporaryFile
 from typing import Any
 
-from actorq.config import ALGORITHM_ENTRY_POINTS, ALGORITHMS, RunConfig
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS
+from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
+from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import ForkServers, child_environment
-from actorq.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.process import EXIT_USER_ERROR
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
-from actorq.settings import Settings
-from actorq.transport.identity import DEFAULT_RUN, RUN_PATTERN
-from actorq.transport.roles import ROLES
+from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
+from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
 _DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder for each role, such
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     namespace = parser.parse_args(arguments)
     how = Sources.read((CertificatesSettings,), namespace).resolve(CertificatesSettings)
     try:
-        from actorq.transport.authority import write_certificates
+        from actorq.transport.security.authority import write_certificates
     except ModuleNotFoundError as error:
         raise UserError(
             f"certificates need the package {error.name}: pip install '.[cluster]' in the checkout"

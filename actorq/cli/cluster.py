@@ -8,18 +8,18 @@ from queue import SimpleQueue
 
 from rich.console import Console
 
-from actorq.cli.cluster_view import rows, summary, table
-from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
-from actorq.cli.view import RunView
+from actorq.cli.display.cluster_view import rows, summary, table
+from actorq.cli.display.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.display.view import RunView
 from actorq.cluster import access, configuration, deployment, diagnosis, inventory, manifests
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.progress import await_progress
+from actorq.config.settings import OneLineParser
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
-from actorq.settings import OneLineParser
-from actorq.status import RunStatus
 from actorq.transport.options import Certificates
 
 _HELP = """usage: actorq cluster COMMAND [flags]

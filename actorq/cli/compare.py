@@ -14,14 +14,14 @@ from actorq.comparison.plan import CHOICES, TORCH, TORCH_ACTOR, PlannedRun, Vari
 from actorq.comparison.plots import draw
 from actorq.comparison.report import page, ratio_text, warnings
 from actorq.comparison.result import Comparison
-from actorq.config import RunConfig
-from actorq.documents import write_document
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import OneLineParser
 from actorq.errors import UserError
-from actorq.files import replace_file
 from actorq.local.services import is_importable
 from actorq.machine import this_machine
 from actorq.process import Sources, argument_parser
-from actorq.settings import OneLineParser
+from actorq.statefiles.documents import write_document
+from actorq.statefiles.files import replace_file
 
 _DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other, and report
 how they compare: learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with

@@ -11,14 +11,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from actorq import settings
-from actorq.config import CERTIFICATES_HELP, PositiveInt, RunConfig, SchemeName
+from actorq.config import settings
+from actorq.config.numbers import PositiveInt
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import CERTIFICATES_HELP, SchemeName
+from actorq.config.settings import DefaultText, Settings
+from actorq.domain.policy import AUTO
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
-from actorq.policy import AUTO
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
-from actorq.settings import DefaultText, Settings
 
 _TERMINATED = 143
 _EPISODES = 20

@@ -29,7 +29,10 @@ _SERVICES = {
 }
 # Commands that need a service's libraries, in a module of that service.
 _TOOLS = {
-    "quantize": ("quantizer_service.command", "compare the schemes for an ONNX policy of any library, and write one"),
+    "quantize": (
+        "quantizer_service.command.command",
+        "compare the schemes for an ONNX policy of any library, and write one",
+    ),
 }
 _INTERRUPTED = 130
 

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.cli.algorithm import fit_algorithm
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FP32
 from actorq.errors import UserError
-from actorq.files import replace_file
-from actorq.policy import FP32
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
 from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
 from actorq.profile.measure import Figures, measure
+from actorq.statefiles.files import replace_file
 from actorq.telemetry.energy import MeterSettings, NodeMeter
 
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of

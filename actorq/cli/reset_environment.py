@@ -8,10 +8,10 @@ from pydantic import Field
 
 from actorq.cli.status import asked
 from actorq.client import LearnerClient
-from actorq.config import CERTIFICATES_HELP
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UnavailableError, UserError
 from actorq.process import parse_arguments
-from actorq.settings import DefaultText, Settings
 from actorq.transport.options import Certificates
 
 _DESCRIPTION = """Have a run forget its environment's spec. The spec of the next actor then counts. Stop the actors with

@@ -8,18 +8,19 @@ from typing import Annotated
 from pydantic import Field
 from rich.console import Console
 
-from actorq import settings
-from actorq.cli.display import LiveDisplay, PlainDisplay, is_live
-from actorq.cli.panel import render
-from actorq.cli.view import RunView
+from actorq.cli.display.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.display.panel import render
+from actorq.cli.display.view import RunView
 from actorq.client import LearnerClient
-from actorq.config import CERTIFICATES_HELP, RunConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.config.settings import DefaultText, Settings
+from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
 from actorq.local.watching import StatusWatch
 from actorq.process import parse_arguments
 from actorq.rundirectory import newest_run
-from actorq.settings import DefaultText, Settings
-from actorq.status import RunStatus
 from actorq.transport.options import Certificates
 
 

@@ -10,19 +10,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from actorq import settings
 from actorq.cli.algorithm import fit_algorithm
-from actorq.cli.display import open_display
-from actorq.cli.report import print_result
-from actorq.config import CERTIFICATES_HELP, RunConfig
+from actorq.cli.display.display import open_display
+from actorq.cli.display.report import print_result
+from actorq.config import settings
+from actorq.config.presets import descriptions
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
-from actorq.presets import descriptions
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
-from actorq.settings import DefaultText, Settings
 from actorq.telemetry.energy import RunStart
 
 _DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
@@ -54,7 +55,7 @@ class TrainSettings(Settings):
         None, description=CERTIFICATES_HELP
     )
     actor_module: Annotated[str, DefaultText("the actor service")] = Field(
-        "", description="module that runs as the actors instead, such as benchmarks.torch_actor; not kept for --resume"
+        "", description="module that runs as the actors instead, not kept for --resume"
     )
     resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from actorq.documents import copy_of, is_as_signed
+from actorq.config.settings import OneLineParser
 from actorq.errors import ActorQError, UserError
-from actorq.findings import Finding, check_document, read_report, report
 from actorq.local.forkserver import child_environment
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
-from actorq.settings import OneLineParser
+from actorq.statefiles.documents import copy_of, is_as_signed
+from actorq.statefiles.findings import Finding, check_document, read_report, report
 
 _DAMAGE_FOUND = 1
 _STYLES = {"whole": "green", "damaged": "bold red", "missing": "yellow", "unchecked": "dim"}

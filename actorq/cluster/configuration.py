@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from actorq import settings
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import WORKLOADS, Object, items, name_of, part
-from actorq.config import RunConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import value_text
+from actorq.domain.status import RunStatus
 from actorq.errors import UserError
-from actorq.settings import value_text
-from actorq.status import RunStatus
 
 # Of a pod: the digest of the configuration that it has been started with. Another digest replaces the pod.
 ANNOTATION = "actorq/configuration"

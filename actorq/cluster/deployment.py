@@ -7,8 +7,8 @@ from actorq.cluster.connection import Cluster
 from actorq.cluster.inventory import Inventory, Reference
 from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
 from actorq.cluster.storage import VOLUME, require_changeable, volumes
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UserError
-from actorq.status import RunStatus
 
 _CHANGE_S = 2
 

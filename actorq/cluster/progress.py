@@ -18,8 +18,8 @@ from actorq.cluster.diagnosis import (
 )
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import ACTORQ, Object
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UnavailableError
-from actorq.status import RunStatus
 
 _CHANGE_S = 1
 

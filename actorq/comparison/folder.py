@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from actorq.comparison.plan import PlannedRun
-from actorq.documents import read_document, write_document
+from actorq.domain.status import RunState
 from actorq.errors import InvalidInputError, UserError
 from actorq.machine import Machine
 from actorq.rundirectory import RunDirectory
-from actorq.status import RunState
+from actorq.statefiles.documents import read_document, write_document
 
 _FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
 

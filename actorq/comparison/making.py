@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from actorq import settings
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.plan import PlannedRun
-from actorq.config import RunConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.files import replace_file
 from actorq.local.child import Child, describe_exit
 from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_USER_ERROR
+from actorq.statefiles.files import replace_file
 
 _DRAIN_MARGIN_S = 20.0
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from actorq.domain.policy import AUTO, FP32, SCHEMES
 from actorq.errors import UserError
-from actorq.policy import AUTO, FP32, SCHEMES
 
 TORCH = "torch"
 """Not a scheme of the quantizer: actors that run the fp32 policy in PyTorch."""
-TORCH_ACTOR = "benchmarks.torch_actor"
+TORCH_ACTOR = "benchmarks.speedup.torch_actor"
 BASELINES = (FP32, TORCH)
 CHOICES = (*SCHEMES, AUTO, TORCH)
 _ONE_TASK = "make a comparison for each in a folder of its own"

@@ -12,7 +12,7 @@ from actorq.comparison.figures import RunFigures, limit
 from actorq.comparison.plan import TORCH, PlannedRun
 from actorq.comparison.result import Comparison, Ratios, Spread, Value, seconds_to_target, steps_to_target
 from actorq.comparison.statistics import CONFIDENCE, FEW_SEEDS, Ratio
-from actorq.policy import FP32
+from actorq.domain.policy import FP32
 
 _NONE = "-"
 _CAPTIONS = {

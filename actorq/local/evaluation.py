@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 import grpc
 
 from actorq.client import ActorClient, QuantizerClient
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import AUTO, PolicyDescriptor, RetainedPolicy
+from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
-from actorq.policy import AUTO, PolicyDescriptor, RetainedPolicy
 from actorq.process import EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
-from actorq.trajectory import Episode, Evaluation
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from actorq.status import RunStatus
+from actorq.domain.status import RunStatus
 
 
 @dataclass(frozen=True)

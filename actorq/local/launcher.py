@@ -4,7 +4,8 @@ import logging
 import queue
 from dataclasses import replace
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunStatus
 from actorq.local.events import Events, StatusReceived, signals_as_events
 from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessView
@@ -13,7 +14,6 @@ from actorq.local.services import reserved_addresses, services_of_run
 from actorq.local.supervisor import Outcome, Supervisor
 from actorq.local.watching import StatusWatch
 from actorq.rundirectory import Addresses, RunDirectory
-from actorq.status import RunStatus
 from actorq.telemetry.energy import RunStart
 from actorq.transport.options import Certificates
 

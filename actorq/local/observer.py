@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from actorq.domain.status import RunStatus
 from actorq.local.services import Kind
-from actorq.status import RunStatus
 
 
 class ProcessState(Enum):

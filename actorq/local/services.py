@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
 from actorq.rundirectory import RunDirectory
 from actorq.telemetry.energy import RunStart
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from actorq.domain.status import RunState
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited, ChildReady, Event, Events, SignalReceived, StatusReceived
 from actorq.local.forkserver import ForkServers
@@ -23,7 +24,6 @@ from actorq.process import (
     EXIT_USER_ERROR,
 )
 from actorq.rundirectory import RunDirectory
-from actorq.status import RunState
 
 METER_NICENESS = 10
 _LAST_LINES = 5

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 
 from actorq.client import LearnerClient
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UnavailableError
-from actorq.status import RunStatus
 from actorq.transport.options import Certificates
 from actorq.transport.reconnect import Backoff, keep_connected
 

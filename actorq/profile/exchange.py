@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq import wire
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import SCHEMES, Policy, PolicyGraph
+from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
 from actorq.errors import UserError
-from actorq.policy import SCHEMES, Policy, PolicyGraph
 from actorq.process import Sources, argument_parser
-from actorq.trajectory import EnvironmentSpec, PolicySpan, Segment
 from actorq.v1 import policy_pb2
 
 DEFAULT_SECONDS = 4.0

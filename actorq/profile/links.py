@@ -14,17 +14,17 @@ from pathlib import Path
 
 import psutil
 
-from actorq import settings
 from actorq.client import LearnerClient
-from actorq.config import RunConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FP32
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UserError
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
 from actorq.local.watching import StatusWatch
-from actorq.policy import FP32
 from actorq.process import EXIT_USER_ERROR
-from actorq.status import RunStatus
 
 # Within which something has to happen; an update of a large network may take seconds.
 _PATIENCE_S = 60.0

@@ -9,11 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from actorq import settings
-from actorq.config import RunConfig
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FP32
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import child_environment
-from actorq.policy import FP32
 from actorq.process import EXIT_USER_ERROR
 from actorq.profile.exchange import Folder
 from actorq.profile.links import LinkFigures, measure_links

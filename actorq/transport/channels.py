@@ -3,8 +3,8 @@
 import grpc
 
 from actorq.errors import UserError
-from actorq.transport.checksums import ChecksummedChannel
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
+from actorq.transport.payload.checksums import ChecksummedChannel
 
 
 def open_channel(address: str, certificates: Certificates | None = None) -> grpc.Channel:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import grpc
 
-from actorq.crc import crc32
 from actorq.errors import (
     ActorQError,
     ConflictError,
@@ -18,6 +17,7 @@ from actorq.errors import (
     UnavailableError,
     UserError,
 )
+from actorq.statefiles.crc import crc32
 from actorq.text import one_line
 
 _log = logging.getLogger(__name__)

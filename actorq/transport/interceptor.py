@@ -7,12 +7,12 @@ from typing import Any
 
 import grpc
 
-from actorq.transport.access import Gate
 from actorq.transport.calls import CallCounts
-from actorq.transport.checksums import SealedCall
 from actorq.transport.errors import abort
+from actorq.transport.payload.checksums import SealedCall
 from actorq.transport.quota import Quota
 from actorq.transport.requests import checked, tolerant
+from actorq.transport.security.access import Gate
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
 # Answered also when all calls are taken: whether a service is well must not depend on its callers.

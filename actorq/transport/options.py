@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actorq.errors import DeniedError, UserError
-from actorq.transport.handshake import shake_hands
-from actorq.transport.identity import identity_uri, parse_identity
+from actorq.transport.security.handshake import shake_hands
+from actorq.transport.security.identity import identity_uri, parse_identity
 
 # gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
 CHUNK_BYTES = 512 * 1024

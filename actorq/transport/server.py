@@ -9,14 +9,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from actorq.errors import UserError
-from actorq.transport.access import Access, Gate
 from actorq.transport.addresses import split_listen_address
 from actorq.transport.calls import CallCounts
 from actorq.transport.health_servicer import Health
 from actorq.transport.interceptor import CallInterceptor
 from actorq.transport.options import Certificates, ServerLimits, server_options
 from actorq.transport.quota import Quota
-from actorq.transport.renewal import Renewal
+from actorq.transport.security.access import Access, Gate
+from actorq.transport.security.renewal import Renewal
 
 _log = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from actorq.domain.status import Exploration, Membership, RunSpec
+from actorq.domain.trajectory import EnvironmentSpec, Role
 from actorq.errors import InvalidInputError
-from actorq.status import Exploration, Membership, RunSpec
-from actorq.trajectory import EnvironmentSpec, Role
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds

@@ -2,7 +2,7 @@
 
 import math
 
-from actorq.policy import (
+from actorq.domain.policy import (
     FidelityReport,
     LayerReport,
     OutputError,
@@ -10,7 +10,7 @@ from actorq.policy import (
     RefusedRung,
     RetainedPolicy,
 )
-from actorq.status import Receipt
+from actorq.domain.status import Receipt
 from actorq.v1 import policy_pb2, quantizer_pb2
 from actorq.wire import bounds
 from actorq.wire.processes import process_from_proto, process_to_proto

@@ -4,8 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from actorq.errors import InvalidInputError
-from actorq.status import (
+from actorq.domain.status import (
     ActorReport,
     ActorSelfStatus,
     ActorStatus,
@@ -17,6 +16,7 @@ from actorq.status import (
     RunStatus,
     StorageStatus,
 )
+from actorq.errors import InvalidInputError
 from actorq.v1 import actor_pb2, learner_pb2
 from actorq.wire import bounds
 from actorq.wire.joining import role_from_proto, role_to_proto

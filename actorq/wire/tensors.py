@@ -8,8 +8,8 @@ import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
+from actorq.domain.trajectory import ArraySpec
 from actorq.errors import InvalidInputError
-from actorq.trajectory import ArraySpec
 from actorq.v1 import tensor_pb2
 from actorq.wire import bounds
 

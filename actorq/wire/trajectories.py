@@ -1,7 +1,7 @@
 """Segments, episodes, evaluations and the spec of an environment."""
 
+from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
-from actorq.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.config import RunConfig
-from actorq.crc import crc32
-from actorq.trajectory import EnvironmentSpec
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.statefiles.crc import crc32
 from learner_service.replay import NStepBatch, WindowBatch
 
 ActionSpace = Literal["discrete", "continuous"]
@@ -40,8 +40,8 @@ class Algorithm(Protocol):
     sparsity_methods: those of `config.sparsity.method` that it trains with, such as learner_service.sparsity.METHODS;
         one without this attribute trains dense networks only, and the run is refused otherwise.
     flops: learner_service.sparsity.Flops, what its networks cost as they are now; one without it is not accounted for.
-    precision: numbers in the products of wide hidden layers, as learner_service.precision.use_precision returned it;
-        one without it computes in fp32.
+    precision: numbers in the products of wide hidden layers, as networks.precision.use_precision returned it; one
+        without it computes in fp32.
     stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
         deterministically when that is left out. For a replay of dynamic capacity it has a method `with_greedy` that
         takes the same and gives two outputs: the actions with noise and those without.

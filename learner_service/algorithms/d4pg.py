@@ -23,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actorq.config import RunConfig
-from actorq.trajectory import EnvironmentSpec
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, prefixed, without_prefix
+from learner_service.kernels.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
 from learner_service.networks.observations import are_frames, feature_layers, normalizer_for
-from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
-from learner_service.precision import use_precision
+from learner_service.networks.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 

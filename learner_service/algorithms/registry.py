@@ -6,11 +6,12 @@ from typing import cast
 
 import torch
 
-from actorq.config import ALGORITHM_ENTRY_POINTS, RunConfig
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import Algorithm
-from learner_service.dotted import load
+from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
 # As paths, so that a run imports only the algorithm that it trains with.

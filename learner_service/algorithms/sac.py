@@ -33,8 +33,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.config import RunConfig, SACConfig
-from actorq.trajectory import EnvironmentSpec
+from actorq.config.algorithms import SACConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import (
     ActionSpace,
     Losses,
@@ -44,10 +45,10 @@ from learner_service.algorithms.base import (
     restore_generator,
     without_prefix,
 )
+from learner_service.kernels.parameters import FlatParameters, Minimizer, copy_network, load_vector
 from learner_service.networks import ActionScale, GaussianPolicy, TwinCritic
 from learner_service.networks.observations import feature_layers, normalizer_for
-from learner_service.parameters import FlatParameters, Minimizer, copy_network, load_vector
-from learner_service.precision import use_precision
+from learner_service.networks.precision import use_precision
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import METHODS, Flops, SparsityPlan
 

@@ -1,11 +1,11 @@
 """Policy and critic modules. What is defined here is what actors run: the quantizer gets its graph."""
 
+from learner_service.kernels.linear import Linear, relu_mlp
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.categorical import CategoricalCritic, Support
 from learner_service.networks.deterministic import DeterministicPolicy
 from learner_service.networks.gaussian import GaussianPolicy
 from learner_service.networks.layer_norm import LayerNormPolicy
-from learner_service.networks.layers import Linear, relu_mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.q_network import QNetwork
 from learner_service.networks.twin import TwinCritic

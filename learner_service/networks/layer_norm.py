@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from actorq.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.layers import Linear, keep_fp32
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from actorq.errors import UserError
-from learner_service.networks.layers import Linear
+from learner_service.kernels.linear import Linear
 
 _FEATURES = 512
 # The smallest image of which the three convolutions leave anything.

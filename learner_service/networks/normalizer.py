@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import EnvironmentSpec
 
 # Of a component that hardly varies, so that its noise is not blown up.
 _SMALLEST_DEVIATION = 1e-4

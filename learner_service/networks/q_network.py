@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from actorq.trajectory import EnvironmentSpec
-from learner_service.networks.layers import Linear, keep_fp32, relu_mlp
+from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.kernels.linear import Linear, keep_fp32, relu_mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from actorq.trajectory import EnvironmentSpec
-from learner_service.networks import bfloat16
+from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.kernels import bfloat16
+from learner_service.kernels.bfloat16 import Bfloat16Weight
+from learner_service.kernels.linear import in_columns, input_gradient, product, weight_gradient
+from learner_service.kernels.sparse_products import ActiveWeights
+from learner_service.kernels.written_gradient import WrittenGradient
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.active_weights import ActiveWeights
-from learner_service.networks.bfloat16 import Bfloat16Weight
-from learner_service.networks.layers import in_columns, input_gradient, product, weight_gradient
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
-from learner_service.networks.written_gradient import WrittenGradient
 
 _Active = Sequence[ActiveWeights | None]
 # Of each layer the weights of both critics in bfloat16, [2, N, K], or None.

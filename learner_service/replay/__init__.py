@@ -1,11 +1,6 @@
 """The replay room: what actors sent, kept and handed to the learner.
 
-store         a columnar ring in memory-mapped files; what is committed survives a kill
-              (files, columns, rows, directory, sequences and space are its parts)
-description   the description of the files: meta.json and its copy
-recovery      keeps the whole segments when the files are opened again
-verify        checks the files and changes none of them
-durability    keeps account of the segments that survive a power cut
+storage       a columnar ring in memory-mapped files; what is committed survives a kill
 flusher       flushes the files on a thread of its own
 samplers      choose rows: uniform or prioritized, over a sum tree
 n_step        makes n-step transitions and stacks of frames from rows
@@ -26,9 +21,9 @@ from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, asse
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
-from learner_service.replay.sequences import LastSequences, SegmentSource, actor_key
-from learner_service.replay.space import DiskWatch
-from learner_service.replay.store import Inserted, ReplayStore
+from learner_service.replay.storage.sequences import LastSequences, SegmentSource, actor_key
+from learner_service.replay.storage.space import DiskWatch
+from learner_service.replay.storage.store import Inserted, ReplayStore
 
 __all__ = [
     "DelayedReturns",

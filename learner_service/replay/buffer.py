@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.domain.trajectory import Array, EnvironmentSpec, Segment
 from actorq.errors import UnavailableError
-from actorq.trajectory import Array, EnvironmentSpec, Segment
-from learner_service.replay.columns import VALID
 from learner_service.replay.delayed import DelayedReturns
-from learner_service.replay.directory import Record
-from learner_service.replay.files import Machine
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, assemble, gather_observations
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
-from learner_service.replay.sequences import SegmentSource
-from learner_service.replay.store import Inserted, ReplayStore
+from learner_service.replay.storage.columns import VALID
+from learner_service.replay.storage.directory import Record
+from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.sequences import SegmentSource
+from learner_service.replay.storage.store import Inserted, ReplayStore
 
 _log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from actorq.statefiles.tolerance import Tolerated
 from learner_service.replay.buffer import ReplayBuffer
-from learner_service.replay.space import DiskWatch
-from learner_service.tolerance import Tolerated
+from learner_service.replay.storage.space import DiskWatch
 
 _log = logging.getLogger(__name__)
 

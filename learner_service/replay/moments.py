@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.trajectory import Array
+from actorq.domain.trajectory import Array
 
 
 class ObservationMoments:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.domain.trajectory import Array, EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
-from actorq.trajectory import Array, EnvironmentSpec
-from learner_service.replay.columns import TERMINATED, TRUNCATED, VALID
-from learner_service.replay.store import ReplayStore
+from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.storage.store import ReplayStore
 
 
 @dataclass(frozen=True)

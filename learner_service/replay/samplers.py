@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.errors import ConflictError, InvalidInputError, UserError
-from learner_service.replay.columns import VALID
-from learner_service.replay.store import Inserted, ReplayStore
+from learner_service.replay.storage.columns import VALID
+from learner_service.replay.storage.store import Inserted, ReplayStore
 from learner_service.replay.sum_tree import SumTree
 
 # With a quarter of the rows valid, which is few, all but one in 10**4 draws are done after 32 rounds.

@@ -6,11 +6,12 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from actorq.config import RunConfig, SparsityMethod
+from actorq.config.run_config import RunConfig
+from actorq.config.sparsity import SparsityMethod
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.trajectory import EnvironmentSpec
-from learner_service.networks.active_weights import ActiveWeights, worth_leaving_out
-from learner_service.parameters import FlatParameters
+from learner_service.kernels.parameters import FlatParameters
+from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out
 from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
 from learner_service.sparsity.flops import Cost, Layer, forward_cost

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from actorq.config import RunConfig, SparsityConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.sparsity import SparsityConfig
 from actorq.errors import UserError
 
 

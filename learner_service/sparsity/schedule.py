@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
 
 
 @dataclass(frozen=True)

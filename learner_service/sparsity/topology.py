@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from learner_service.networks.active_weights import ActiveWeights
+from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.sparsity.evolution import Growth, Layers
 from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.weights import Weight

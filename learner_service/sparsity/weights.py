@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learner_service.networks.active_weights import ActiveWeights
-from learner_service.networks.layers import Linear
+from learner_service.kernels.linear import Linear
+from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.networks.twin import TwinCritic
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

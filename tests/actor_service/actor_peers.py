@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from actorq import wire
+from actorq.domain.policy import Policy
+from actorq.domain.status import Exploration, Membership, RunSpec
+from actorq.domain.trajectory import Evaluation, PolicySpan, Segment
 from actorq.errors import NotFoundError
-from actorq.policy import Policy
-from actorq.status import Exploration, Membership, RunSpec
-from actorq.trajectory import Evaluation, PolicySpan, Segment
-from actorq.transport.blobs import split_blob
+from actorq.transport.payload.blobs import split_blob
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 

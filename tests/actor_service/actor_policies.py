@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from actorq.policy import FLOAT32, FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy, PolicyDescriptor
 
 NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, ())
 

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from staged_servicer import serving
 
 from actorq import wire
 from actorq.client import ActorClient, LearnerClient, QuantizerClient
+from actorq.domain.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
+from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
-from actorq.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
-from actorq.trajectory import Episode, Evaluation
-from actorq.transport.blobs import split_blob
+from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+from tests.actorq.transport.staged_servicer import serving
 
 MODEL = bytes(range(256)) * 4_096
 PAGE = 2

@@ -30,10 +30,10 @@ import threading
 
 from pydantic import Field
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq.process import ProcessSettings, main, parse_arguments, run_process
-from actorq.settings import Settings
+from actorq.config.settings import Settings
 
 
 class SmallSettings(Settings):

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cartpole, fidelity, joint, parity, returns, rlx2, sparse_learner, sparse_policy, swap
-from benchmarks.fidelity import Errors, Figures
 from benchmarks.harness import Target
-from benchmarks.inference_timing import Timing
-from benchmarks.rlx2_tasks import TASKS
-from benchmarks.sparse_policy import Bytes, Calls, DenseCost
+from benchmarks.learner import sparse_learner
+from benchmarks.libraries import parity
+from benchmarks.policy import fidelity, sparse_policy, swap
+from benchmarks.policy.figures import Bytes, Calls, Errors, Figures
+from benchmarks.policy.inference_timing import Timing
+from benchmarks.policy.sparse_policy import DenseCost
+from benchmarks.training import cartpole, joint, returns, rlx2
+from benchmarks.training.rlx2_tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"

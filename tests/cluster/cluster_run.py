@@ -20,8 +20,8 @@ from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
+from actorq.domain.status import ActorStatus, RunStatus
 from actorq.errors import ActorQError, UnavailableError
-from actorq.status import ActorStatus, RunStatus
 from actorq.transport.options import Certificates
 
 HERE = Path(__file__).parent

@@ -7,11 +7,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_run import Timings, describe, kubeconfig_is_set
 from kubernetes import client
-from older_kubernetes import Offered, Overlays
 
 from actorq.cluster.connection import connect
+from tests.cluster.cluster_run import Timings, describe, kubeconfig_is_set
+from tests.cluster.older_kubernetes import Offered, Overlays
 
 _TIMINGS = Timings()
 _NAMESPACES: list[str] = []

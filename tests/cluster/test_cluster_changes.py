@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_run import ClusterRun, Timings, on_cluster
-from older_kubernetes import Overlays
 
 from actorq.cluster import storage
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.manifests import render
 from actorq.cluster.objects import RUN_LABEL, Object
+from tests.cluster.cluster_run import ClusterRun, Timings, on_cluster
+from tests.cluster.older_kubernetes import Overlays
 
 pytestmark = on_cluster(300)
 

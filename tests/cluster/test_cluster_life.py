@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from cluster_run import ClusterRun, Timings, acting, on_cluster
-from older_kubernetes import Overlays
 
-from actorq.status import RunStatus
-from benchmarks.cluster_moves import FEW, MOVES, Learner, moves, restarted, restarts
+from actorq.domain.status import RunStatus
+from benchmarks.faults.cluster_moves import FEW, MOVES, Learner, moves, restarted, restarts
+from tests.cluster.cluster_run import ClusterRun, Timings, acting, on_cluster
+from tests.cluster.older_kubernetes import Overlays
 
 pytestmark = on_cluster(300)
 

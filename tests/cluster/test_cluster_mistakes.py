@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
 from kubernetes import client
-from older_kubernetes import Offered, Overlays
 
 from actorq.cluster import storage
 from actorq.cluster.manifests import render
 from actorq.cluster.objects import RUN_LABEL, Object
+from tests.cluster.cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
+from tests.cluster.older_kubernetes import Offered, Overlays
 
 pytestmark = on_cluster(300)
 

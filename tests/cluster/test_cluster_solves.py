@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable
 
-from cluster_run import ClusterRun, Timings, on_cluster
-from older_kubernetes import Overlays
-
-from actorq.status import RunState
+from actorq.domain.status import RunState
+from tests.cluster.cluster_run import ClusterRun, Timings, on_cluster
+from tests.cluster.older_kubernetes import Overlays
 
 pytestmark = on_cluster(400)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_run import ClusterRun, Timings, actorq, on_cluster
-from older_kubernetes import Overlays
 
 from actorq.client import LearnerClient
 from actorq.cluster import access
 from actorq.cluster.diagnosis import PodView
+from actorq.domain.status import RunState
 from actorq.errors import DeniedError, UnavailableError
-from actorq.status import RunState
 from actorq.transport.options import Certificates
+from tests.cluster.cluster_run import ClusterRun, Timings, actorq, on_cluster
+from tests.cluster.older_kubernetes import Overlays
 
 pytestmark = on_cluster(400)
 

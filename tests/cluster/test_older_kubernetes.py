@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from older_kubernetes import HERE, Offered, Overlays, adapted
 
 from actorq.cluster.manifests import default_name, render
 from actorq.cluster.objects import Object
+from tests.cluster.older_kubernetes import HERE, Offered, Overlays, adapted
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 OLD = Offered("policy/v1beta1", grpc_probes=False)

@@ -19,8 +19,8 @@ from actorq import wire
 from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.wire import bounds
-from benchmarks.fuzz_corpus import PROCESS, VALID
-from benchmarks.fuzz_messages import altered, anything, mutated
+from benchmarks.faults.fuzz_corpus import PROCESS, VALID
+from benchmarks.faults.fuzz_messages import altered, anything, mutated
 
 DECODERS = {
     name: getattr(wire, name)

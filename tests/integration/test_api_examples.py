@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from training_run import TrainingRun, trained
 
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from tests.integration.training_run import TrainingRun, trained
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 SERVICES: dict[str, ServiceDescriptor] = {

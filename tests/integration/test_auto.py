@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from training_run import TrainingRun, actorq
 
-from actorq.policy import FP32, SCHEMES
+from actorq.domain.policy import FP32, SCHEMES
+from tests.integration.training_run import TrainingRun, actorq
 
 # Wide enough for int8 to be worth it on most processors; the run is right whatever is chosen.
 _WIDE = ("--dqn.hidden-sizes", "256,256", "--dqn.learning-rate", "0.001")

@@ -4,7 +4,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from training_run import actorq
+
+from tests.integration.training_run import actorq
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from training_run import actorq
+from tests.integration.training_run import actorq
 
 TASK = (
     "--dqn.hidden-sizes",

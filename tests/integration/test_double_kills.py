@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from training_run import TrainingRun, process_id, trained
-
 from actorq.client import QuantizerClient
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
-from actorq.status import RunStatus
+from tests.integration.training_run import TrainingRun, process_id, trained
 
 KILLS, SEED = 3, 13
 VICTIMS = ("learner", "quantizer")

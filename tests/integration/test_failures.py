@@ -6,7 +6,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from training_run import TrainingRun, process_id, trained
+
+from tests.integration.training_run import TrainingRun, process_id, trained
 
 
 @pytest.mark.parametrize(

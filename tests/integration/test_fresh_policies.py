@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from training_run import TrainingRun
 
-from actorq.documents import read_document
-from actorq.trajectory import EnvironmentSpec
-from learner_service.replay.store import ReplayStore
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.statefiles.documents import read_document
+from learner_service.replay.storage.store import ReplayStore
+from tests.integration.training_run import TrainingRun
 
 STEPS, RANDOM, MOST, CAPACITY = 1_000, 200, 3, 5_000
 

@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_run import TrainingRun
 
-from actor_service.policy import OnnxPolicy
-from actorq.policy import SCHEMES, FidelityReport, Policy, PolicyDescriptor
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.policy import SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Options, scheme_named
+from actorq.quantization.schemes.base import Plan
 from learner_service.networks import GaussianPolicy
-from learner_service.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
-from learner_service.rounding_sites import rounding_sites
-from quantizer_service.graph import Graph
-from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
-from quantizer_service.schemes import Options, scheme_named
+from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
+from learner_service.quantization.rounding_sites import rounding_sites
+from quantizer_service.emission.reference import Reference
+from tests.integration.training_run import TrainingRun
 
 SPEC = EnvironmentSpec(
     "Arms-v0", ArraySpec((24,), "float32"), ArraySpec((6,), "float32", (-2.0,), (1.0,)), discrete_actions=0

@@ -9,20 +9,20 @@ from typing import Any
 
 import grpc
 import pytest
-from service_process import service_process
-from training_run import actorq
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.config import RunConfig
-from actorq.documents import write_document
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import Exploration, Membership, RunSpec
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation
 from actorq.errors import NotFoundError
 from actorq.rundirectory import RunDirectory
-from actorq.status import Exploration, Membership, RunSpec
-from actorq.trajectory import ArraySpec, EnvironmentSpec, Evaluation
-from actorq.transport.checksums import SealedCall
+from actorq.statefiles.documents import write_document
+from actorq.transport.payload.checksums import SealedCall
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2
-from benchmarks.watchers import Source
+from benchmarks.scale.watchers import Source
+from tests.integration.service_process import service_process
+from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 # Tens of thousands of steps: longer than it takes to publish more versions than are retained.

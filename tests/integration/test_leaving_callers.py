@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
-from training_run import TrainingRun, trained
 
 from actorq.client import QuantizerClient
 from actorq.errors import NotFoundError
 from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+from tests.integration.training_run import TrainingRun, trained
 
 ROUNDS, SEED = 40, 5
 # The longest time that a call is left alone: most end in less, so that some leave before, some while and some after.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from service_process import refusal, service_process
 
 from actorq.client import LearnerClient
+from tests.integration.service_process import refusal, service_process
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<kind>gauge|counter|histogram)\b[^|]*\|(?P<labels>[^|]*)\|")

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from actorq.client import LearnerClient
-from actorq.documents import read_document
+from actorq.domain.status import RunState, RunStatus
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UnavailableError
 from actorq.local.services import reserved_addresses
-from actorq.status import RunState, RunStatus
-from actorq.trajectory import EnvironmentSpec
+from actorq.statefiles.documents import read_document
 from learner_service.replay import ReplayStore
 
 PATIENCE_S = 120.0

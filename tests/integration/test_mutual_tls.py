@@ -7,17 +7,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from service_process import ServiceProcess, refusal, service_process
-from training_run import TrainingRun, actorq
 
 from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
+from actorq.domain.status import RunStatus
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import DeniedError, UnavailableError
-from actorq.status import RunStatus
-from actorq.trajectory import ArraySpec, EnvironmentSpec
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+from tests.integration.service_process import ServiceProcess, refusal, service_process
+from tests.integration.training_run import TrainingRun, actorq
 
 
 @pytest.fixture(scope="module")

@@ -13,20 +13,20 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from training_run import TrainingRun
 
-from actorq.policy import PolicyGraph
-from actorq.trajectory import ArraySpec, EnvironmentSpec
-from learner_service import fake_quantization, straight_through
-from learner_service.fake_quantization import FakeQuantization
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Emission, Options, scheme_named
+from actorq.quantization.schemes.base import Plan
 from learner_service.networks import QNetwork
-from learner_service.policy_graph import export_policy_graph, snapshot_parameters
-from learner_service.straight_through import Grid, Weights
-from quantizer_service.graph import Graph
-from quantizer_service.inference import open_session
-from quantizer_service.plan import Plan
-from quantizer_service.schemes import Emission, Options, scheme_named
-from quantizer_service.topology import Topology
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.quantization import fake_quantization, straight_through
+from learner_service.quantization.fake_quantization import FakeQuantization
+from learner_service.quantization.straight_through import Grid, Weights
+from quantizer_service.emission.inference import open_session
+from quantizer_service.emission.topology import Topology
+from tests.integration.training_run import TrainingRun
 
 VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), discrete_actions=4)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from training_run import actorq
+
+from tests.integration.training_run import actorq
 
 OBSERVATION_SIZE, ACTIONS = 17, 6
 

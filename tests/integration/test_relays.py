@@ -9,15 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from service_process import refusal, service_process
-from training_run import actorq
 
 from actorq.client import QuantizerClient
+from actorq.domain.policy import Policy
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UnavailableError
-from actorq.policy import Policy
-from actorq.trajectory import ArraySpec, EnvironmentSpec
 from actorq.transport.options import Certificates
-from benchmarks.watchers import Source
+from benchmarks.scale.watchers import Source
+from tests.integration.service_process import refusal, service_process
+from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 SCHEME = "int8"

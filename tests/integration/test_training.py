@@ -5,7 +5,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from training_run import TrainingRun, actorq
+
+from tests.integration.training_run import TrainingRun, actorq
 
 
 @pytest.fixture(scope="module")

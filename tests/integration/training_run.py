@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from actorq.client import LearnerClient
+from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError
-from actorq.status import RunStatus
 from actorq.transport.options import Certificates
 
 _PATIENCE_S = 150

@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rendered_manifests import ROOT
+
+from tests.k8s.rendered_manifests import ROOT
 
 TIMEOUT_S = 60
 TOOL = """#!/bin/sh

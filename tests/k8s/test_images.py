@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from rendered_manifests import K8S, ROOT, containers, render
+
+from tests.k8s.rendered_manifests import K8S, ROOT, containers, render
 
 LINES = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
 

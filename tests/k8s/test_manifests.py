@@ -8,7 +8,15 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from rendered_manifests import (
+
+from actorq.cluster.manifests import prepared
+from actorq.cluster.manifests import render as rendered_by_up
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import TransportConfig
+from actorq.errors import UserError
+from actorq.transport.security.identity import parse_identity
+from actorq.transport.security.roles import ROLES
+from tests.k8s.rendered_manifests import (
     K8S,
     OPTIONAL,
     OVERLAYS,
@@ -25,13 +33,6 @@ from rendered_manifests import (
     selects,
     with_components,
 )
-
-from actorq.cluster.manifests import prepared
-from actorq.cluster.manifests import render as rendered_by_up
-from actorq.config import RunConfig, TransportConfig
-from actorq.errors import UserError
-from actorq.transport.identity import parse_identity
-from actorq.transport.roles import ROLES
 
 # Kinds of operators, which bring schemas of their own.
 OPERATORS = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "keda.sh/v1alpha1"}

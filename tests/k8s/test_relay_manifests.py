@@ -7,7 +7,11 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from rendered_manifests import (
+
+from actorq.config.run_config import RunConfig
+from actorq.process import ProcessSettings, parse_arguments
+from quantizer_service.__main__ import QuantizerProcessSettings
+from tests.k8s.rendered_manifests import (
     K8S,
     WORKLOADS,
     Object,
@@ -18,10 +22,6 @@ from rendered_manifests import (
     render,
     with_components,
 )
-
-from actorq.config import RunConfig
-from actorq.process import ProcessSettings, parse_arguments
-from quantizer_service.__main__ import QuantizerProcessSettings
 
 KUBERNETES = "1.32"
 PLAIN = ("relays", "plaintext")

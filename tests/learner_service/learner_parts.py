@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.config import RunConfig
-from actorq.policy import PolicyGraph
-from actorq.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
-from learner_service.credits import ActorStream
-from learner_service.fake_quantization import FakeQuantization
-from learner_service.quantization_aware import QuantizationAware
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from learner_service.actors.credits import ActorStream
+from learner_service.quantization.fake_quantization import FakeQuantization
+from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
-from learner_service.run import Run
+from learner_service.run.run import Run
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from learner_parts import segment
 
 from actorq import wire
 from actorq.client import LearnerClient
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
 from actorq.process import Service
-from actorq.trajectory import EnvironmentSpec, Evaluation, Segment
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
 from quantizer_service.__main__ import QuantizerProcess
+from tests.learner_service.learner_parts import segment
 
 DEADLINE_S = 60.0
 # Of a whole stream; a learner that has just started is slow. One that a test leaves open keeps pytest from ending.

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 from onnx import numpy_helper
-from policy_graphs import random_parameters
 
-from actorq.policy import PolicyGraph
+from actorq.domain.policy import PolicyGraph
+from tests.quantizer_service.policy_graphs import random_parameters
 
 
 def complete_model(source: PolicyGraph, seed: int = 0) -> onnx.ModelProto:

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from policy_graphs import ACTIONS, OBSERVATION_SIZE, policy_graph
 
-from actorq.policy import PolicyGraph
+from actorq.domain.policy import PolicyGraph
+from tests.quantizer_service.policy_graphs import ACTIONS, OBSERVATION_SIZE, policy_graph
 
 Change = Callable[[onnx.ModelProto], None]
 _WEIGHT = {"weight": [OBSERVATION_SIZE, ACTIONS]}

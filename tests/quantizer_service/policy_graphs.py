@@ -10,12 +10,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from actorq.policy import Checkpoint, PolicyGraph
-from quantizer_service.graph import Graph
-from quantizer_service.plan import Plan
-from quantizer_service.reference import Reference
-from quantizer_service.schemes import Emission
-from quantizer_service.statistics import Statistics
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Emission
+from actorq.quantization.schemes.base import Plan
+from actorq.quantization.statistics import Statistics
+from quantizer_service.emission.reference import Reference
 
 Tensors = dict[str, NDArray[Any]]
 OBSERVATION_SIZE, ACTIONS = 5, 3

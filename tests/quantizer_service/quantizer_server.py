@@ -9,20 +9,19 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from policy_graphs import checkpoint, mlp
-
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.config import RunConfig
-from actorq.policy import Checkpoint, PolicyGraph
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.status import Receipt
 from actorq.process import Service
-from actorq.status import Receipt
-from actorq.transport.blobs import split_blob
+from actorq.transport.payload.blobs import split_blob
 from actorq.transport.server import Server
 from actorq.v1 import quantizer_pb2
 from quantizer_service.__main__ import QuantizerProcess
-from quantizer_service.files import encode_tensors
 from quantizer_service.relay_process import RelayProcess
+from quantizer_service.store.files import encode_tensors
+from tests.quantizer_service.policy_graphs import checkpoint, mlp
 
 DEADLINE_S = 30.0
 # Of a whole stream. One that a test leaves open keeps pytest from ending.

@@ -1,7 +1,8 @@
 """Policies that quantization ruins although they do what they should in FP32, for the tests of this room."""
 
 import numpy as np
-from policy_graphs import Tensors, mlp, random_observations, random_parameters
+
+from tests.quantizer_service.policy_graphs import Tensors, mlp, random_observations, random_parameters
 
 # Five layers: whatever a scheme leaves in float at the ends, there is something in the middle.
 DEEP = mlp(16, 16, 16, 16)

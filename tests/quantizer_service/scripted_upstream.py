@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from actorq.policy import FidelityReport, LayerReport, Policy, PolicyDescriptor
-from actorq.transport.checksums import unseal
+from actorq.domain.policy import FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.transport.payload.checksums import unseal
 from actorq.v1 import quantizer_pb2
 
 DEADLINE_S = 30.0

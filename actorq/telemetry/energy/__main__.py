@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pydantic import Field
 
 from actorq.client import LearnerClient
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
-from actorq.settings import Settings
 from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process

@@ -7,7 +7,7 @@ import pytest
 
 from actorq.cli.main import main
 from actorq.transport.options import Certificates
-from actorq.transport.roles import ROLES
+from actorq.transport.security.roles import ROLES
 
 
 def test_it_makes_certificates_and_prints_their_folder_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_without_its_package_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "actorq.transport.authority", raising=False)
+    monkeypatch.delitem(sys.modules, "actorq.transport.security.authority", raising=False)
     for name in [name for name in sys.modules if name == "cryptography" or name.startswith("cryptography.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [NoCryptography(), *sys.meta_path])

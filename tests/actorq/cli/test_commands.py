@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
 from actorq.rundirectory import RunDirectory
 
 TIMEOUT_S = 60.0
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[3]
 FAKE = """
 import os, signal, sys
 from pathlib import Path
-from actorq.documents import write_document
+from actorq.statefiles.documents import write_document
 arguments = sys.argv[1:]
 def flag(name):
     return arguments[arguments.index(name) + 1]

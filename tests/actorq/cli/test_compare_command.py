@@ -6,15 +6,15 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from comparison_parts import summary
 
 from actorq.cli import compare
 from actorq.cli.main import main
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.plan import PlannedRun
-from actorq.config import RunConfig
-from actorq.documents import write_document
+from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
+from actorq.statefiles.documents import write_document
+from tests.actorq.comparison.comparison_parts import summary
 
 
 @pytest.fixture(autouse=True)

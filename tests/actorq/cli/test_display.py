@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from actorq.cli import numbers
-from actorq.cli.chart import bars
-from actorq.cli.display import PlainDisplay, status_line
-from actorq.cli.panel import render
-from actorq.cli.view import Resources, RunView
+from actorq.cli.display import numbers
+from actorq.cli.display.chart import bars
+from actorq.cli.display.display import PlainDisplay, status_line
+from actorq.cli.display.panel import render
+from actorq.cli.display.view import Resources, RunView
+from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
+from actorq.domain.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus, StorageStatus
+from actorq.domain.trajectory import Evaluation, Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
-from actorq.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
-from actorq.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus, StorageStatus
 from actorq.telemetry.process_stats import ProcessStats
-from actorq.trajectory import Evaluation, Role
 
 
 def process_stats(name: str, role: str, pid: int) -> ProcessStats:

@@ -3,11 +3,14 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from actorq import __version__, settings
+from actorq import __version__
 from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.main import main
-from actorq.config import DQNConfig, ReplayConfig, RunConfig
-from actorq.policy import AUTO, SCHEMES
+from actorq.config import settings
+from actorq.config.algorithms import DQNConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import ReplayConfig
+from actorq.domain.policy import AUTO, SCHEMES
 from actorq.rundirectory import RunDirectory
 
 

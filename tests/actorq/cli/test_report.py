@@ -1,6 +1,6 @@
 from typing import Any
 
-from actorq.cli.report import result_lines
+from actorq.cli.display.report import result_lines
 
 SIZES = {"fp32": 20_480, "emitted": 9_812}
 FIRST = {"name": "0", "weights": "float32", "reason": "first layer"}

@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from actorq.cli.main import main
-from actorq.config import RunConfig
-from actorq.documents import write_document
-from actorq.highwater import HighWaterMark
-from actorq.policy import Checkpoint, PolicyGraph
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.status import RunState
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
 from actorq.rundirectory import Addresses, RunDirectory
-from actorq.status import RunState
-from actorq.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
-from learner_service.checkpoint import Checkpoints, LearnerState
-from learner_service.evaluations import EvaluationLog
-from learner_service.identity import RunClock, RunIdentity
-from learner_service.members import Member
-from learner_service.outcome import Outcome
+from actorq.statefiles.documents import write_document
+from actorq.statefiles.highwater import HighWaterMark
+from learner_service.actors.members import Member
 from learner_service.replay import ReplayStore, SegmentSource
-from quantizer_service.store import PolicyStore
+from learner_service.run.evaluations import EvaluationLog
+from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.outcome import Outcome
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from quantizer_service.store.store import PolicyStore
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 GRAPH = PolicyGraph(b"a graph", ("observations",), True)

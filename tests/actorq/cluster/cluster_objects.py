@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from actorq.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
+from actorq.domain.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
 from actorq.telemetry.process_stats import ProcessStats
 
 Object = dict[str, Any]

@@ -10,12 +10,12 @@ from threading import Thread
 
 import pytest
 import yaml
-from cluster_api import ClusterApi, cluster_api
-from cluster_objects import STATUS, overlay, pod, ready_pod, workload
 
-from actorq.cli.cluster_view import rows, summary, table
+from actorq.cli.display.cluster_view import rows, summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.cluster_objects import STATUS, overlay, pod, ready_pod, workload
 
 
 @pytest.fixture

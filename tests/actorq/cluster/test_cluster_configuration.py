@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_api import ClusterApi, cluster_api
-from cluster_objects import STATUS, Object, overlay, pod
 
 from actorq.cluster import configuration, deployment
 from actorq.cluster.manifests import prepared
+from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
-from actorq.status import RunStatus
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.cluster_objects import STATUS, Object, overlay, pod
 
 SETTINGS = {"environment": "CartPole-v1", "seed": 1}
 BEGUN = replace(STATUS, environment_steps=5_000)

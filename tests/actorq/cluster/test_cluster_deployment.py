@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from cluster_api import ClusterApi, Object, cluster_api
-from cluster_objects import overlay, ready_pod, workload
 
 from actorq.cluster import deployment, inventory
 from actorq.cluster.connection import Cluster
 from actorq.cluster.manifests import prepared
 from actorq.errors import UserError
+from tests.actorq.cluster.cluster_api import ClusterApi, Object, cluster_api
+from tests.actorq.cluster.cluster_objects import overlay, ready_pod, workload
 
 CLAIM: Object = {
     "apiVersion": "v1",

@@ -3,7 +3,10 @@
 from datetime import datetime
 
 import pytest
-from cluster_objects import (
+
+from actorq.cluster.diagnosis import PodView, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
+from actorq.cluster.progress import serious
+from tests.actorq.cluster.cluster_objects import (
     Object,
     container,
     crash_loop,
@@ -17,9 +20,6 @@ from cluster_objects import (
     waiting,
     workload,
 )
-
-from actorq.cluster.diagnosis import PodView, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
-from actorq.cluster.progress import serious
 
 SINCE = "2026-01-02T03:04:05Z"
 NOW = datetime.fromisoformat(SINCE).timestamp()

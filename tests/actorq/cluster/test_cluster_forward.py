@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from cluster_api import ClusterApi, cluster_api
-from cluster_objects import ready_pod
+
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.cluster_objects import ready_pod
 
 TIMEOUT_S = 30
 

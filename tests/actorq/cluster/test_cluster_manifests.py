@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_objects import Object, overlay
 
 from actorq.cluster import manifests
 from actorq.errors import UserError
+from tests.actorq.cluster.cluster_objects import Object, overlay
 
 IMAGE = "registry.example:5000/team/actorq-actor:2"
 

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from cluster_api import cluster_api
-from cluster_objects import STATUS, ready_pod
-
-from benchmarks.cluster_moves import Growth, restarted, restarts
+from benchmarks.faults.cluster_moves import Growth, restarted, restarts
+from tests.actorq.cluster.cluster_api import cluster_api
+from tests.actorq.cluster.cluster_objects import STATUS, ready_pod
 
 
 def test_pods_that_restarted_or_were_replaced_count_and_new_ones_do_not() -> None:

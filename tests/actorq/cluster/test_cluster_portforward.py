@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cluster_api import cluster_api
 
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import ActorQError, UnavailableError, UserError
+from tests.actorq.cluster.cluster_api import cluster_api
 
 TIMEOUT_S = 20.0
 LARGE = bytes(range(256)) * 8_192

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from cluster_api import ClusterApi, cluster_api
-from cluster_objects import container, crash_loop, event, owned, pod, ready_pod, waiting, workload
 
 from actorq.client import LearnerClient
 from actorq.cluster.access import forwarded, learner_of, matching
 from actorq.cluster.diagnosis import view
 from actorq.cluster.progress import await_progress
+from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UserError
-from actorq.status import RunStatus
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.cluster_objects import container, crash_loop, event, owned, pod, ready_pod, waiting, workload
 
 NOBODY = "127.0.0.1:9"
 

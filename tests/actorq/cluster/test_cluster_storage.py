@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from cluster_api import ClusterApi, cluster_api
-from cluster_objects import Object, overlay
 
 from actorq.cluster import deployment, manifests
 from actorq.errors import UserError
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.cluster_objects import Object, overlay
 
 
 @pytest.fixture

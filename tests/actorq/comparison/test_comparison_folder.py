@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison_parts import MACHINE, summary
 
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.making import make_runs
 from actorq.comparison.plan import PlannedRun, Variant, grid, interleaved
-from actorq.config import RunConfig
-from actorq.documents import write_document
+from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
+from actorq.statefiles.documents import write_document
+from tests.actorq.comparison.comparison_parts import MACHINE, summary
 
 SETTINGS: dict[str, Any] = {"time_to": None, "variants": {"int8": {"dqn": {"batch_size": 64}}}}
 PLANNED = PlannedRun(Variant("int8"), 1)

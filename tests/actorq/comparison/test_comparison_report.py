@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from comparison_parts import comparison, run
 
 from actorq.comparison import published
 from actorq.comparison.plots import draw
 from actorq.comparison.report import page, warnings
 from actorq.comparison.result import Comparison
+from tests.actorq.comparison.comparison_parts import comparison, run
 
 SCHEMES = (("fp32", 50.0), ("int8", 100.0), ("torch", 20.0))
 

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from comparison_parts import comparison, run, summary
 
 from actorq.comparison.figures import figures_of, limit
 from actorq.comparison.plan import PlannedRun, Variant
 from actorq.comparison.statistics import band, ratio
 from actorq.errors import InvalidInputError
+from tests.actorq.comparison.comparison_parts import comparison, run, summary
 
 
 def test_a_ratio_is_the_geometric_mean_over_seeds_with_an_interval() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from actorq.telemetry.logs import FloodFilter, LineFormatter
 
-FORGED = "actor\n2026-01-01T00:00:00.000 learner INFO learner_service.run: the run ends: solved"
+FORGED = "actor\n2026-01-01T00:00:00.000 learner INFO learner_service.run.run: the run ends: solved"
 
 
 def formatted(message: str, *arguments: object, exc_info: object = None) -> str:

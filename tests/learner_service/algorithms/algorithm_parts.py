@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actorq.config import RunConfig
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.replay import NStepBatch
 

@@ -6,7 +6,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from algorithm_parts import ALGORITHMS, BATCH, make, ones, random_batch, spec_of
+
+from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, BATCH, make, ones, random_batch, spec_of
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -8,7 +8,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from algorithm_parts import (
+from numpy.typing import NDArray
+from torch import nn
+
+from actorq.domain.policy import INT8_PER_TENSOR, NOISE_INPUT, OBSERVATIONS_INPUT, LayerReport
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.quantization.fake_quantization import FakeQuantization
+from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
+from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
     BATCH,
     BOUNDED,
@@ -25,14 +33,6 @@ from algorithm_parts import (
     trained,
     values,
 )
-from numpy.typing import NDArray
-from torch import nn
-
-from actorq.policy import INT8_PER_TENSOR, NOISE_INPUT, OBSERVATIONS_INPUT, LayerReport
-from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
-from learner_service.fake_quantization import FakeQuantization
-from learner_service.policy_graph import export_policy_graph, snapshot_parameters
-from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
 
 CONTINUOUS_ALGORITHMS = tuple(name for name in ALGORITHMS if name != "dqn")
 

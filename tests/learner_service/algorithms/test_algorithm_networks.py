@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from algorithm_parts import ALGORITHMS, make, spec_of, trained
 from torch import nn
 
 from learner_service.algorithms import Algorithm
+from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, make, spec_of, trained
 
 # Attributes of the algorithms: networks, and the target networks that begin as copies of them.
 TARGETS = {

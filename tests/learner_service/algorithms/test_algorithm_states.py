@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_parts import (
+
+from learner_service.policy.policy_graph import snapshot_parameters
+from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
     BATCH,
     assert_equal_states,
@@ -15,8 +17,6 @@ from algorithm_parts import (
     spec_of,
     trained,
 )
-
-from learner_service.policy_graph import snapshot_parameters
 
 
 @pytest.fixture(params=ALGORITHMS)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from learner_service.algorithms.base import minibatches
 from learner_service.algorithms.sac import SAC
 from learner_service.replay import NStepBatch, WindowBatch
+from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch
 
 RATE, LEARNING_RATE = 0.1, 1e-2
 

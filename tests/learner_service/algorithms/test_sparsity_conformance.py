@@ -6,15 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_parts import ALGORITHMS, BATCH, act, make, ones, random_actions, random_batch, spec_of
 from torch import Tensor, nn
 
-from actorq.policy import INT8_PER_TENSOR, LayerReport
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm
-from learner_service.fake_quantization import FakeQuantization
 from learner_service.networks import Linear
-from learner_service.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.quantization.fake_quantization import FakeQuantization
+from tests.learner_service.algorithms.algorithm_parts import (
+    ALGORITHMS,
+    BATCH,
+    act,
+    make,
+    ones,
+    random_actions,
+    random_batch,
+    spec_of,
+)
 
 SPARSITIES = {"actor": 0.6, "critic": 0.5}
 # Masks change with every fourth update, of which TD3's policy takes every second.

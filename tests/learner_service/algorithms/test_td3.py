@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_parts import BATCH, CONTINUOUS, act, make, ones, random_batch, rows
 from torch import Tensor
 
 from learner_service.algorithms.td3 import TD3
 from learner_service.replay import NStepBatch
+from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, act, make, ones, random_batch, rows
 
 SIZES = (16, 16)
 NOISE, CLIP, RATE, LEARNING_RATE = 0.3, 0.4, 0.1, 1e-2

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.kernels.linear import in_columns, input_gradient, product, weight_gradient
+from learner_service.kernels.sparse_products import DENSEST_PRODUCT, ActiveWeights
 from learner_service.networks import Linear, TwinCritic, relu_mlp
-from learner_service.networks.active_weights import DENSEST_PRODUCT, ActiveWeights
-from learner_service.networks.layers import in_columns, input_gradient, product, weight_gradient
 from learner_service.sparsity.weights import maskable_weights, multiply_by
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((60,), "float32"), ArraySpec((4,), "float32", (-1.0,), (1.0,)), 0)

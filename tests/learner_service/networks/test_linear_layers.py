@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.networks import Linear, layers, relu_mlp
-from learner_service.networks.layers import product
+from learner_service.kernels import linear as layers
+from learner_service.kernels.linear import product
+from learner_service.networks import Linear, relu_mlp
 
 # Rows, inputs and units: below and above the size from which oneDNN may multiply, also with odd numbers.
 SIZES = [(4, 3, 5), (256, 17, 300), (64, 256, 256), (257, 129, 65)]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic
-from learner_service.parameters import FlatParameters
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
 ROWS = 160

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.trajectory import EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
 from learner_service.replay import Returns
 
 

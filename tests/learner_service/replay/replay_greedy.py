@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 
 # Halves of the ranges: 2 and 0.5.
 GREEDY = EnvironmentSpec(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 from learner_service.replay import ReplayStore, SegmentSource
-from learner_service.replay.columns import TERMINATED, TRUNCATED, VALID
-from learner_service.replay.directory import Record
+from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.storage.directory import Record
 
 SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actorq.config import RunConfig
-from actorq.trajectory import ArraySpec, EnvironmentSpec
-from learner_service.parameters import FlatParameters, Minimizer
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.kernels.parameters import FlatParameters, Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradient
 from learner_service.sparsity.schedule import CosineSchedule, planned_updates

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from actorq.config import RunConfig
-from actorq.trajectory import ArraySpec, EnvironmentSpec
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import Cost, Flops
 from learner_service.sparsity.flops import Layer, forward_cost

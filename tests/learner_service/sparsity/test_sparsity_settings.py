@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actorq.config import RunConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import build
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
-from actorq.settings import build
-from actorq.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import METHODS, check_same_topology, topology_settings
 

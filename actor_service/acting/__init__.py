@@ -1,0 +1,1 @@
+"""The acting loop: environments stepped with the newest policy."""

@@ -1,0 +1,123 @@
+"""How actors explore: every environment with a rate of its own."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.status import Exploration
+from actorq.domain.trajectory import EnvironmentSpec
+
+# Random numbers are drawn for so many steps at once: a call for one step's costs as much as drawing them all.
+_STEPS_DRAWN = 128
+
+
+class Explorer(ABC):
+    """Chooses the actions of N environments: at first uniformly random ones, then the policy's with some randomness.
+
+    random_steps: of each environment, with uniformly random actions.
+    greedy_actions: [N, *action], what the policy would have done at the last call; None where that is not told.
+    """
+
+    greedy_actions: NDArray[Any] | None = None
+
+    def __init__(self, spec: EnvironmentSpec, environments: int, random_steps: int, rng: np.random.Generator) -> None:
+        self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
+        self._random_steps = random_steps
+        self._rng = rng
+        self._drawn = _STEPS_DRAWN
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        """Actions [N, *action] for what the policy sees; the array is overwritten by the next call."""
+        if self._random_steps > 0:
+            self._random_steps -= 1
+            return self._random_actions()
+        self._drawn += 1
+        if self._drawn >= _STEPS_DRAWN:
+            self._draw(policy)
+            self._drawn = 0
+        return self._explore(policy, observations, self._drawn)
+
+    @abstractmethod
+    def _random_actions(self) -> NDArray[Any]:
+        """Uniformly random actions [N, *action]."""
+
+    @abstractmethod
+    def _draw(self, policy: OnnxPolicy) -> None:
+        """Draw the random numbers of the next steps."""
+
+    @abstractmethod
+    def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
+        """The policy's actions, with the random numbers of the step."""
+
+
+class EpsilonGreedy(Explorer):
+    """With probability epsilon_i a uniformly random action in environment i, else the one of highest value."""
+
+    def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
+        super().__init__(spec, len(exploration.epsilons), exploration.random_steps, rng)
+        self._epsilons = np.asarray(exploration.epsilons)
+        self._count = spec.discrete_actions
+
+    def _random_actions(self) -> NDArray[Any]:
+        return self._rng.integers(self._count, size=len(self._epsilons))
+
+    def _draw(self, policy: OnnxPolicy) -> None:
+        shape = (_STEPS_DRAWN, len(self._epsilons))
+        self._explores = self._rng.random(shape) < self._epsilons
+        self._random = self._rng.integers(self._count, size=shape)
+
+    def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
+        policy(observations).argmax(axis=1, out=self._actions)
+        np.copyto(self._actions, self._random[step], where=self._explores[step])
+        return self._actions
+
+
+class ContinuousNoise(Explorer):
+    """Actions with noise, within their bounds.
+
+    A deterministic policy's get Gaussian noise of standard deviation noise_i, in halves of each component's range
+    (D4PG, TD3). A stochastic policy (SAC) is given standard normal noise and turns it into its own.
+
+    greedy_actions: [N, *action], what the policy would have done without noise at the last call, within the bounds, or
+        the random actions themselves; overwritten by the next call. None unless the run asks for it.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
+        super().__init__(spec, len(exploration.noise), exploration.random_steps, rng)
+        self.greedy_actions = np.zeros_like(self._actions) if exploration.report_greedy else None
+        self._low, self._high = spec.actions.bounds()
+        self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
+        self._noise = np.zeros((0, *self._actions.shape), np.float32)
+
+    def _random_actions(self) -> NDArray[Any]:
+        actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
+        if self.greedy_actions is not None:
+            self.greedy_actions[:] = actions
+        return actions
+
+    def _draw(self, policy: OnnxPolicy) -> None:
+        self._noise = self._rng.standard_normal((_STEPS_DRAWN, *self._actions.shape), np.float32)
+
+    def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
+        noise = self._noise[step]
+        if policy.stochastic:
+            actions = policy(observations, noise)
+        else:
+            np.multiply(noise, self._halves, out=self._actions)
+            actions = np.add(self._actions, policy(observations), out=self._actions)
+        if self.greedy_actions is not None:
+            self._within_bounds(policy.greedy, self.greedy_actions)
+        return self._within_bounds(actions, self._actions)
+
+    def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        np.maximum(actions, self._low, out=out)
+        np.minimum(out, self._high, out=out)
+        return out
+
+
+def explorer(spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> Explorer:
+    """How these environments are explored: epsilon-greedy with discrete actions, else with noise on them."""
+    return (EpsilonGreedy if spec.discrete_actions else ContinuousNoise)(spec, exploration, rng)

@@ -1,0 +1,164 @@
+"""The acting loop: steps all environments with the newest policy and cuts what happens into segments."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.frame_stack import FrameStack
+from actor_service.acting.turns import PolicyTurns
+from actor_service.counts import ActorCounts
+from actor_service.environments import Environments, Fault
+from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.errors import ActorQError
+from actorq.watchdog import Watched
+
+_OLDEST = 255
+# With an environment that fails in every segment nothing would ever be learned.
+MOST_DROPPED = 100
+
+# What the parts of an encoded segment besides its columns take at most.
+_HALF_EPISODE_BYTES = 11
+_SPAN_BYTES = 40
+_HEADERS_BYTES = 256
+
+
+def fitting_segment_length(
+    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, greedy: bool = False
+) -> int:
+    """Steps per segment, at most `longest`, so that its message takes at most `max_bytes`; at least 1.
+
+    There is room for a new policy at each step and for an episode's end at every other one.
+
+    greedy: whether what the policy would have done without noise is in it.
+    """
+    flags_and_reward = 3 + 4
+    actions = (1 + greedy) * spec.actions.nbytes
+    row = environments * (spec.observations.nbytes + actions + flags_and_reward + _HALF_EPISODE_BYTES)
+    # As many rows of observations more than steps as frames are stacked; an age; for an odd number of steps, half an
+    # episode more.
+    once = environments * (spec.frame_stack * spec.observations.nbytes + 1 + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
+    return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
+
+
+class Rollout:
+    """Collects segments. Whose turn it is is asked before each step, so a new policy acts from the next step on.
+
+    A segment in which an environment failed is dropped and counted: what its row holds is no transition, and so would
+    be the n-step returns across it. The next one begins where the others are, with a new episode of that one. Past
+    `MOST_DROPPED` of them in a row ActorQError is raised.
+
+    explore: turns the policy and what it sees [N, ...] into actions [N, *action].
+    watched: what to be inside of while the environments have the word.
+    greedy: of the newest actions what they would have been without noise, [N, *action]; segments tell it if given.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        turns: PolicyTurns,
+        explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]],
+        segment_length: int,
+        seed: int,
+        counts: ActorCounts | None = None,
+        watched: Watched | None = None,
+        greedy: NDArray[Any] | None = None,
+    ) -> None:
+        self._environments = environments
+        self._spec = environments.spec
+        self._turns = turns
+        self._explore = explore
+        self._greedy = greedy
+        self._length = segment_length
+        self._counts = counts or ActorCounts()
+        self._watched = watched or nullcontext()
+        self._stack = FrameStack(self._spec, environments.count)
+        self._context_rows = self._spec.frame_stack - 1
+        with self._watched:
+            self._observations = environments.reset(seed)
+        # What was before the segment; before the first episode nothing, which its age says.
+        self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
+        self._seen = self._stack.push(self._observations, environments.lengths)
+        self._sequence = 0
+        self.environment_steps = 0
+
+    def collect(self, stop: threading.Event) -> Segment | None:
+        """The next segment; shorter when `stop` is set meanwhile, None when it is set before a first step."""
+        segment, faults = self._collect(stop)
+        dropped = 0
+        while faults:
+            self._count(faults)
+            dropped += 1
+            if dropped >= MOST_DROPPED:
+                raise ActorQError(
+                    f"environment {self._spec.environment_id} failed in {dropped} segments in a row; the last time: "
+                    f"{faults[-1].reason}"
+                )
+            segment, faults = self._collect(stop)
+        return segment
+
+    def _collect(self, stop: threading.Event) -> tuple[Segment | None, Sequence[Fault]]:
+        """A segment, or what went wrong in it; neither when there is no more to be collected."""
+        length, count, before = self._length, self._environments.count, self._context_rows
+        spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
+        turns, acting = self._turns, None
+        observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
+        observations[:before] = self._context
+        observations[before] = self._observations
+        actions = np.empty((length, count, *spec.actions.shape), spec.actions.dtype)
+        greedy_actions = None if self._greedy is None else np.empty_like(actions)
+        rewards = np.empty((length, count), np.float32)
+        terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
+        spans: list[PolicySpan] = []
+        episodes: tuple[Episode, ...] = ()
+        faults: tuple[Fault, ...] = ()
+        ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
+        steps = 0
+        while steps < length and not faults:
+            policy = turns.next(stop)
+            if policy is None:
+                break
+            actions[steps] = explore(policy, self._seen)
+            if greedy_actions is not None:
+                greedy_actions[steps] = self._greedy
+            if policy is not acting:
+                spans.append(PolicySpan(steps, policy.descriptor.version, policy.descriptor.effective_scheme))
+                acting = policy
+            with watched:
+                step = environments.step(actions[steps])
+            self._seen = self._stack.push(step.observations, environments.lengths)
+            rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
+            valid[steps] = step.valid
+            episodes += step.episodes
+            faults = step.faults
+            steps += 1
+            observations[before + steps] = step.observations
+        self._observations = observations[before + steps]
+        self._context = observations[steps : steps + before]
+        if steps == 0 or faults:
+            return None, faults
+        self.environment_steps += int(np.count_nonzero(valid[:steps]))
+        self._sequence += 1
+        segment = Segment(
+            sequence=self._sequence,
+            observations=observations[: before + steps + 1],
+            actions=actions[:steps],
+            rewards=rewards[:steps],
+            terminated=terminated[:steps],
+            truncated=truncated[:steps],
+            valid=valid[:steps],
+            spans=tuple(spans),
+            ages=ages,
+            episodes=episodes,
+            greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
+        )
+        return segment, ()
+
+    def _count(self, faults: Sequence[Fault]) -> None:
+        self._counts.dropped_segments.add()
+        for fault in faults:
+            (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()

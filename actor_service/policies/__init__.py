@@ -1,0 +1,1 @@
+"""Policies in an actor: from the stream to a session that acts."""

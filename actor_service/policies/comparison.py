@@ -1,0 +1,183 @@
+"""Compares a quantized policy with the FP32 policy on this processor, on observations of this actor."""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.policies.policy import OnnxPolicy
+from actorq.client import QuantizerClient
+from actorq.domain.policy import FP32, INTEGER_SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.errors import ActorQError
+
+_log = logging.getLogger(__name__)
+
+# Observations that a comparison takes, at least.
+ROWS = 64
+# A fidelity report on fewer observations is no measure. The first version of a run is measured on a single one.
+LEAST_REPORTED = 16
+# How far errors may be above those that the quantizer reports, and the reported errors below which they count as this.
+FACTOR = 4.0
+LEAST_ERROR = 0.01
+# How far the share of equal best actions may be below the reported share, where the errors are above FACTOR too.
+MOST_DISAGREEMENT = 0.25
+# The error of outputs that are not finite, so that reports and metrics stay finite.
+_NOT_FINITE = 1e6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison.
+
+    error: mean |quantized - FP32| of the first output, relative to the range that the fidelity report is relative to.
+    reported: the same error as the quantizer measured it.
+    agreement: share of observations with the same best action; None for continuous actions.
+    reported_agreement: the same share as the quantizer measured it.
+    """
+
+    scheme: str
+    error: float
+    reported: float
+    agreement: float | None = None
+    reported_agreement: float | None = None
+
+    @property
+    def mismatch(self) -> bool:
+        """Whether the errors are far above the reported ones."""
+        if self.error > FACTOR * max(self.reported, LEAST_ERROR):
+            return True
+        if self.agreement is None or self.reported_agreement is None:
+            return False
+        disagrees = self.agreement < self.reported_agreement - MOST_DISAGREEMENT
+        return disagrees and self.error > FACTOR * self.reported
+
+    def __str__(self) -> str:
+        agreement = "" if self.agreement is None else f", {self.agreement:.0%} of the actions are those of fp32"
+        return f"{self.scheme}: mean error {self.error:.2%} of the range here{agreement}; reported {self.reported:.2%}"
+
+
+def compare(
+    quantized: OnnxPolicy, reference: OnnxPolicy, batches: Sequence[NDArray[Any]], discrete: bool
+) -> Comparison:
+    """Run both policies on batches of observations."""
+    outputs = np.stack([quantized(batch).copy() for batch in batches])
+    expected = np.stack([reference(batch).copy() for batch in batches])
+    report = quantized.descriptor.fidelity
+    error = float(np.abs(outputs - expected).mean()) / _range(report, expected)
+    if not math.isfinite(error):
+        error = _NOT_FINITE
+    agreement = float((outputs.argmax(-1) == expected.argmax(-1)).mean()) if discrete else None
+    scheme = quantized.descriptor.scheme
+    return Comparison(scheme, error, report.relative_mean_error, agreement, report.argmax_agreement)
+
+
+def _range(report: FidelityReport, expected: NDArray[np.float32]) -> float:
+    """The range that the report's relative errors are relative to; of these outputs where the report has no errors."""
+    if report.relative_mean_error > 0.0:
+        return report.mean_error / report.relative_mean_error
+    return float(expected.max() - expected.min()) or 1.0
+
+
+class PolicyCheck:
+    """Compares each quantized scheme once per topology, on the first observations that this actor acts on.
+
+    Only schemes whose layers multiply integers are compared: they depend on the processor's instructions.
+
+    load: makes a policy ready to run on the actor's batches.
+    on_ready: called from the acting loop when there are observations enough.
+    discrete: whether the best output is the action.
+    avoided: schemes that this processor is known to compute wrongly.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Policy], OnnxPolicy],
+        on_ready: Callable[[], None],
+        discrete: bool,
+        avoided: Iterable[str] = (),
+    ) -> None:
+        self._load = load
+        self._on_ready = on_ready
+        self._discrete = discrete
+        self._lock = threading.Lock()
+        self._topology: bytes | None = None
+        self._batches: list[NDArray[Any]] = []
+        self._compared: set[str] = set()
+        self._failed_version = 0
+        self._avoided = tuple(avoided)
+        self._newest: Comparison | None = None
+
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """Schemes that this actor is not to act with."""
+        return self._avoided
+
+    @property
+    def newest(self) -> Comparison | None:
+        """The newest comparison; None before the first."""
+        return self._newest
+
+    def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
+        """The same policy, which from now on gives its observations to this check while they are needed."""
+        with self._lock:
+            if policy.descriptor.topology != self._topology:
+                self._topology = policy.descriptor.topology
+                self._batches, self._compared = [], set()
+            if not self._enough():
+                policy.on_observations = self._observe
+        return policy
+
+    def is_due(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether the scheme of this policy can be compared now, and was not yet."""
+        with self._lock:
+            return (
+                descriptor.scheme in INTEGER_SCHEMES
+                and descriptor.effective_scheme == descriptor.scheme
+                and descriptor.fidelity.observations >= LEAST_REPORTED
+                and descriptor.topology == self._topology
+                and descriptor.scheme not in self._compared
+                and descriptor.version > self._failed_version
+                and self._enough()
+            )
+
+    def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
+        """Compare the newest policy of a scheme that is due with FP32; blocks. Returns whether they do not match.
+
+        A policy that cannot be had or run now is compared when a newer version comes.
+        """
+        try:
+            quantized = client.get(due.scheme)
+            reference = client.get(FP32, quantized.descriptor.version)
+            with self._lock:
+                batches = list(self._batches)
+            comparison = compare(self._load(quantized), self._load(reference), batches, self._discrete)
+        except ActorQError as error:
+            _log.info("%s version %d was not compared with fp32: %s", due.scheme, due.version, error)
+            with self._lock:
+                self._failed_version = due.version
+            return False
+        with self._lock:
+            self._newest = comparison
+            self._compared.add(due.scheme)
+            if comparison.mismatch:
+                self._avoided += (due.scheme,)
+        _log.log(logging.WARNING if comparison.mismatch else logging.INFO, "%s", comparison)
+        return comparison.mismatch
+
+    def _observe(self, policy: OnnxPolicy, observations: NDArray[Any]) -> None:
+        with self._lock:
+            enough = self._enough()
+            if not enough:
+                self._batches.append(observations.copy())
+                enough = self._enough()
+        if enough:
+            policy.on_observations = None
+            self._on_ready()
+
+    def _enough(self) -> bool:
+        return sum(map(len, self._batches)) >= ROWS

@@ -1,0 +1,1 @@
+"""What an actor process does: explore for a learner, evaluate for it, or evaluate alone."""

@@ -1,0 +1,128 @@
+"""Greedy episodes of one pinned policy."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.frame_stack import FrameStack
+from actor_service.counts import ActorCounts
+from actor_service.environments import Environments
+from actor_service.policies.policy import OnnxPolicy, load_policy
+from actorq.domain.policy import Policy
+from actorq.domain.trajectory import Episode, Evaluation
+from actorq.errors import ActorQError, UnavailableError
+from actorq.watchdog import Watched
+
+MOST_ENVIRONMENTS = 32
+# Episodes in which an environment failed, without one between them that went well.
+MOST_FAILED = 100
+
+
+class Evaluator:
+    """Runs greedy episodes: the actions of highest value, or a stochastic policy's without its noise.
+
+    An episode in which an environment fails is counted among the faults, not as an episode, and another is run; past
+    `MOST_FAILED` of them in a row ActorQError is raised.
+
+    watched: what to be inside of while the environments have the word.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        episodes: int,
+        counts: ActorCounts | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        self._spec = environments.spec
+        self._episodes = episodes
+        self._environments = environments
+        self._counts = counts or ActorCounts()
+        self._watched = watched or nullcontext()
+
+    @property
+    def environments(self) -> int:
+        """How many environments are stepped as one batch."""
+        return self._environments.count
+
+    @property
+    def pictures_per_second(self) -> float:
+        """How many of the pictures that `run` gives are a second of the environment's time."""
+        return self._environments.steps_per_second
+
+    def load(self, policy: Policy) -> OnnxPolicy:
+        """Make a policy ready for `run`; raises InvalidInputError when it does not fit the environment."""
+        return load_policy(policy, self._spec, self._environments.count)
+
+    def run(
+        self,
+        policy: OnnxPolicy,
+        seed: int,
+        sequence: int,
+        stop: threading.Event,
+        on_episode: Callable[[Episode], None] = lambda episode: None,
+        on_picture: Callable[[NDArray[np.uint8]], None] | None = None,
+    ) -> Evaluation:
+        """Run the episodes; raises UnavailableError when `stop` is set before they are done.
+
+        Every environment runs its fixed share of the episodes. Taking whichever end first would count short ones more
+        often.
+
+        on_picture: is given a picture of the first environment at its first observation and after each of its steps.
+        """
+        started = time.monotonic()
+        environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
+        shares = np.full(environments.count, self._episodes // environments.count)
+        shares[: self._episodes % environments.count] += 1
+        episodes: list[Episode] = []
+        failed = 0
+        with self._watched:
+            observations = environments.reset(seed)
+        while shares.any():
+            if stop.is_set():
+                raise UnavailableError("the evaluation was broken off: the actor ends")
+            if on_picture is not None and shares[0]:
+                on_picture(self._picture())
+            actions = self._greedy(policy(stack.push(observations, environments.lengths)))
+            with self._watched:
+                step = environments.step(actions)
+            observations = step.observations
+            failed = 0 if step.episodes else failed + len(step.faults)
+            for fault in step.faults:
+                (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()
+                if failed >= MOST_FAILED:
+                    raise ActorQError(
+                        f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
+                        f"{fault.reason}"
+                    )
+            for episode in step.episodes:
+                if shares[episode.environment]:
+                    shares[episode.environment] -= 1
+                    episodes.append(episode)
+                    on_episode(episode)
+        if on_picture is not None:
+            on_picture(self._picture())
+        return Evaluation(
+            sequence=sequence,
+            policy_version=policy.descriptor.version,
+            learner_step=policy.descriptor.learner_step,
+            scheme=policy.descriptor.effective_scheme,
+            returns=tuple(episode.episode_return for episode in episodes),
+            lengths=tuple(episode.length for episode in episodes),
+            duration_s=time.monotonic() - started,
+        )
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._environments.close()
+
+    def _picture(self) -> NDArray[np.uint8]:
+        with self._watched:
+            return self._environments.render(0)
+
+    def _greedy(self, outputs: NDArray[np.float32]) -> NDArray[np.generic]:
+        return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs

@@ -1,0 +1,164 @@
+"""Shows a run while it goes: a live panel on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import IO, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+
+from actorq.cli.display import fidelity, numbers
+from actorq.cli.display.panel import render
+from actorq.cli.display.view import RunView, measure
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunStatus
+from actorq.local.observer import ProcessState, ProcessView
+from actorq.rundirectory import RunDirectory
+
+_LINE_PERIOD_S = 2.0
+_REFRESH_PER_S = 4
+
+
+class Display(Protocol):
+    """A place where a run is shown, and an observer of the launcher; a context that owns the screen."""
+
+    last_status: RunStatus | None
+
+    def process(self, view: ProcessView) -> None:
+        """A process has changed."""
+        ...
+
+    def status(self, status: RunStatus) -> None:
+        """The learner has told how the run goes."""
+        ...
+
+    def event(self, text: str) -> None:
+        """Something happened that a person wants to know."""
+        ...
+
+    def __enter__(self) -> "Display": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_display(run: RunDirectory, config: RunConfig) -> Display:
+    """The display that fits standard output."""
+    console = Console(highlight=False)
+    view = RunView(str(run.root), config.environment, config.algorithm)
+    if is_live(console):
+        return LiveDisplay(view, console)
+    return PlainDisplay(view, console.file)
+
+
+def is_live(console: Console) -> bool:
+    """Whether a panel can be drawn again and again; colour is another matter, and rich's (NO_COLOR)."""
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
+class LiveDisplay:
+    """A panel that is redrawn several times a second."""
+
+    def __init__(self, view: RunView, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.last_status: RunStatus | None = None
+        self._view = view
+        self._clock = clock
+        self._started = clock()
+        self._live = Live(self, console=console, refresh_per_second=_REFRESH_PER_S, transient=False)
+
+    def process(self, view: ProcessView) -> None:
+        """Show it in the table."""
+        self._view.take_process(view)
+
+    def status(self, status: RunStatus) -> None:
+        """Show its numbers."""
+        self.last_status = status
+        self._view.take_status(status)
+
+    def event(self, text: str) -> None:
+        """Show it below the table, until newer ones push it out."""
+        self._view.events.append(f"{numbers.duration(self._clock() - self._started)} {text}")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        status = self._view.status
+        elapsed_s = status.elapsed_s if status else self._clock() - self._started
+        yield render(self._view, elapsed_s, options.max_width, measure, console.size.height)
+
+    def __enter__(self) -> "LiveDisplay":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+class PlainDisplay:
+    """A line every other second, and one for each event and each new evaluation."""
+
+    def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.last_status: RunStatus | None = None
+        self._view = view
+        self._file = file
+        self._clock = clock
+        self._started = clock()
+        self._next_line = self._started
+
+    def process(self, view: ProcessView) -> None:
+        """Say when it starts and when it serves; what happens to it later is an event."""
+        if view.state in (ProcessState.STARTING, ProcessState.RUNNING):
+            self._line(f"{view.name} {view.state.value} (process {view.pid})")
+
+    def status(self, status: RunStatus) -> None:
+        """Say how the run goes, when there is a new evaluation, a new state, or it is time."""
+        before = self._view.state
+        if status.problem and (self.last_status is None or self.last_status.problem != status.problem):
+            self._line(f"refused {status.problem}")
+        told = self.last_status.flagged_evaluation if self.last_status else ""
+        if status.flagged_evaluation not in ("", told):
+            self._line(f"flagged evaluation of {status.flagged_evaluation}")
+        is_news = self._view.take_status(status) or self._view.state != before
+        self.last_status = status
+        if is_news or self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LINE_PERIOD_S
+            self._line(status_line(status))
+
+    def event(self, text: str) -> None:
+        """Say it."""
+        self._line(text)
+
+    def __enter__(self) -> "PlainDisplay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def _line(self, text: str) -> None:
+        print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
+
+
+def status_line(status: RunStatus) -> str:
+    """A run in one line."""
+    evaluation = status.evaluation
+    parts = [
+        status.state.value,
+        f"steps {status.environment_steps:,}",
+        f"return(eval) {evaluation.mean_return:,.1f} v{evaluation.policy_version}" if evaluation else "return(eval) -",
+        f"train {numbers.optional(status.training_return)}",
+        f"{status.environment_steps_per_s:,.0f} steps/s",
+        f"{status.updates_per_s:,.0f} updates/s",
+        f"policy v{status.policy_version}",
+        f"staleness {status.staleness_p50:.0f}/{status.staleness_p99:.0f}",
+        f"samples/insert {status.samples_per_insert:.1f}",
+    ]
+    if status.emitted is not None:
+        name, value = fidelity.error(status.emitted.fidelity)
+        parts.append(f"{fidelity.scheme(status.emitted)} {name} {value}")
+    if status.energy.kwh > 0:
+        parts.append(f"{status.energy.kwh * 1000:.3f} Wh")
+    return "  ".join(parts)

@@ -1,0 +1,79 @@
+"""What a run came to, printed at its end."""
+
+from typing import Any
+
+from actorq.cli.display import numbers
+from actorq.domain.policy import FIDELITY_GATE, FLOAT32
+from actorq.rundirectory import RunDirectory
+
+
+def print_result(run: RunDirectory, is_new: bool) -> None:
+    """Print the learner's summary, how to go on where that makes sense, and last the run directory.
+
+    is_new: the summary is of this life of the run; else the learner ended before it could write one.
+    """
+    summary = run.read_summary() if is_new else {}
+    for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:
+        print(line)
+    if not summary.get("solved"):
+        more = " with a larger --max-environment-steps" if summary.get("state") == "budget ended" else ""
+        print(f"to go on{more}: actorq train --resume --run-directory {run.root}")
+    print(run.root)
+
+
+def result_lines(summary: dict[str, Any]) -> list[str]:
+    """A summary in a few lines; what it lacks is left out."""
+    lines = [_verdict(summary)]
+    steps, updates = summary.get("environment_steps"), summary.get("updates")
+    if steps is not None and updates is not None:
+        lines.append(
+            f"{numbers.duration(summary.get('wall_clock_s', 0.0))} wall clock, {steps:,} environment steps "
+            f"({summary.get('environment_steps_per_s', 0.0):,.0f}/s), {updates:,} updates "
+            f"({summary.get('updates_per_s', 0.0):,.0f}/s)"
+        )
+    if summary.get("precision") == "bf16":
+        lines.append("learner's wide hidden layers in bf16")
+    if (since := summary.get("quantization_aware_since")) is not None:
+        lines.append(f"quantization-aware since update {since:,}")
+    fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
+    if fidelity and sizes:
+        size = f"policy {numbers.size(sizes['emitted'])} instead of {numbers.size(sizes['fp32'])}"
+        lines.append(", ".join([size, *_fidelity(fidelity)]))
+    energy = summary.get("energy")
+    if energy and energy["kwh"]:
+        lines.append(f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({energy['method']})")
+    elif energy:
+        lines.append(f"energy {energy['method']}")
+    return lines
+
+
+def _verdict(summary: dict[str, Any]) -> str:
+    state = str(summary.get("state", "ended"))
+    target = summary.get("target_return")
+    goal = f" (target {target:,.1f})" if target is not None else ""
+    evaluation = summary.get("evaluation")
+    if not evaluation:
+        return f"{state}: no evaluation yet{goal}"
+    return (
+        f"{state}: evaluation return {evaluation['mean_return']:,.1f}{goal} over {evaluation['episodes']} episodes, "
+        f"policy v{evaluation['policy_version']} {evaluation['scheme']}"
+    )
+
+
+def _fidelity(report: dict[str, Any]) -> list[str]:
+    """How faithful the policy is, and what it took."""
+    agreement, layers = report.get("argmax_agreement"), report.get("layers", ())
+    parts = []
+    if agreement is not None:
+        parts.append(f"same action as fp32 in {agreement:.1%}")
+    elif "relative_mean_error" in report:
+        mean, largest = report["relative_mean_error"], report["relative_max_error"]
+        parts.append(f"action error {mean:.2%} of its range, at most {largest:.1%}")
+    if layers:
+        in_float = [layer for layer in layers if layer["weights"] == FLOAT32]
+        gated = sum(layer["reason"] == FIDELITY_GATE for layer in in_float)
+        parts.append(
+            f"{len(in_float)} of {len(layers)} layers in float"
+            + (f" ({gated} of them by the fidelity gate)" if gated else "")
+        )
+    return parts

@@ -1,0 +1,159 @@
+"""What a display shows of a run, as values: put together from the learner's status and the launcher's processes."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import psutil
+
+from actorq.cli.display import fidelity
+from actorq.domain.status import ActorStatus, RunStatus
+from actorq.local.observer import ProcessState, ProcessView
+from actorq.local.services import Kind
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A line of the table of processes; None is for what is not known."""
+
+    name: str
+    state: str
+    pid: int | None
+    doing: str
+    version: int | None = None
+    steps_per_s: float | None = None
+    resident_bytes: int | None = None
+    cpu_s: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a process uses now."""
+
+    resident_bytes: int
+    cpu_s: float
+
+
+class RunView:
+    """Everything shown of a run; grows with its status, processes and events."""
+
+    def __init__(self, title: str, environment: str, algorithm: str, events_kept: int = 4) -> None:
+        self.title = title
+        self.environment = environment
+        self.algorithm = algorithm
+        self.status: RunStatus | None = None
+        self.evaluations: list[float] = []
+        self.events: deque[str] = deque(maxlen=events_kept)
+        self._evaluation_sequence: tuple[int, int] | None = None
+        self._processes: dict[str, ProcessView] = {}
+
+    @property
+    def state(self) -> str:
+        """What the run does."""
+        return self.status.state.value if self.status else "starting"
+
+    def take_status(self, status: RunStatus) -> bool:
+        """Keep the newest status; returns whether it has a new evaluation."""
+        if status.problem and (self.status is None or self.status.problem != status.problem):
+            self.events.append(f"refused {status.problem}")
+        told = self.status.flagged_evaluation if self.status else ""
+        if status.flagged_evaluation not in ("", told):
+            self.events.append(f"flagged evaluation of {status.flagged_evaluation}")
+        self.status = status
+        self.environment = status.environment_id
+        self.algorithm = status.algorithm
+        if status.evaluation is None:
+            return False
+        key = (status.evaluation.policy_version, status.evaluation.sequence)
+        if key == self._evaluation_sequence:
+            return False
+        self._evaluation_sequence = key
+        self.evaluations.append(status.evaluation.mean_return)
+        return True
+
+    def take_process(self, view: ProcessView) -> None:
+        """Keep the newest view of a process."""
+        self._processes[view.name] = view
+
+    def rows(self, resources: Callable[[int], Resources | None]) -> list[ProcessRow]:
+        """The table of processes, by the launcher where there is one, else by the learner's status alone."""
+        if not self._processes:
+            return list(_rows_by_status(self.status)) if self.status else []
+        return [self._row(view, resources) for view in tuple(self._processes.values())]
+
+    def _row(self, view: ProcessView, resources: Callable[[int], Resources | None]) -> ProcessRow:
+        used = resources(view.pid) if view.pid else None
+        actor = self._actor(view.name)
+        report = actor.report if actor and view.pid else None
+        return ProcessRow(
+            name=view.name,
+            state=view.state.value,
+            pid=view.pid,
+            doing=self._doing(view) if view.state is ProcessState.RUNNING else "",
+            version=report.policy_version if report else None,
+            steps_per_s=report.steps_per_second if report and view.kind is Kind.ACTOR else None,
+            resident_bytes=used.resident_bytes if used else None,
+            cpu_s=used.cpu_s if used else None,
+            restarts=view.restarts,
+        )
+
+    def _actor(self, name: str) -> ActorStatus | None:
+        actors: Iterable[ActorStatus] = self.status.actors if self.status else ()
+        return next((actor for actor in actors if actor.name == name), None)
+
+    def _doing(self, view: ProcessView) -> str:
+        if self.status is None:
+            return ""
+        match view.kind:
+            case Kind.LEARNER:
+                return self.status.state.value
+            case Kind.QUANTIZER:
+                emitted = self.status.emitted
+                return f"emitted v{emitted.version} {fidelity.scheme(emitted)}" if emitted else "waiting for the graph"
+            case Kind.METER:
+                return self.status.energy.method or "measuring"
+            case Kind.ACTOR | Kind.EVALUATOR:
+                return _doing_of_actor(self._actor(view.name))
+
+
+def measure(pid: int) -> Resources | None:
+    """What a process of this machine uses; None when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            return Resources(process.memory_info().rss, times.user + times.system)
+    except psutil.Error:
+        return None
+
+
+def _doing_of_actor(actor: ActorStatus | None) -> str:
+    if actor is None or actor.report is None:
+        return "joined"
+    if actor.report.policy_version == 0:
+        return "waiting for a policy"
+    doing = "evaluating" if actor.role == "evaluator" else f"acting, {actor.report.queued_segments} queued"
+    if (avoided := actor.report.avoided_scheme) and actor.report.scheme_error:
+        return f"{doing}; avoids {avoided}: error {actor.report.scheme_error:.0%} here"
+    return f"{doing}; avoids {avoided}: no dot product" if avoided else doing
+
+
+def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
+    actors = {actor.name: actor for actor in status.actors}
+    for usage in status.processes:
+        process = usage.process
+        actor = actors.pop(process.name, None)
+        report = actor.report if actor else None
+        yield ProcessRow(
+            name=process.name,
+            state="gone" if actor and not actor.connected else "running",
+            pid=process.pid,
+            doing=_doing_of_actor(actor) if actor else f"{process.role} on {process.node}",
+            version=report.policy_version if report else None,
+            steps_per_s=report.steps_per_second if report and actor and actor.role == "actor" else None,
+            resident_bytes=process.resident_bytes,
+            cpu_s=process.cpu_seconds,
+        )
+    for actor in actors.values():
+        yield ProcessRow(actor.name, "running" if actor.connected else "gone", None, _doing_of_actor(actor))

@@ -1,0 +1,1 @@
+"""The configuration of a run: its tree, where its settings come from, presets."""

@@ -1,0 +1,106 @@
+"""Settings of the learning algorithms."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from actorq.config.numbers import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from actorq.config.settings import Settings
+
+# Those that come with the learner, and the actions that they take; others are given as MODULE:CLASS.
+ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac": "continuous"}
+# The group in which an installed package declares an algorithm: `name = "module:Class"`.
+ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
+
+
+class DQNConfig(Settings):
+    """DQN: double, dueling, n-step, Huber loss, hard target updates."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (64, 64), description="units of each hidden layer"
+    )
+    learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
+    learning_rate_end: NonNegativeFloat | None = Field(
+        None, description="Adam step size that is reached linearly after learning_rate_updates; constant when none"
+    )
+    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
+    batch_size: PositiveInt = Field(128, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(
+        5, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
+    )
+    target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
+    max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")
+    huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
+    double: bool = Field(True, description="select the bootstrap action with the online network (double DQN)")
+    dueling: bool = Field(True, description="separate value and advantage heads")
+
+
+class D4PGConfig(Settings):
+    """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
+
+    policy_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256, 256), description="units of each hidden layer of the policy"
+    )
+    critic_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (512, 512, 256), description="units of each hidden layer of the critic"
+    )
+    policy_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the policy")
+    critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
+    target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
+    max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
+    atoms: Annotated[int, Field(ge=2)] = Field(51, description="values that the distribution of returns is over")
+    value_min: float = Field(-150.0, description="lowest of them")
+    value_max: float = Field(150.0, description="highest of them")
+
+    @model_validator(mode="after")
+    def _values_ascend(self) -> "D4PGConfig":
+        if self.value_min >= self.value_max:
+            raise ValueError(
+                f"d4pg.value_min must be below d4pg.value_max ({self.value_max:g}), got {self.value_min:g}"
+            )
+        return self
+
+
+class TD3Config(Settings):
+    """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256), description="units of each hidden layer of policy and critics"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="tau: share of the online networks that the targets take over with each update"
+    )
+    policy_delay: PositiveInt = Field(2, description="critic updates between two updates of the policy")
+    target_noise: NonNegativeFloat = Field(
+        0.2, description="standard deviation of the noise on target actions, in halves of the action range"
+    )
+    target_noise_clip: NonNegativeFloat = Field(0.5, description="largest such noise, in halves of the action range")
+
+
+class SACConfig(Settings):
+    """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
+
+    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
+        (256, 256), description="units of each hidden layer of policy and critics"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.005, description="tau: share of the online critics that the targets take over with each update"
+    )
+    temperature: PositiveFloat | None = Field(
+        None, description="weight alpha of the entropy; adjusted to the target entropy when none"
+    )
+    target_entropy: float | None = Field(
+        None, description="entropy in nats that alpha is adjusted to; minus the number of action components when none"
+    )

@@ -1,0 +1,251 @@
+"""The run configuration: one typed tree, from YAML, environment variables and flags.
+
+Each field's description is its help text. The resolved tree is written to `config.yaml` in the run directory.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, SACConfig, TD3Config
+from actorq.config.numbers import NonNegativeInt, PositiveInt
+from actorq.config.presets import with_preset
+from actorq.config.sections import (
+    ActorConfig,
+    CheckpointConfig,
+    EnergyConfig,
+    EvaluationConfig,
+    ExplorationConfig,
+    LearnerConfig,
+    PublicationConfig,
+    QuantizerConfig,
+    RateLimiterConfig,
+    ReplayConfig,
+    SchemeName,
+    TransportConfig,
+)
+from actorq.config.settings import DefaultText, Settings
+from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
+from actorq.domain.status import Exploration
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UserError
+
+# Their returns are of several steps from the first update on.
+_MULTI_STEP_ANYWAY = ("dqn", "d4pg")
+
+
+class RunConfig(Settings):
+    """A whole run."""
+
+    environment: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+        "CartPole-v1", description="environment id"
+    )
+    environment_backend: Literal["python", "envpool"] = Field(
+        "python", description="who steps the environments: their own library, or EnvPool's version of them"
+    )
+    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family")] = Field(
+        "dqn",
+        description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
+    )
+    preset: Literal["standard", "data-rich"] = Field(
+        "standard",
+        description="settings below those that are given: standard needs few environment steps; data-rich needs few "
+        "seconds where steps are cheap, with many environments and few updates per step",
+    )
+    network: str | None = Field(
+        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
+    )
+    normalize_observations: bool = Field(
+        False, description="scale observations by their running mean and deviation, inside the policy"
+    )
+    multi_step: bool | None = Field(
+        None, description="learn from multi-step targets later in the run; whether sparsity.method is rlx2 when none"
+    )
+    dynamic_buffer: bool | None = Field(
+        None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
+    )
+    seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
+    actors: PositiveInt = Field(2, description="actor processes")
+    environments_per_actor: Annotated[int, Field(gt=0, le=65_536)] = Field(
+        8, description="environments that each actor steps as one batch"
+    )
+    scheme: Literal[SchemeName, "auto"] = Field(
+        "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
+    )
+    target_return: Annotated[float, Field(ge=-1e30, le=1e30)] | None = Field(
+        None, description="mean evaluation return that ends the run; the environment's own threshold when none"
+    )
+    max_environment_steps: PositiveInt = Field(100_000, description="environment steps that end the run")
+
+    dqn: DQNConfig = DQNConfig()
+    d4pg: D4PGConfig = D4PGConfig()
+    td3: TD3Config = TD3Config()
+    sac: SACConfig = SACConfig()
+    sparsity: SparsityConfig = SparsityConfig()
+    multi_step_returns: MultiStepConfig = MultiStepConfig()
+    dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
+    replay: ReplayConfig = ReplayConfig()
+    rate_limiter: RateLimiterConfig = RateLimiterConfig()
+    exploration: ExplorationConfig = ExplorationConfig()
+    publication: PublicationConfig = PublicationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    actor: ActorConfig = ActorConfig()
+    quantizer: QuantizerConfig = QuantizerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    learner: LearnerConfig = LearnerConfig()
+    energy: EnergyConfig = EnergyConfig()
+    transport: TransportConfig = TransportConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_its_preset(cls, given: Any) -> Any:
+        return with_preset(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> "RunConfig":
+        replay, limiter = self.replay, self.rate_limiter
+        if replay.min_size * 2 > replay.capacity:
+            raise ValueError(
+                f"replay.capacity must be at least twice replay.min_size ({replay.min_size}), got {replay.capacity}"
+            )
+        rows = (self.actor.segment_length + 1) * self.environments_per_actor
+        if rows * 2 > replay.capacity:
+            raise ValueError(
+                f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + 1) * "
+                f"environments_per_actor, got {replay.capacity}"
+            )
+        smallest_buffer = 2 * max(1.0, limiter.samples_per_insert)
+        if limiter.error_buffer < smallest_buffer:
+            raise ValueError(
+                f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
+                f"{limiter.error_buffer:g}; a smaller one would make learner and actors wait for each other"
+            )
+        most, length = self.actor.max_steps_per_policy, self.actor.segment_length
+        if 0 < most <= length:
+            raise ValueError(
+                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
+                "learner would wait for the segment, and the actor for the policy that comes of it"
+            )
+        section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
+        if section is not None and self.actor.segment_length < section.n_step:
+            raise ValueError(
+                f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
+                f"{self.actor.segment_length}: returns end with their segment"
+            )
+        if section is not None and most:
+            updates = self.publication.period_updates
+            steps = updates * section.batch_size / limiter.samples_per_insert
+            each = math.ceil(steps / (self.actors * self.environments_per_actor))
+            if most < each:
+                raise ValueError(
+                    f"actor.max_steps_per_policy must be at least {each}, or 0, got {most}: the learner publishes "
+                    f"after publication.period_updates={updates} updates, which take so many steps of each environment"
+                )
+        if section is not None:
+            try:
+                self.multi_step_of(section.n_step)
+            except UserError as error:
+                raise ValueError(str(error)) from None
+        if self.algorithm == "dqn" and self.dynamic_buffer:
+            raise ValueError(_needs_continuous("dqn, whose are discrete"))
+        return self
+
+    def resolved_quantizer(self) -> QuantizerConfig:
+        """The quantizer's settings with `compensate` decided.
+
+        Quantization-aware training computes what actors compute only where weights are rounded to nearest and biases
+        are left alone (learner_service.quantization). So with it corrections are off unless they are asked for.
+        """
+        quantizer = self.quantizer
+        if quantizer.compensate is not None:
+            return quantizer
+        return quantizer.model_copy(update={"compensate": self.learner.quantization_aware_after is None})
+
+    def with_certificates(self, directory: Path) -> "RunConfig":
+        """The same run with mutual TLS from that folder."""
+        transport = self.transport.model_copy(update={"certificates": directory.absolute()})
+        return self.model_copy(update={"transport": transport})
+
+    def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
+        """How an actor explores that joins after so many environment steps of the run.
+
+        Of the ladder of epsilons over all environments each actor gets every `actors`-th rung, so that it has rates
+        from the whole ladder. Actors beyond the configured number share the others' rungs.
+        """
+        base, alpha = self.exploration.epsilon, self.exploration.alpha
+        rungs = self.actors * self.environments_per_actor
+        mine = range(actor_index % self.actors, rungs, self.actors)
+        return Exploration(
+            epsilons=tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine),
+            noise=(self.exploration.noise,) * self.environments_per_actor,
+            random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // rungs)),
+        )
+
+    def multi_step_of(self, n_step: int) -> MultiStepConfig | None:
+        """How targets become longer in this run; None where they do not.
+
+        n_step: steps of the algorithm's own returns.
+
+        With rlx2 and no word of `multi_step`, algorithms with returns of several steps keep them. Raises UserError when
+        multi-step targets are asked for with such an algorithm, or segments are shorter than the returns.
+        """
+        if not self._has(self.multi_step):
+            return None
+        name, later = self.algorithm, self.multi_step_returns
+        if name in _MULTI_STEP_ANYWAY or n_step > 1:
+            if self.multi_step is None:
+                return None
+            raise UserError(
+                f"multi_step: expected an algorithm whose returns are of one step at first, got {name} with {n_step}: "
+                + ("leave --multi-step out" if name in _MULTI_STEP_ANYWAY else f"set {name}.n_step to 1")
+            )
+        if self.actor.segment_length < later.n_step:
+            raise UserError(
+                f"actor.segment_length must be at least multi_step_returns.n_step ({later.n_step}), got "
+                f"{self.actor.segment_length}: returns end with their segment"
+            )
+        return later
+
+    def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
+        """How the replay of this run forgets; None where it keeps what it has room for.
+
+        With rlx2 and no word of `dynamic_buffer`, it does so with continuous actions. Raises UserError when it is asked
+        for with discrete ones, or could never forget, because it never has more than `dynamic_capacity.min_size`.
+        """
+        if not self.asks_for_greedy_actions:
+            return None
+        if spec.discrete_actions:
+            if self.dynamic_buffer is None:
+                return None
+            raise UserError(_needs_continuous(f"{spec.environment_id} with {spec.discrete_actions} discrete ones"))
+        settings, steps = self.dynamic_capacity, self.actor.segment_length
+        # Every segment takes a few rows more of each environment than it has steps.
+        room = self.replay.capacity * steps // (steps + spec.frame_stack)
+        if settings.min_size >= room:
+            raise UserError(
+                f"dynamic_capacity.min_size must be below the about {room} transitions that replay.capacity "
+                f"({self.replay.capacity} rows) has room for, got {settings.min_size}: nothing would ever be "
+                "forgotten; change one of them, or give --no-dynamic-buffer"
+            )
+        if settings.min_size >= self.max_environment_steps:
+            raise UserError(
+                f"dynamic_capacity.min_size must be below max_environment_steps ({self.max_environment_steps}), got "
+                f"{settings.min_size}: nothing would ever be forgotten; a fifth of the steps is common, or give "
+                "--no-dynamic-buffer"
+            )
+        return settings
+
+    @property
+    def asks_for_greedy_actions(self) -> bool:
+        """Whether actors tell what the policy would have done without noise; with discrete actions they do not."""
+        return self._has(self.dynamic_buffer)
+
+    def _has(self, mechanism: bool | None) -> bool:
+        """Whether the run has one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""
+        return self.sparsity.method == "rlx2" if mechanism is None else mechanism
+
+
+def _needs_continuous(got: str) -> str:
+    return f"dynamic_buffer: expected continuous actions, to measure distances between, got {got}: leave it out"

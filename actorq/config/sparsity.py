@@ -1,0 +1,83 @@
+"""Settings of sparse training."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from actorq.config.numbers import Fraction, PositiveFloat, PositiveInt
+from actorq.config.settings import Settings
+
+SparsityMethod = Literal["dense", "tiny", "static", "set", "rigl", "rlx2"]
+
+
+class SparsityConfig(Settings):
+    """Training with sparse networks from the first update on (RLx2, arXiv 2205.15043)."""
+
+    method: SparsityMethod = Field(
+        "dense",
+        description="dense; tiny (dense, as narrow as the sparse networks are small); static (random masks that stay); "
+        "set (weights grow at random); rigl (they grow where gradients are largest); rlx2 (rigl, with multi-step "
+        "targets and a replay of dynamic capacity)",
+    )
+    actor: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="share of the policy's weights that are 0; of DQN's network too, which is both"
+    )
+    critic: Annotated[float, Field(ge=0, lt=1)] = Field(0.85, description="share of the critics' weights that are 0")
+    period_updates: PositiveInt = Field(10_000, description="gradient updates between two changes of the masks")
+    replaced: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="zeta_0: share of a layer's weights that the first change replaces; falls to 0 as a cosine"
+    )
+    until: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of the run's updates after which masks stay"
+    )
+    structured: bool = Field(
+        False,
+        description="give all units of a policy's layer as many inputs and let units that matter little go, so that "
+        "the emitted policy becomes narrower; with set, rigl or rlx2",
+    )
+
+    compressed_products: bool = Field(
+        True,
+        description="leave zeros out of the learner's products where that is faster: on a CPU with MKL, in large "
+        "layers of which 10 % or less is active, and up to 15 % in gradients of weights",
+    )
+
+    @model_validator(mode="after")
+    def _sparsities_need_a_method(self) -> "SparsityConfig":
+        given = [name for name in ("actor", "critic") if name in self.model_fields_set]
+        if given and "method" not in self.model_fields_set:
+            raise ValueError(
+                f"sparsity.{given[0]} needs sparsity.method, without which networks are dense: give one, such as rlx2"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _structure_needs_changes(self) -> "SparsityConfig":
+        if self.structured and self.method not in ("set", "rigl", "rlx2"):
+            raise ValueError(
+                f"sparsity.structured needs sparsity.method set, rigl or rlx2, whose masks change, got {self.method}"
+            )
+        return self
+
+
+class MultiStepConfig(Settings):
+    """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""
+
+    n_step: Annotated[int, Field(ge=2)] = Field(3, description="environment steps of the return, later on")
+    after: Fraction = Field(0.1, description="share of the run's environment steps after which that is so")
+
+
+class DynamicCapacityConfig(Settings):
+    """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
+
+    threshold: PositiveFloat = Field(
+        0.2,
+        description="half the mean square of what the policy is off the oldest actions, in halves of their range, to "
+        "forget from",
+    )
+    min_size: PositiveInt = Field(100_000, description="transitions that are kept whatever the distance")
+    period_steps: PositiveInt = Field(10_000, description="environment steps between two looks at the oldest")
+    oldest: PositiveInt = Field(2_048, description="transitions that are looked at")
+    dropped: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="share of the replay that is forgotten at once"
+    )

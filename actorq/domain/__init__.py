@@ -1,0 +1,1 @@
+"""Values that services exchange: policies, trajectories, the status of a run."""

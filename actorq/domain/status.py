@@ -1,0 +1,231 @@
+"""How a run and its processes are: what the learner tells, and the display, the summary and the client read."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
+from actorq.telemetry.process_stats import ProcessStats
+
+
+class RunState(Enum):
+    """State of a run.
+
+    Solved, budget ended and stopped are final. Interrupted is not: this learner leaves, the next one goes on.
+    """
+
+    WAITING_FOR_ACTORS = "waiting for actors"
+    COLLECTING = "collecting"
+    TRAINING = "training"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    SOLVED = "solved"
+    BUDGET_ENDED = "budget ended"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def final(self) -> bool:
+        """Whether the run is over."""
+        return self in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What all actors of a run share; an actor gets it when it joins."""
+
+    run_id: str
+    environment_id: str
+    environments_per_actor: int
+    segment_length: int
+    max_segment_bytes: int
+    queue_segments: int
+    scheme: str
+    evaluation_episodes: int
+    evaluation_period_updates: int
+    report_period_s: float
+    max_steps_per_policy: int
+    evaluation_share: float = 1.0
+    target_return: float | None = None
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How each of an actor's environments explores.
+
+    epsilons: discrete actions: probability of a uniformly random one.
+    noise: continuous actions: standard deviation of Gaussian noise on each, in halves of its range.
+    random_steps: for how many steps of each environment actions are uniformly random at first.
+    report_greedy: continuous actions: whether segments tell what the policy would have done without noise.
+    """
+
+    epsilons: tuple[float, ...]
+    noise: tuple[float, ...]
+    random_steps: int = 0
+    report_greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A learner's answer to an actor that joins: the run, its place in it, and where to go on.
+
+    exploration: None for an evaluator.
+    seed: of its environments and exploration, another one in each of its lives.
+    incarnation: tells this process from others of its name; later ones are higher.
+    """
+
+    run: RunSpec
+    actor_index: int
+    exploration: Exploration | None
+    resume_after_sequence: int
+    seed: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class ActorReport:
+    """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot.
+
+    waited_seconds: since it started, in which its environments have waited for credit.
+    avoided_scheme: a scheme that it does not act with because its processor computes it wrongly; empty when none.
+    scheme_error: mean error of a quantized policy on its processor, relative to the range of the outputs; 0 before the
+        first comparison.
+    """
+
+    policy_version: int
+    scheme: str
+    environment_steps: int
+    steps_per_second: float
+    queued_segments: int
+    activation_seconds: tuple[float, ...]
+    process: ProcessStats
+    waited_seconds: float = 0.0
+    avoided_scheme: str = ""
+    scheme_error: float = 0.0
+
+
+@dataclass(frozen=True)
+class ActorStatus:
+    """An actor as the learner sees it."""
+
+    name: str
+    role: Role
+    index: int
+    connected: bool
+    report: ActorReport | None
+
+
+@dataclass(frozen=True)
+class ActorSelfStatus:
+    """An actor as it sees itself."""
+
+    name: str
+    activity: str
+    report: ActorReport
+    environment: EnvironmentSpec | None
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """A process and the energy attributed to it, in kWh."""
+
+    process: ProcessStats
+    kwh: float
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy attributed to the run, how it was got, and each service's share in kWh."""
+
+    kwh: float
+    co2_kg: float
+    method: str
+    kwh_per_service: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A quantizer's answer to a checkpoint: what it emitted, for how many watching actors, how long it took."""
+
+    version: int
+    policies: tuple[PolicyDescriptor, ...]
+    emit_seconds: float
+    subscribers: int
+    process: ProcessStats
+
+
+@dataclass(frozen=True)
+class DynamicCapacityStatus:
+    """How a replay of dynamic capacity is: `DynamicCapacity` in protos/actorq/v1/learner.proto."""
+
+    transitions: int
+    distance: float | None
+    drops: int
+    dropped_transitions: int
+
+
+@dataclass(frozen=True)
+class StorageStatus:
+    """How whole and how durable the replay is: `ReplayStorage` in protos/actorq/v1/learner.proto."""
+
+    disk_free_bytes: int
+    disk_low: bool
+    damaged_segments: int
+    dropped_segments: int
+    lost_segments: int
+    unflushed_transitions: int
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run goes; the fields are explained at the message of the same name in protos/actorq/v1/learner.proto."""
+
+    run_id: str
+    state: RunState
+    environment_id: str
+    algorithm: str
+    elapsed_s: float
+    environment_steps: int
+    environment_steps_per_s: float
+    updates: int
+    updates_per_s: float
+    samples_per_insert: float
+    episodes: int
+    training_return: float | None
+    evaluation: Evaluation | None
+    target_return: float | None
+    max_environment_steps: int
+    policy_version: int
+    staleness_p50: float
+    staleness_p99: float
+    emitted: PolicyDescriptor | None
+    quantizer_connected: bool
+    actors: tuple[ActorStatus, ...]
+    processes: tuple[ProcessUsage, ...]
+    energy: Energy
+    starved_s: float
+    loss: float
+    activation_s: float | None
+    quantization_aware_since: int | None = None
+    replay_bytes: int = 0
+    batch_bytes: int = 0
+    multi_step_since: int | None = None
+    dynamic_capacity: DynamicCapacityStatus | None = None
+    storage: StorageStatus | None = None
+    problem: str = ""
+    refused_environments: int = 0
+    flagged_evaluation: str = ""
+    precision: str = ""
+
+
+@dataclass(frozen=True)
+class EnvironmentReset:
+    """What came of forgetting a run's environment.
+
+    set_aside: folder on the learner's disk with the earlier files; None when there were none.
+    spec: the spec that the run had; None when it had none.
+    """
+
+    set_aside: Path | None
+    spec: EnvironmentSpec | None

@@ -1,0 +1,253 @@
+"""What actors produce: columnar trajectory segments, finished episodes and evaluations.
+
+Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from actorq.errors import InvalidInputError
+
+Array = NDArray[np.generic]
+
+_FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
+
+# Of a value in a message: bounds may have one number for each of thousands of elements.
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one observation or action, without batch dimensions; bounds when the space has them.
+
+    low, high: of each element in C order, or one for all; empty when unbounded.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every element has a lowest and a highest value, the one below the other."""
+        return bool(self.low and self.high) and bool(np.all(self.bounds()[0] < self.bounds()[1]))
+
+    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Lowest and highest values, float32[*shape] each; infinite where there is none."""
+        low = np.broadcast_to(np.array(self.low or (-np.inf,), np.float32), int(np.prod(self.shape, dtype=np.int64)))
+        high = np.broadcast_to(np.array(self.high or (np.inf,), np.float32), low.shape)
+        return low.reshape(self.shape), high.reshape(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element of the space."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What a learner must know of an environment to build its networks.
+
+    `actions` is the spec of one action: shape () and an integer dtype for discrete actions, of which there are
+    `discrete_actions`; otherwise `discrete_actions` is 0. `reward_threshold` is the mean return at which the
+    environment's makers call it solved, if they say. A policy sees `frame_stack` successive observations.
+    """
+
+    environment_id: str
+    observations: ArraySpec
+    actions: ArraySpec
+    discrete_actions: int
+    max_episode_steps: int = 0
+    reward_threshold: float | None = None
+    frame_stack: int = 1
+
+    @property
+    def policy_observations(self) -> ArraySpec:
+        """What a policy is given: one observation, or the last `frame_stack` of them on a first axis, oldest first."""
+        if self.frame_stack == 1:
+            return self.observations
+        return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
+
+    def differences(self, other: "EnvironmentSpec") -> str:
+        """The fields in which `other` differs, with its value and ours, as one line of bounded length."""
+        ours, theirs = _fields(self), _fields(other)
+        return ", ".join(
+            f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
+            for name, value in ours.items()
+            if theirs[name] != value
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that `from_json` turns back into an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
+        """Restore what `to_json` returned, also after it went through JSON."""
+        observations, actions = (
+            ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
+            for name in ("observations", "actions")
+        )
+        return cls(**{**values, "observations": observations, "actions": actions})
+
+
+def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
+    """The fields of a spec, those of its arrays as "observations.shape"."""
+    fields: dict[str, Any] = {}
+    for name, value in asdict(spec).items():
+        fields.update(
+            {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return fields
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+@dataclass(frozen=True)
+class PolicySpan:
+    """From step `first_step` of its segment on, this policy acted for every environment of the batch."""
+
+    first_step: int
+    version: int
+    scheme: str
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: undiscounted return, length in environment steps, index of its environment."""
+
+    episode_return: float
+    length: int
+    environment: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """T consecutive steps of N environments, time-major.
+
+    observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
+                  are only stacked upon; of the others row t + 1 follows action t, the last is only bootstrapped from.
+    actions:      [T, N, *action]
+    rewards:      float32[T, N]
+    terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
+    truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
+    valid:        bool[T, N], false where the step only reset the environment (next-step autoreset): the
+                  observation at such a row is the final one of the ended episode, and its action was ignored
+    spans:        who acted when, ascending `first_step`, the first is 0
+    episodes:     episodes that ended inside the segment
+    ages:         uint8[N], steps since the reset at the segment's first action, at most 255: observations from before
+                  the reset belong to another episode, and a stack repeats the first one of its own instead
+    greedy_actions: [T, N, *action], continuous actions only: what the policy would have done without noise, or the
+                  random action itself while actions are uniformly random; None unless the run asked for it
+    """
+
+    sequence: int
+    observations: Array
+    actions: Array
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    spans: tuple[PolicySpan, ...]
+    ages: NDArray[np.uint8]
+    episodes: tuple[Episode, ...] = ()
+    greedy_actions: Array | None = None
+
+    @property
+    def steps(self) -> int:
+        """T, the number of steps of each environment."""
+        return int(self.rewards.shape[0])
+
+    @property
+    def environments(self) -> int:
+        """N, the number of environments stepped as one batch."""
+        return int(self.rewards.shape[1])
+
+    @property
+    def transitions(self) -> int:
+        """How many of the T * N steps are transitions, that is, not resets."""
+        return int(np.count_nonzero(self.valid))
+
+    def policy_versions(self) -> NDArray[np.int64]:
+        """The version that acted at each step, int64[T]."""
+        versions = np.empty(self.steps, np.int64)
+        for span in self.spans:
+            versions[span.first_step :] = span.version
+        return versions
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        """Raise InvalidInputError unless every column fits `spec` and the others, and all numbers are finite."""
+        steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
+        if steps < 1 or environments < 1:
+            raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
+        rows, batch = (steps, environments), (spec.frame_stack + steps, environments)
+        _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
+        _check_column("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
+        _check_column("rewards", self.rewards, rows, _FLOAT32)
+        _check_column("terminated", self.terminated, rows, _BOOL)
+        _check_column("truncated", self.truncated, rows, _BOOL)
+        _check_column("valid", self.valid, rows, _BOOL)
+        _check_column("ages", self.ages, (environments,), _UINT8)
+        if spec.discrete_actions and not (
+            int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
+        ):
+            raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
+        if self.greedy_actions is not None:
+            if spec.discrete_actions:
+                raise InvalidInputError(
+                    "segment: greedy_actions are for continuous actions, got them with discrete ones"
+                )
+            _check_column("greedy_actions", self.greedy_actions, (*rows, *spec.actions.shape), spec.actions.dtype)
+        self._check_spans(steps)
+        for episode in self.episodes:
+            if not (
+                np.isfinite(episode.episode_return) and episode.length >= 1 and 0 <= episode.environment < environments
+            ):
+                raise InvalidInputError(
+                    f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
+                    f"{environments}, got {episode}"
+                )
+
+    def _check_spans(self, steps: int) -> None:
+        starts = [span.first_step for span in self.spans]
+        if not starts or starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= steps:
+            raise InvalidInputError(
+                f"segment: policy spans must start at 0 and ascend below {steps} steps, got first steps {starts}"
+            )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes of one pinned policy, as an evaluator ran them."""
+
+    sequence: int
+    policy_version: int
+    learner_step: int
+    scheme: str
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    duration_s: float
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return over the episodes."""
+        return float(np.mean(self.returns))
+
+
+Role = Literal["actor", "evaluator", "standalone"]
+
+
+def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    if column.shape != shape or column.dtype != dtype:
+        raise InvalidInputError(
+            f"segment: {name} must be {np.dtype(dtype)}{list(shape)}, got {column.dtype}{list(column.shape)}"
+        )
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        raise InvalidInputError(f"segment: {name} must be finite, got NaN or infinity")

@@ -1,0 +1,1 @@
+"""Policy graphs and how schemes quantize them: numpy and onnx, without running a model."""

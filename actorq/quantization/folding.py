@@ -1,0 +1,212 @@
+"""Shape inference for graphs that compute shapes: what follows from constants and sizes is computed on the way.
+
+ONNX's inference has such a step of its own (data_prop). It makes a shape of 2^30 sizes where ConstantOfShape asks for
+one, and misses Where and Equal, which exporters write for an expansion to the batch. Here, at most `_MOST` numbers are
+computed of each.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper, shape_inference
+
+from actorq.quantization.layers import attributes_of
+
+Array = NDArray[Any]
+
+# Shapes have few numbers; a tensor with more is none.
+_MOST = 64
+# Each computes at least one more tensor.
+_ROUNDS = 16
+
+
+def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every shape that can be told; raises shape_inference.InferenceError when shapes do not fit."""
+    model = _inferred(model)
+    for _ in range(_ROUNDS):
+        shapes = _shapes(model.graph)
+        if all(name in shapes for node in model.graph.node for name in node.output if name):
+            break
+        values = _values(model.graph, shapes)
+        if not values:
+            break
+        _replace(model.graph, values)
+        model = _inferred(model)
+    return model
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    return shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+
+
+def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The outputs of nodes that follow from constants and known shapes."""
+    known: dict[str, Array] = {}
+    for tensor in graph.initializer:
+        if np.prod(tensor.dims, dtype=object) <= _MOST:
+            known[tensor.name] = numpy_helper.to_array(tensor)
+    computed: dict[str, Array] = {}
+    for node in graph.node:
+        if len(node.output) != 1:
+            continue
+        value = _value(node, known, shapes)
+        if value is not None and value.size <= _MOST:
+            known[node.output[0]] = computed[node.output[0]] = value
+    return computed
+
+
+def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
+    attributes: dict[str, Any] = attributes_of(node)
+    if node.op_type == "Shape" and node.input[0] in shapes:
+        shape = np.array(shapes[node.input[0]], np.int64)
+        return shape[attributes.get("start", 0) : attributes.get("end")]
+    if node.op_type == "Size" and node.input[0] in shapes:
+        return np.array(np.prod(shapes[node.input[0]], dtype=np.int64))
+    if node.op_type not in _FUNCTIONS or not all(name in known for name in node.input if name):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            value = _FUNCTIONS[node.op_type]([known.get(name) for name in node.input], attributes)
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, MemoryError):
+        # ONNX Runtime says what is wrong with it.
+        return None
+    return None if value is None else np.asarray(value)
+
+
+def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
+    """Put constants in the place of the nodes that make these values."""
+    kept = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
+    constants = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
+    ]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*constants, *kept)]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+
+
+def _constant_of_shape(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
+    shape = tuple(int(size) for size in inputs[0])
+    if np.prod(shape, dtype=object) > _MOST:
+        return None
+    value = numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
+    return np.full(shape, value.reshape(-1)[0])
+
+
+def _range(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
+    start, limit, delta = (array.reshape(()) for array in inputs)
+    if (limit - start) / delta > _MOST:
+        return None
+    return np.arange(start, limit, delta)
+
+
+def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
+    data, starts, ends = inputs[:3]
+    axes = inputs[3] if len(inputs) > 3 and inputs[3] is not None else np.arange(len(starts))
+    steps = inputs[4] if len(inputs) > 4 else np.ones_like(starts)
+    cut: list[slice] = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # The largest numbers stand for the end; going down, the lowest for before the beginning.
+        last = None if step < 0 and end < -data.shape[axis] else int(end)
+        cut[int(axis)] = slice(int(start), last, int(step))
+    result: Array = data[tuple(cut)]
+    return result
+
+
+def _unsqueeze(inputs: list[Array], attributes: dict[str, Any]) -> Array:
+    axes = inputs[1] if len(inputs) > 1 else attributes["axes"]
+    return np.expand_dims(inputs[0], tuple(int(axis) for axis in axes))
+
+
+def _squeeze(inputs: list[Array], attributes: dict[str, Any]) -> Array:
+    axes = inputs[1] if len(inputs) > 1 else attributes.get("axes")
+    return np.squeeze(inputs[0], None if axes is None else tuple(int(axis) for axis in axes))
+
+
+def _divided(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
+    a, b = inputs
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    if not b.all():
+        return None
+    # Toward zero, as in C; a float would not hold every int64.
+    quotient = a // b
+    return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype))
+
+
+def _cast(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+    return inputs[0].astype(dtype) if dtype.kind in "biuf" else None
+
+
+def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
+    def reduce(inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("axes")
+        axis = None if axes is None else tuple(int(each) for each in axes)
+        return function(inputs[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1)))
+
+    return reduce
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
+    return lambda inputs, attributes: function(*inputs)
+
+
+_FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
+    "Abs": _elementwise(np.abs),
+    "Add": _elementwise(np.add),
+    "And": _elementwise(np.logical_and),
+    "Cast": _cast,
+    "Ceil": _elementwise(np.ceil),
+    "Concat": lambda inputs, attributes: np.concatenate(inputs, axis=attributes["axis"]),
+    "Constant": lambda inputs, attributes: _constant(attributes),
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _divided,
+    "Equal": _elementwise(np.equal),
+    "Floor": _elementwise(np.floor),
+    "Gather": lambda inputs, attributes: np.take(inputs[0], inputs[1].astype(np.int64), axis=attributes.get("axis", 0)),
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "Identity": lambda inputs, attributes: inputs[0],
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "Max": lambda inputs, attributes: np.max(np.broadcast_arrays(*inputs), axis=0),
+    "Min": lambda inputs, attributes: np.min(np.broadcast_arrays(*inputs), axis=0),
+    "Mod": lambda inputs, attributes: (np.fmod if attributes.get("fmod") else np.mod)(*inputs),
+    "Mul": _elementwise(np.multiply),
+    "Neg": _elementwise(np.negative),
+    "Not": _elementwise(np.logical_not),
+    "Or": _elementwise(np.logical_or),
+    "Range": _range,
+    "ReduceMax": _reduced(np.max),
+    "ReduceMin": _reduced(np.min),
+    "ReduceProd": _reduced(np.prod),
+    "ReduceSum": _reduced(np.sum),
+    "Reshape": lambda inputs, attributes: np.reshape(inputs[0], [int(size) for size in inputs[1]]),
+    "Slice": _slice,
+    "Sub": _elementwise(np.subtract),
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Where": _elementwise(np.where),
+}
+
+
+def _constant(attributes: dict[str, Any]) -> Array | None:
+    if "value" in attributes:
+        tensor = attributes["value"]
+        return numpy_helper.to_array(tensor) if np.prod(tensor.dims, dtype=object) <= _MOST else None
+    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
+        if name in attributes:
+            return np.array(attributes[name], dtype)
+    return None

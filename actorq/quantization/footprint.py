@@ -1,0 +1,193 @@
+"""What it takes to run a graph, known before it is run: bytes of its tensors and multiplications, for so many rows.
+
+Shapes come from ONNX's shape inference with the batch filled in, so a shape that depends on the values of data is
+refused. Declared shapes of intermediate tensors are not believed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, shape_inference
+
+from actorq.errors import InvalidInputError
+from actorq.quantization.folding import fold_shapes
+from actorq.quantization.operators import check_rank, node_name
+
+MIB = 1024**2
+MAX_TENSOR_BYTES = 256 * MIB
+# All tensors of a run together, as if none gave its memory back. Weights are bounded on their own.
+MAX_BYTES = 1024 * MIB
+# Multiply-adds: about 20 s of one core.
+MAX_WORK = 2**38
+# Of what does not depend on data inputs: ONNX Runtime computes that when it opens a session, which nothing can end.
+MAX_CONSTANT_WORK = 2**33
+# More than one, so that what was traced for a batch of one shows.
+TRIAL_ROWS = 2
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Footprint:
+    """The cost of a graph whose operators are allowed; see operators.
+
+    inputs: the data inputs. Raises InvalidInputError when even `TRIAL_ROWS` rows take too much, or a shape cannot be
+    told.
+    """
+
+    def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
+        self._model = onnx.ModelProto()
+        self._model.CopyFrom(model)
+        self._inputs = frozenset(inputs)
+        graph = self._model.graph
+        graph.ClearField("value_info")
+        for value in graph.output:
+            value.type.tensor_type.ClearField("shape")
+        # Rows that were asked for, and those of them that fit.
+        self._known: dict[int, int] = {}
+        self.check(TRIAL_ROWS)
+
+    def check(self, rows: int) -> None:
+        """Raise InvalidInputError that names the tensor or bound when a batch of so many rows takes too much."""
+        graph, tensors = self._inferred(rows)
+        shapes = {name: shape for name, (shape, _) in tensors.items()}
+        total, work, constant_work, live = 0, 0, 0, set(self._inputs)
+        for node in graph.node:
+            total += _checked_size(node, tensors, rows)
+            if live.isdisjoint(node.input):
+                constant_work += _work(node, shapes)
+                _check_work(node, constant_work, MAX_CONSTANT_WORK, "multiplications of constants")
+            else:
+                live.update(node.output)
+                work += _work(node, shapes)
+                _check_work(node, work, MAX_WORK, f"multiplications for {rows} rows")
+        if total > MAX_BYTES:
+            raise InvalidInputError(
+                f"graph: its tensors take {total:,} bytes for {rows} rows; at most {MAX_BYTES:,} are taken"
+            )
+
+    def fitting(self, batch: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """The batch, or evenly spaced rows of it where all of them would take too much."""
+        rows = len(next(iter(batch.values())))
+        if rows not in self._known:
+            self._known = {rows: self._most(rows)}
+        if (count := self._known[rows]) == rows:
+            return dict(batch)
+        chosen = np.linspace(0, rows - 1, count).round().astype(np.intp)
+        return {name: array[chosen] for name, array in batch.items()}
+
+    def _most(self, rows: int) -> int:
+        """The rows, or half of them, or a quarter and so on: as many as fit."""
+        while rows > TRIAL_ROWS:
+            try:
+                self.check(rows)
+                return rows
+            except InvalidInputError:
+                rows = max(TRIAL_ROWS, rows // 2)
+        return rows
+
+    def _inferred(self, rows: int) -> tuple[onnx.GraphProto, dict[str, tuple[tuple[int, ...], int]]]:
+        """The graph, and shape and bytes of every tensor in it."""
+        for value in self._model.graph.input:
+            if value.name in self._inputs:
+                value.type.tensor_type.shape.dim[0].dim_value = rows
+        try:
+            inferred = fold_shapes(self._model)
+        except shape_inference.InferenceError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InvalidInputError(f"graph: its shapes do not fit each other for {rows} rows: {reason}") from None
+        graph = inferred.graph
+        shapes: dict[str, tuple[tuple[int, ...], int]] = {}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if (shape := known_shape(value)) is not None:
+                shapes[value.name] = (shape, _bytes(value, shape))
+        for tensor in graph.initializer:
+            shapes[tensor.name] = (tuple(tensor.dims), tensor.ByteSize())
+        for node in graph.node:
+            for name in filter(None, node.output):
+                if name not in shapes:
+                    raise InvalidInputError(
+                        f"graph: {node_name(node)} makes {name!r} of a size that depends on data or cannot be told; "
+                        "export the policy with the batch as its only free size"
+                    )
+                check_rank(name, len(shapes[name][0]))
+        return graph, shapes
+
+
+def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """The sizes of a tensor; None when one of them is not known."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _bytes(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> int:
+    try:
+        itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).itemsize
+    except KeyError:
+        itemsize = 0
+    if not itemsize or value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        raise InvalidInputError(f"graph: expected numbers in {value.name!r}, got another element type")
+    return itemsize * math.prod(shape)
+
+
+def _checked_size(node: onnx.NodeProto, tensors: Mapping[str, tuple[tuple[int, ...], int]], rows: int) -> int:
+    """Bytes of what a node makes."""
+    for name in filter(None, node.output):
+        if (size := tensors[name][1]) > MAX_TENSOR_BYTES:
+            raise InvalidInputError(
+                f"graph: {node_name(node)} makes {name!r} of {size:,} bytes for {rows} rows; at most "
+                f"{MAX_TENSOR_BYTES:,} are taken"
+            )
+    return sum(tensors[name][1] for name in node.output if name)
+
+
+def _check_work(node: onnx.NodeProto, work: int, most: int, what: str) -> None:
+    if work > most:
+        raise InvalidInputError(f"graph: {work:,} {what} up to {node_name(node)}; at most {most:,} are taken")
+
+
+def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
+    """Multiply-adds of a node, or the elements that it reads and writes."""
+    outputs = sum(math.prod(shapes[name]) for name in node.output if name)
+    inputs = [shapes.get(name, ()) for name in node.input]
+    moved = outputs + sum(map(math.prod, inputs))
+    match node.op_type:
+        case "MatMul" | "Gemm":
+            transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+            return moved + outputs * (inputs[0][-2 if transposed else -1] if inputs[0] else 1)
+        case "Conv":
+            return moved + outputs * math.prod(inputs[1][1:])
+        case "ConvTranspose":
+            return moved + math.prod(inputs[0]) * math.prod(inputs[1][1:])
+        case "GRU" | "LSTM" | "RNN":
+            # Each weight once for every step and row: X is [steps, rows, features].
+            return moved + math.prod(inputs[0][:2]) * sum(map(math.prod, inputs[1:3]))
+        case "AveragePool" | "LpPool" | "MaxPool":
+            kernel = next((attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"), ())
+            return moved + outputs * math.prod(kernel)
+        case "Resize" | "Upsample":
+            return moved + 16 * outputs
+        case "Einsum":
+            return moved + _einsum(node, inputs)
+        case _:
+            return moved
+
+
+def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
+    """The product of the sizes of all its labels: an upper bound, whatever order the operator takes."""
+    if any(len(shape) > 8 for shape in inputs):
+        raise InvalidInputError(f"graph: expected at most 8 dimensions of the inputs of {node_name(node)}")
+    equation = next(each.s.decode("ascii", "replace") for each in node.attribute if each.name == "equation")
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=False):
+        labels = list(term.replace("...", ""))
+        # What an ellipsis stands for has no labels: each such dimension counts on its own.
+        labels += [f"{term}{index}" for index in range(len(shape) - len(labels))]
+        for label, size in zip(labels, shape, strict=False):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return math.prod(sizes.values()) * len(inputs)

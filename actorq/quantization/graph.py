@@ -1,0 +1,280 @@
+"""A learner's policy graph, validated: what it must be, and what a checkpoint of it must hold."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.domain.policy import PolicyGraph
+from actorq.errors import InvalidInputError
+from actorq.quantization.lifting import lift_parameters
+from actorq.quantization.operators import check_operators
+from actorq.transport.options import MAX_BLOB_BYTES
+
+# Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
+OLDEST_OPSET = 13
+# A tensor beyond it is taken for a weight, which would never be updated: observation statistics are far smaller.
+MAX_CONSTANT_BYTES = 64 * 1024
+# Of one row of all data inputs: 16 frames of 1024 x 1024 bytes. What a graph claims is allocated when it is tried.
+MAX_ROW_BYTES = 16 * 1024**2
+_ELEMENT_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    + ("float16", "float32", "float64")
+)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A data input: element type and shape without the batch dimension."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A validated policy graph.
+
+    model: the parsed ONNX model; not to be changed, plans copy it.
+    inputs: the data inputs by name.
+    parameters: shape of each float32 parameter by name.
+
+    Its operators are allowed ones. What it takes to run it is checked by Footprint, inner shapes also by Reference.
+    """
+
+    source: PolicyGraph
+    topology: bytes
+    model: onnx.ModelProto
+    inputs: dict[str, InputSpec]
+    parameters: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def parse(cls, source: PolicyGraph) -> "Graph":
+        """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
+        model = _parsed(source.model)
+        check_operators(model)
+        _check_constants(model)
+        _check_valid(model)
+        _check_opset(model)
+        values = {value.name: value for value in model.graph.input}
+        count = len(source.inputs)
+        if not count or tuple(values)[:count] != source.inputs:
+            raise InvalidInputError(
+                f"graph: expected the data inputs {list(source.inputs)} first among its inputs, got "
+                f"{list(values)[: count + 1]}; name every data input, in the graph's order"
+            )
+        inputs = {name: _input_spec(values[name]) for name in source.inputs}
+        parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
+        _check_sizes(inputs, parameters)
+        if not parameters:
+            raise InvalidInputError(
+                "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
+                "initializers into inputs"
+            )
+        return cls(source, source.topology, model, inputs, parameters)
+
+    @classmethod
+    def from_model(
+        cls, model: bytes, discrete_actions: bool = False, action_spans: tuple[float, ...] = ()
+    ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
+        """The graph of a complete model, of any library, and the parameters that were inside.
+
+        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
+        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+
+        Raises InvalidInputError that says what is wrong and how to export it right.
+        """
+        parsed = _parsed(model)
+        check_operators(parsed)
+        _check_external(parsed)
+        _check_valid(parsed)
+        parameters = lift_parameters(parsed)
+        inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        graph = cls.parse(source)
+        graph.check_parameters(parameters)
+        return graph, parameters
+
+    def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""
+        _check_names("parameters", self.parameters, parameters)
+        for name, shape in self.parameters.items():
+            array = parameters[name]
+            if array.dtype != np.float32 or array.shape != shape:
+                raise InvalidInputError(
+                    f"parameter {name!r}: expected float32{list(shape)}, got {array.dtype}{list(array.shape)}"
+                )
+            if not np.isfinite(array).all():
+                raise InvalidInputError(
+                    f"parameter {name!r}: expected finite values, got "
+                    f"{int(array.size - np.isfinite(array).sum())} NaN or infinite of {array.size}; has training "
+                    "diverged?"
+                )
+
+    def check_calibration(self, calibration: Mapping[str, NDArray[Any]]) -> None:
+        """Raise InvalidInputError unless each data input has a batch of its dtype and shape, all with equal rows."""
+        _check_names("calibration", self.inputs, calibration)
+        rows = {len(array) if array.ndim else 0 for array in calibration.values()}
+        if len(rows) != 1 or not min(rows):
+            raise InvalidInputError(f"calibration: expected the same number of rows, at least 1, got {sorted(rows)}")
+        for name, spec in self.inputs.items():
+            array = calibration[name]
+            if array.dtype != spec.dtype or array.shape[1:] != spec.shape:
+                raise InvalidInputError(
+                    f"calibration {name!r}: expected {spec.dtype}{['B', *spec.shape]}, got "
+                    f"{array.dtype}{list(array.shape)}"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise InvalidInputError(f"calibration {name!r}: expected finite values, got NaN or infinity")
+
+
+def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
+    """All constants of a graph: initializers and attributes of nodes, also inside of control flow."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from tensors_of(subgraph)
+
+
+def _parsed(model: bytes) -> onnx.ModelProto:
+    try:
+        parsed = onnx.ModelProto.FromString(model)
+    except DecodeError:
+        raise InvalidInputError(
+            f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
+        ) from None
+    # Protobuf gives text that is none as bytes.
+    if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
+        raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
+    if parsed.functions:
+        # Their bodies would have to be searched for constants and layers; exporters inline them anyway.
+        raise InvalidInputError(
+            f"graph: it has local functions ({parsed.functions[0].name!r} is one); inline them with "
+            "onnx.inliner.inline_local_functions"
+        )
+    return parsed
+
+
+def _check_valid(model: onnx.ModelProto) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:  # Of damaged models it raises more than its own ValidationError.
+        raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+
+
+def _names(graph: onnx.GraphProto) -> Iterable[object]:
+    """Every name that something here reads later."""
+    yield from (value.name for value in (*graph.input, *graph.output))
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (*node.input, *node.output, node.op_type, node.domain, node.name)
+        for attribute in node.attribute:
+            yield attribute.name
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _names(subgraph)
+
+
+def _check_external(model: onnx.ModelProto) -> None:
+    for tensor in tensors_of(model.graph):
+        # It would be read from files of this machine that the sender chooses.
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
+            raise InvalidInputError(
+                f"graph: constant {tensor.name!r} lies in another file; export the model without external data"
+            )
+
+
+def _check_constants(model: onnx.ModelProto) -> None:
+    _check_external(model)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in tensors_of(model.graph):
+        if tensor.name in inputs:
+            raise InvalidInputError(
+                f"graph: {tensor.name!r} is both an input and an initializer; parameters must be inputs only"
+            )
+        if (size := tensor.ByteSize()) > MAX_CONSTANT_BYTES:
+            raise InvalidInputError(
+                f"graph: constants of at most {MAX_CONSTANT_BYTES} bytes are taken, {tensor.name!r} has {size}; "
+                "weights must be graph inputs after the data inputs"
+            )
+
+
+def _check_opset(model: onnx.ModelProto) -> None:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
+        raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
+
+
+def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
+    row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
+    if row > MAX_ROW_BYTES:
+        raise InvalidInputError(f"graph: observations of at most {MAX_ROW_BYTES} bytes are taken, got {row}")
+    weights = 4 * sum(math.prod(shape) for shape in parameters.values())
+    if weights > MAX_BLOB_BYTES:
+        raise InvalidInputError(f"graph: parameters of at most {MAX_BLOB_BYTES} bytes are taken, got {weights}")
+
+
+def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
+            "with dynamic_shapes"
+        )
+    if not all(dim.dim_value > 0 for dim in tensor.shape.dim[1:]):
+        sizes = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim[1:]]
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have fixed sizes after its batch dimension, got {sizes}; export it "
+            "with the batch as its only dynamic dimension"
+        )
+    if tensor.elem_type not in _ELEMENT_TYPES:
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must be of booleans, integers, or floats of 16, 32 or 64 bits, got "
+            f"element type {_type_name(tensor.elem_type)}"
+        )
+    return InputSpec(
+        np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        tuple(dim.dim_value for dim in tensor.shape.dim[1:]),
+    )
+
+
+def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    tensor = value.type.tensor_type
+    fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
+        raise InvalidInputError(
+            f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
+            f"{_type_name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            "data input that was not named?"
+        )
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def _type_name(element_type: int) -> str:
+    known = element_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(element_type) if known else str(element_type)
+
+
+def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    missing, extra = sorted(expected.keys() - got.keys()), sorted(got.keys() - expected.keys())
+    if missing or extra:
+        raise InvalidInputError(
+            f"{what}: expected one tensor for each of {len(expected)} names, missing {missing}, unexpected {extra}"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

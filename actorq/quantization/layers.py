@@ -1,0 +1,243 @@
+"""Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx
+
+from actorq.quantization.graph import Graph
+
+_LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
+# Operators through which a weight stays the same weight.
+_REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
+STANDARD = ("", "ai.onnx")
+LINEAR, CONVOLUTION = "linear", "convolution"
+# (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
+MAX_INPUTS = 2**30 // (255 * 127)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """y = x W + b, as one node (Gemm) or two (MatMul, Add), or y = x * W + b, one Conv; W and b are parameters.
+
+    name: the weight's without ".weight".
+    kind: LINEAR or CONVOLUTION.
+    nodes: indices in the graph's nodes; the first one multiplies.
+    input, output: tensors of the graph.
+    channels: dimension of the weight that counts the outputs: 0 for [N, K] and [N, C, h, w], 1 for [K, N].
+    inputs: how many products are summed for one output, K.
+    input_rank: of `input`, None when the graph does not tell.
+    first, last: no layer lies between it and any input, or output.
+    obstacle: why none of the quantized operators computes it; empty for most.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[int, ...]
+    input: str
+    output: str
+    weight: str
+    bias: str | None
+    channels: int
+    inputs: int
+    input_rank: int | None = None
+    first: bool = False
+    last: bool = False
+    obstacle: str = ""
+
+
+def layer_name(weight: str) -> str:
+    """The layer that a weight belongs to: its name without ".weight"."""
+    return weight.removesuffix(".weight")
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every tensor that a node reads, also from inside of its subgraphs."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for subgraph in (attribute.g, *attribute.graphs):
+            for inner in subgraph.node:
+                yield from reads(inner)
+            yield from (value.name for value in subgraph.output)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
+    """The attributes of a node by name."""
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def find_layers(graph: Graph) -> list[Layer]:
+    """The layers in the order of the graph; a weight that several nodes use makes several layers of one name."""
+    nodes = graph.model.graph.node
+    origins = _origins(graph)
+    matrices = {name for name, origin in origins.items() if len(graph.parameters[origin.parameter]) > 1}
+    found = {
+        index: position for index, node in enumerate(nodes) if (position := _weight_of(node, matrices)) is not None
+    }
+    after, before = _after(nodes, set(found)), _before(nodes, set(found))
+    uses = Counter(name for node in nodes for name in reads(node))
+    uses.update(value.name for value in graph.model.graph.output)
+    ranks = _ranks(graph)
+    layers = []
+    for index, position in found.items():
+        node = nodes[index]
+        layer = _Reading(graph, index, position, origins, uses).layer()
+        layers.append(
+            replace(
+                layer,
+                input_rank=ranks.get(layer.input),
+                first=not any(name in after for name in reads(node)),
+                last=not any(name in before for name in node.output),
+            )
+        )
+    return layers
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The parameter that a tensor is, perhaps transposed, or by other operators rearranged."""
+
+    parameter: str
+    transposed: bool = False
+    rearranged: bool = False
+
+
+def _origins(graph: Graph) -> dict[str, _Origin]:
+    origins = {name: _Origin(name) for name in graph.parameters}
+    for node in graph.model.graph.node:
+        if node.domain not in STANDARD or node.op_type not in _REARRANGING or node.input[0] not in origins:
+            continue
+        origin = origins[node.input[0]]
+        if node.op_type == "Transpose" and len(graph.parameters[origin.parameter]) == 2:
+            turned = attributes_of(node).get("perm", [1, 0]) == [1, 0]
+            origin = replace(origin, transposed=origin.transposed != turned)
+        elif node.op_type != "Identity":
+            origin = replace(origin, rearranged=True)
+        origins[node.output[0]] = origin
+    return origins
+
+
+def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
+    """Which input of a node is its weight; None when it has none."""
+    if node.domain not in STANDARD or node.op_type not in _LAYERS:
+        return None
+    return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in matrices), None)
+
+
+@dataclass
+class _Reading:
+    """One node with a weight, on the way to be understood as a layer."""
+
+    graph: Graph
+    index: int
+    position: int
+    origins: dict[str, _Origin]
+    uses: "Counter[str]"
+    members: tuple[int, ...] = ()
+    bias: str = ""
+    obstacles: list[str] = field(default_factory=list)
+
+    def layer(self) -> Layer:
+        node = self.graph.model.graph.node[self.index]
+        origin = self.origins[node.input[self.position]]
+        shape = self.graph.parameters[origin.parameter]
+        if self.position != 1:
+            self.obstacles.append("the weight is multiplied from the left")
+        if origin.rearranged:
+            self.obstacles.append("the weight is rearranged before its use")
+        channels = self._channels(node, origin, shape)
+        output = node.output[0]
+        if node.op_type == "MatMul":
+            output = self._absorb_add(output, shape, channels)
+        elif len(node.input) > 2:
+            self.bias = node.input[2]
+        bias = self._bias_parameter(shape, channels)
+        inputs = 1
+        for dimension, size in enumerate(shape):
+            inputs *= size if dimension != channels else 1
+        if inputs > MAX_INPUTS:
+            self.obstacles.append(f"more than {MAX_INPUTS} inputs overflow 32-bit sums")
+        return Layer(
+            name=layer_name(origin.parameter),
+            kind=CONVOLUTION if node.op_type.startswith("Conv") else LINEAR,
+            nodes=(self.index, *self.members),
+            input=node.input[1 - self.position],
+            output=output,
+            weight=origin.parameter,
+            bias=bias,
+            channels=channels,
+            inputs=inputs,
+            obstacle=self.obstacles[0] if self.obstacles else "",
+        )
+
+    def _channels(self, node: onnx.NodeProto, origin: _Origin, shape: Sequence[int]) -> int:
+        if node.op_type == "Conv":
+            if len(shape) not in (3, 4):
+                self.obstacles.append(f"convolution over {len(shape) - 2} dimensions")
+            return 0
+        if node.op_type == "ConvTranspose":
+            self.obstacles.append("transposed convolution")
+            return 1
+        if len(shape) != 2:
+            self.obstacles.append(f"weight of {len(shape)} dimensions")
+            return max(0, len(shape) - 1)
+        turned = origin.transposed
+        if node.op_type == "Gemm":
+            attributes = attributes_of(node)
+            plain = (attributes.get("alpha", 1.0), attributes.get("beta", 1.0), attributes.get("transA", 0))
+            if plain != (1.0, 1.0, 0):
+                self.obstacles.append("scaled Gemm")
+            turned = turned != bool(attributes.get("transB", 0))
+        return 0 if turned else 1
+
+    def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
+        """Take an Add of a bias after a MatMul into the layer; returns the layer's output."""
+        for position, node in enumerate(self.graph.model.graph.node):
+            if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
+                bias = next((name for name in node.input if name != product), product)
+                origin = self.origins.get(bias)
+                if origin and not origin.rearranged and self._fits(origin.parameter, shape, channels):
+                    self.members, self.bias = (position,), bias
+                    return node.output[0]
+        return product
+
+    def _bias_parameter(self, shape: Sequence[int], channels: int) -> str | None:
+        if not self.bias:
+            return None
+        origin = self.origins.get(self.bias)
+        if origin is None or origin.rearranged or not self._fits(origin.parameter, shape, channels):
+            self.obstacles.append("the bias is not one parameter for each output")
+            return None
+        return origin.parameter
+
+    def _fits(self, bias: str, shape: Sequence[int], channels: int) -> bool:
+        return len(shape) > 1 and self.graph.parameters[bias] == (shape[channels],)
+
+
+def _ranks(graph: Graph) -> dict[str, int]:
+    try:
+        body = onnx.shape_inference.infer_shapes(graph.model).graph
+    except onnx.shape_inference.InferenceError:
+        return {}
+    return {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*body.input, *body.value_info, *body.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def _after(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
+    names: set[str] = set()
+    for index, node in enumerate(nodes):
+        if index in layers or any(name in names for name in reads(node)):
+            names.update(node.output)
+    return names
+
+
+def _before(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
+    names: set[str] = set()
+    for index in reversed(range(len(nodes))):
+        if index in layers or any(name in names for name in nodes[index].output):
+            names.update(reads(nodes[index]))
+    return names

@@ -1,0 +1,36 @@
+"""fp32: the policy as it was published. For small networks it is the fastest, so it is a choice like any other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.selection import select
+from actorq.quantization.schemes.skeleton import Skeleton
+from actorq.quantization.statistics import Observed, Statistics
+
+
+class Fp32:
+    """Emits the graph with its parameters as they are."""
+
+    name = "fp32"
+
+    def plan(self, graph: Graph, options: Options) -> "_Fp32Plan":
+        """Prepare the graph with slots for its parameters."""
+        return _Fp32Plan(graph)
+
+
+class _Fp32Plan:
+    observed: tuple[Observed, ...] = ()
+
+    def __init__(self, graph: Graph) -> None:
+        self._skeleton = Skeleton(graph, graph.model.graph.node)
+        selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
+        self._layers = selection.report({})
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
+    ) -> Emission:
+        return Emission(self._skeleton.fill(parameters, metadata), self._layers)

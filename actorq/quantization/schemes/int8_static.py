@@ -1,0 +1,259 @@
+"""int8-static: int8 weights, and activations in uint8 with ranges that were found on recent observations.
+
+A quantized linear layer is a QGemm of com.microsoft, a convolution a QLinearConv, both uint8 by int8. What lies between
+two of them and only moves values (Flatten, Reshape, Transpose, MaxPool) works on uint8, and a Relu is done by the
+clipping at the lowest integer. Observations that are uint8 themselves are taken as they are, exactly, so that the layer
+that reads them needs not stay in float. Everything else is float, with a QuantizeLinear where a layer begins.
+
+What ONNX Runtime computes, bit for bit (a test compares): with [low, high] the range of a tensor over the calibration
+batch, in float64
+
+    low  = MARGIN * min(0, low), high = MARGIN * max(0, high)
+    s    = float32((high - low) / 255), or 1 where that is below the smallest normal float32
+    z    = rint(-low / s)                                      so 0 after a Relu
+    q(x) = clip(rint(x / s) + z, 0, 255)                       in float32
+
+where low and high do not go beyond what the operator before can give: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax,
+-alpha for Elu;
+and with x the input of a layer, W int8 and s_W as schemes.weights.quantize_int8 gives them, b its bias, in float32 but
+for the sums,
+
+    c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
+    acc = sum_k (q_x - z_x) W + c                              int32, exact
+    y   = float32(acc) * (s_x * s_W)                           where y is needed in float
+    q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
+
+with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction).
+
+This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
+to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
+2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
+
+Values beyond the calibrated range are clipped, which the margin makes rarer. See docs/schemes.md for what it is worth.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import CONVOLUTION, Layer
+from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.correction import Correction
+from actorq.quantization.schemes.linear import units_first
+from actorq.quantization.schemes.selection import select
+from actorq.quantization.schemes.skeleton import Skeleton
+from actorq.quantization.schemes.uint8 import MOVING, Site, Uint8Tensors, frames
+from actorq.quantization.schemes.weights import quantize_int8
+from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
+
+# How much further than the calibration batch activations may go before they are clipped.
+MARGIN = 1.5
+_DOMAIN = "com.microsoft"
+_LARGEST_BIAS = 2.0**30
+# That of float32, rounded up, is within; sums still fit 32 bits with it up to 33122 inputs of the largest values.
+_LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
+_TINY = np.finfo(np.float32).tiny
+
+
+class Int8Static:
+    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
+
+    name = "int8-static"
+
+    def plan(self, graph: Graph, options: Options) -> "_Int8StaticPlan":
+        """Choose the layers, find what is uint8 between them, and rewrite the graph."""
+        return _Int8StaticPlan(graph, options)
+
+
+def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
+    """Scale and zero point of a tensor whose values were seen in one range and cannot leave another; see the module."""
+    low, high = max(MARGIN * min(0.0, seen[0]), bounds[0]), min(MARGIN * max(0.0, seen[1]), bounds[1])
+    scale = np.float32(min((high - low) / 255, float(np.finfo(np.float32).max)))
+    if scale < _TINY:
+        return np.float32(1), np.uint8(0)
+    return scale, np.uint8(np.clip(np.rint(-low / float(scale)), 0, 255))
+
+
+class _Int8StaticPlan:
+    def __init__(self, graph: Graph, options: Options) -> None:
+        exact = frames(graph)
+
+        def unfit(layer: Layer) -> str:
+            if layer.obstacle or layer.kind == CONVOLUTION or layer.input_rank == 2:
+                return layer.obstacle
+            return f"input of {layer.input_rank or 'unknown'} dimensions instead of 2"
+
+        self._selection = select(graph, options, unfit, options.ends, frozenset(exact))
+        self._per_tensor_error = options.per_tensor_error
+        self._correction = Correction(graph, self._selection.layers, options.compensate)
+        self._rewriting = _Rewriting(graph, self._selection.layers, self._correction)
+        sites = self._rewriting.sites
+        tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
+        for layer in self._selection.layers:
+            parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
+            tensors += [f"{_use(layer)}:{part}" for part in parts]
+        domains = {_DOMAIN: 1} if self._selection.layers else {}
+        self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
+
+    @property
+    def observed(self) -> tuple[Observed, ...]:
+        sites = self._rewriting.sites.values()
+        ranges = (Observed(site.name, Statistic.RANGE) for site in sites if site.scale is None)
+        return (*ranges, *self._correction.observed)
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
+    ) -> Emission:
+        values, forms = dict(parameters), {}
+        for key, site in self._rewriting.sites.items():
+            if site.scale is None:
+                low, high = statistics[Observed(site.name, Statistic.RANGE)].tolist()
+                scale, zero_point = activation_scale((low, high), site.bounds)
+            else:
+                scale, zero_point = np.float32(site.scale), np.uint8(0)
+            values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
+        for layer in self._selection.layers:
+            input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
+            forms[layer.name] = self._quantize(layer, parameters, statistics, input_scale, values)
+        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
+
+    def _quantize(
+        self,
+        layer: Layer,
+        parameters: Mapping[str, NDArray[Any]],
+        statistics: Statistics,
+        input_scale: NDArray[np.float32],
+        values: dict[str, NDArray[Any]],
+    ) -> str:
+        bias = parameters[layer.bias] if layer.bias else None
+        least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
+        weight = units_first(layer, parameters)
+        feedback = self._correction.feedback((layer,), statistics)
+        rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
+        use = _use(layer)
+        values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
+        values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
+        for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
+            units = np.rint(corrected / (input_scale * rounded.scale))
+            # Of inputs far beyond their range a correction could be.
+            values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
+        return rounded.form
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A tensor that is there in uint8: its name in the emitted model, and the key of its site."""
+
+    name: str
+    key: str
+    site: Site
+
+
+class _Rewriting:
+    """The nodes of the emitted model.
+
+    sites: scales and zero points of activations; their initializers are KEY:scale and KEY:zero_point.
+    reads: the key of the site of each layer's input.
+    """
+
+    def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.sites: dict[str, Site] = {}
+        self.reads: dict[Layer, str] = {}
+        self._correction = correction
+        self._uint8 = Uint8Tensors(graph, layers)
+        stretches = self._uint8.stretches.values()
+        self._stretched = frozenset[str]().union(*(stretch.tensors for stretch in stretches))
+        self._exits = frozenset[str]().union(*(stretch.exits for stretch in stretches))
+        self._held = {
+            name: _Held(name, name, self._uint8.inputs[name]) for name in graph.inputs & self._uint8.inputs.keys()
+        }
+        products = {layer.nodes[0]: layer for layer in layers}
+        absorbed = {index for layer in layers for index in layer.nodes[1:]}
+        for index, node in enumerate(graph.model.graph.node):
+            if index in products:
+                self._layer(products[index], node)
+            elif index not in absorbed:
+                self._other(node)
+
+    def _layer(self, layer: Layer, node: onnx.NodeProto) -> None:
+        held = self._held.get(layer.input) or self._quantized(layer.input)
+        self.reads[layer] = held.key
+        use = _use(layer)
+        source = [held.name, *self._map(held)]
+        weight = [f"{use}:{part}" for part in ("int8", "scale", "zero_point")]
+        bias = f"{use}:bias" if self._correction.bias_name(layer) else ""
+        output, target = layer.output, list[str]()
+        if layer.output in self._uint8.stretches:
+            output = f"{layer.output}:uint8"
+            made = _Held(output, layer.output, self._uint8.stretches[layer.output].site)
+            self._held[layer.output] = made
+            target = self._map(made)
+        if layer.kind == CONVOLUTION:
+            inputs = [*source, *weight, *target, bias]
+            quantized = helper.make_node("QLinearConv", _trimmed(inputs), [output], name=use)
+            quantized.attribute.extend(node.attribute)
+        else:
+            inputs = [*source, *weight, bias, *target]
+            quantized = helper.make_node("QGemm", _trimmed(inputs), [output], name=use, domain=_DOMAIN, transB=1)
+        self.nodes.append(quantized)
+        self._leave(layer.output)
+
+    def _other(self, node: onnx.NodeProto) -> None:
+        """A node that is no quantized layer."""
+        held = self._held.get(node.input[0]) if node.input else None
+        target = node.output[0] if node.output else ""
+        frame = self._uint8.inputs.get(target)
+        # What reads frames in float still can; the skeleton drops what nothing reads.
+        if held is None or target not in self._stretched:
+            self.nodes.append(node)
+        if held is None or (frame is None and target not in self._stretched):
+            return
+        if node.op_type in MOVING:
+            moved = onnx.NodeProto()
+            moved.CopyFrom(node)
+            moved.input[0], moved.output[0] = held.name, f"{target}:uint8"
+            self.nodes.append(moved)
+            self._held[target] = replace(held, name=f"{target}:uint8")
+        elif frame is not None:
+            # The integers stay; what changes is what they stand for.
+            self._held[target] = _Held(held.name, target, frame)
+        else:
+            self._held[target] = held
+        self._leave(target)
+
+    def _quantized(self, tensor: str) -> _Held:
+        held = self._held[tensor] = _Held(f"{tensor}:uint8", tensor, Site(tensor, bounds=self._uint8.bounds(tensor)))
+        inputs = [tensor, *self._map(held)]
+        self.nodes.append(helper.make_node("QuantizeLinear", inputs, [held.name], name=f"{tensor}:quantize"))
+        return held
+
+    def _leave(self, tensor: str) -> None:
+        if tensor in self._exits and tensor in self._held:
+            held = self._held[tensor]
+            inputs = [held.name, *self._map(held)]
+            self.nodes.append(helper.make_node("DequantizeLinear", inputs, [tensor], name=f"{tensor}:dequantize"))
+
+    def _map(self, held: _Held) -> list[str]:
+        """The initializers of a scale and zero point, which are in the model from here on."""
+        self.sites[held.key] = held.site
+        return [f"{held.key}:scale", f"{held.key}:zero_point"]
+
+
+def _use(layer: Layer) -> str:
+    # A bias is in units of the input's scale: a weight that several nodes use is there for each of them.
+    return f"{layer.weight}:{layer.nodes[0]}"
+
+
+def _trimmed(inputs: list[str]) -> list[str]:
+    """Without the missing ones at the end."""
+    while not inputs[-1]:
+        inputs = inputs[:-1]
+    return inputs

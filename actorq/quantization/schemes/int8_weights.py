@@ -1,0 +1,89 @@
+"""int8-weights: int8 on the wire, float32 at work. For small networks, where float32 computes fastest.
+
+Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
+
+    weight' = values * scale    (float32; values and scale as in schemes.weights.quantize_int8, a scale per channel)
+
+With `Options.compensate` values are corrected, and so are biases that are parameters of one layer only, of the same
+name as before (schemes.correction); a layer without one gets none, because nodes stay as they are.
+
+ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
+without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
+other, and neither first nor last layers have to stay in float.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.domain.policy import INT8_PER_CHANNEL
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import Layer, reads
+from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.correction import Correction
+from actorq.quantization.schemes.selection import select
+from actorq.quantization.schemes.skeleton import Skeleton
+from actorq.quantization.schemes.weights import quantize_int8
+from actorq.quantization.statistics import Statistics
+
+
+class Int8Weights:
+    """Quantizes the weights of all linear layers and convolutions, also where no operator computes with integers."""
+
+    name = "int8-weights"
+
+    def plan(self, graph: Graph, options: Options) -> "_Int8WeightsPlan":
+        """Put a DequantizeLinear before the first node for each weight."""
+        return _Int8WeightsPlan(graph, options)
+
+
+class _Int8WeightsPlan:
+    def __init__(self, graph: Graph, options: Options) -> None:
+        selection = select(graph, options, lambda layer: "", ends=True)
+        # Of a weight that several layers use, one form serves all.
+        self._channels = {layer.weight: layer.channels for layer in selection.layers}
+        self._users = {
+            name: tuple(layer for layer in selection.layers if layer.weight == name) for name in self._channels
+        }
+        # The nodes stay as they are, so each has to be one that is understood, and its bias nobody else's.
+        plain = [
+            layer for layer in selection.layers if not layer.obstacle and layer.channels == self._channels[layer.weight]
+        ]
+        self._correction = Correction(graph, plain, options.compensate)
+        self._biased = _with_own_bias(graph, plain)
+        self.observed = self._correction.observed
+        self._layers = selection.report({layer.name: INT8_PER_CHANNEL for layer in selection.layers})
+        dequantize = [
+            helper.make_node("DequantizeLinear", [f"{name}:int8", f"{name}:scale"], [name], name=name, axis=axis)
+            for name, axis in self._channels.items()
+        ]
+        tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
+        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
+    ) -> Emission:
+        values = {name: array for name, array in parameters.items() if name not in self._channels}
+        for name, axis in self._channels.items():
+            weight, users = parameters[name].swapaxes(0, axis), self._users[name]
+            rounded = quantize_int8(weight, feedback=self._correction.feedback(users, statistics))
+            values[f"{name}:int8"], values[f"{name}:scale"] = rounded.values.swapaxes(0, axis), rounded.scale
+            for layer in self._biased & set(users):
+                corrected = self._correction.biases((layer,), parameters, weight, rounded, statistics)
+                values |= {str(layer.bias): bias for bias in corrected.values()}
+        return Emission(self._skeleton.fill(values, metadata), self._layers)
+
+
+def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:
+    """Those whose bias is a parameter that nothing else reads, not even under another name."""
+    nodes = graph.model.graph.node
+    uses = Counter(name for node in nodes for name in reads(node))
+    uses.update(value.name for value in graph.model.graph.output)
+    return frozenset(
+        layer
+        for layer in layers
+        if layer.bias and uses[layer.bias] == 1 and any(layer.bias in nodes[index].input for index in layer.nodes)
+    )

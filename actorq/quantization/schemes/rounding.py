@@ -1,0 +1,92 @@
+"""Rounding weights such that the errors of a row even each other out on the inputs that the layer sees.
+
+Each weight to its nearest integer makes the least error of the weights, not of what the layer gives. With w float[K] a
+row in units of its scale, q its integers and H the mean of x x^T over the layer's inputs x, the latter is
+
+    mean of (w x - q x)^2 = (w - q) H (w - q)^T
+
+Here weights are rounded one after another, and what each rounding costs is made up for by those that are still to come:
+optimal brain quantization (Frantar and Alistarh 2022, arXiv 2208.11580) in GPTQ's fixed order (Frantar et al. 2022,
+arXiv 2210.17323, sections 3.2 and 3.3). GPTQ changes the weights that remain by a Cholesky factor of the inverse of H.
+The same integers come without an inverse: with H = M M^T and M upper triangular,
+
+    q_j = clip(rint(w_j + sum over k < j of (w_k - q_k) M_kj / M_jj))
+
+since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its updates of one weight add up to this sum.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.quantization.statistics import SINGLE_THREADED_PRODUCTS
+
+# OpenBLAS multiplies a matrix of so many values with a vector on the calling thread.
+_MOST_VALUES = 8192
+# Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
+# singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
+# explore, so less is made of what they say. docs/schemes.md has what it is worth.
+DAMPING = 0.1
+
+
+class ErrorFeedback:
+    """How the errors of weights are passed on to those after them; depends on a layer's inputs only.
+
+    moments: float64[K, K], the mean of x x^T over inputs x of the layer.
+    """
+
+    def __init__(self, moments: NDArray[np.float64]) -> None:
+        inputs = len(moments)
+        damping = DAMPING * float(np.diagonal(moments).mean())
+        # Row j: factors of the errors of the weights up to j, in float64 since they are used on sums that cancel.
+        self._factors = np.eye(inputs)
+        if np.isfinite(moments).all() and damping > 0:
+            try:
+                upper = np.linalg.cholesky((moments + damping * self._factors)[::-1, ::-1])[::-1, ::-1]
+            except np.linalg.LinAlgError:
+                # Of what float64 cannot tell from singular even so, nothing is passed on.
+                return
+            self._factors = np.ascontiguousarray((upper / np.diagonal(upper)).T)
+
+    def round(
+        self, weight: NDArray[np.float32], scale: NDArray[np.float32], block: int, lowest: int, highest: int
+    ) -> NDArray[np.float64]:
+        """Whole numbers [N, K] from lowest to highest of a weight float32[N, K] with a scale for each block.
+
+        scale: float32[N, B] or [1, B], none of them 0. block: inputs that share one; the last block may have fewer.
+        """
+        units, inputs = weight.shape
+        values = np.empty((inputs, units))
+        # Of so many output channels at a time also matrices times vectors stay on this thread.
+        step = max(1, min(_MOST_VALUES // inputs, SINGLE_THREADED_PRODUCTS // inputs**2))
+        for first in range(0, units, step):
+            part = slice(first, first + step)
+            scales = scale[part] if len(scale) > 1 else scale
+            values[:, part] = self._round(
+                weight[part].T.astype(np.float64), scales.astype(np.float64), block, lowest, highest
+            )
+        return values.T
+
+    def _round(
+        self, weight: NDArray[np.float64], scale: NDArray[np.float64], block: int, lowest: int, highest: int
+    ) -> NDArray[np.float64]:
+        """The same for a weight [K, N], inputs first, so that one step works on memory in a row."""
+        inputs, units = weight.shape
+        values, errors = np.empty((2, inputs, units))
+        found = np.empty(units)
+        for number, start in enumerate(range(0, inputs, block)):
+            end = min(start + block, inputs)
+            part, unit = slice(start, end), scale[:, number]
+            exact = weight[part] / unit
+            factors = self._factors[part, part]
+            # What a weight should be beside the whole numbers before it. The errors of earlier blocks have other units.
+            wanted = factors @ exact + self._factors[part, :start] @ errors[:start] / unit
+            rounded = values[part]
+            for j, (row, target, value) in enumerate(zip(factors, wanted, rounded, strict=True)):
+                if j:
+                    np.dot(row[:j], rounded[:j], out=found)
+                    target -= found
+                np.rint(target, out=value)
+                np.maximum(value, lowest, out=value)
+                np.minimum(value, highest, out=value)
+            errors[part] = (exact - rounded) * unit
+        return values

@@ -1,0 +1,107 @@
+"""A model with empty slots for its weights, filled anew for every version."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import reads
+
+# Field numbers of onnx.proto, as length-delimited fields.
+_GRAPH = 7 << 3 | 2
+_INITIALIZER = 5 << 3 | 2
+_RAW_DATA = 9 << 3 | 2
+
+
+class Skeleton:
+    """A prepared model whose parameters became initializers; filling it only copies bytes.
+
+    graph: gives the model; it is copied.
+    nodes: the nodes of the emitted model, in topological order; those whose outputs nothing reads are left out.
+    tensors: names of weights in another form than the graph's parameters.
+    domains: operator sets that the nodes need besides the graph's, with their versions.
+
+    Parameters that the nodes read and do not make are slots too. Several threads may use it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Iterable[onnx.NodeProto],
+        tensors: Iterable[str] = (),
+        domains: Mapping[str, int] | None = None,
+    ) -> None:
+        model = onnx.ModelProto()
+        model.CopyFrom(graph.model)
+        body = model.graph
+        # Export leaves stack traces and shapes of intermediate values here: more bytes than a small policy's weights.
+        for field in ("value_info", "node", "doc_string", "metadata_props", "quantization_annotation"):
+            body.ClearField(field)
+        for field in ("doc_string", "metadata_props"):
+            model.ClearField(field)
+        kept = _alive(list(nodes), {value.name for value in body.output})
+        body.node.extend(kept)
+        used = {name for node in kept for name in reads(node)} | {value.name for value in body.output}
+        used -= {name for node in kept for name in node.output}
+        inputs = [value for value in body.input if value.name in graph.inputs]
+        body.ClearField("input")
+        body.input.extend(inputs)
+        constants = [tensor for tensor in body.initializer if tensor.name in used]
+        body.ClearField("initializer")
+        body.initializer.extend(constants)
+        for part in (*body.node, *body.input, *body.output, *body.initializer):
+            part.ClearField("doc_string")
+            part.ClearField("metadata_props")
+        present = {entry.domain for entry in model.opset_import}
+        for domain, version in (domains or {}).items():
+            if domain not in present:
+                model.opset_import.append(helper.make_opsetid(domain, version))
+        self._slots = (*(name for name in graph.parameters if name in used), *tensors)
+        self._graph = body.SerializeToString(deterministic=True)
+        model.ClearField("graph")
+        self._frame = model.SerializeToString(deterministic=True)
+
+    def fill(self, values: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+        """The model with a value in every slot, of any dtype and shape that its nodes take, and these properties."""
+        # Written by hand, since setting and serializing messages copies each weight twice more.
+        parts: list[bytes | memoryview] = []
+        size = len(self._graph)
+        for name in self._slots:
+            head, data = _initializer(name, values[name])
+            parts += (head, data)
+            size += len(head) + data.nbytes
+        entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+        properties = onnx.ModelProto(metadata_props=entries).SerializeToString()
+        return b"".join((self._frame, properties, bytes([_GRAPH]), _varint(size), self._graph, *parts))
+
+
+def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
+    """A tensor as a graph's initializer: what comes before its values, and them."""
+    array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
+    data = array.reshape(-1).view(np.uint8).data
+    tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+    head = tensor.SerializeToString(deterministic=True) + bytes([_RAW_DATA]) + _varint(data.nbytes)
+    return bytes([_INITIALIZER]) + _varint(len(head) + data.nbytes) + head, data
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf writes lengths: 7 bits to a byte, the lowest first."""
+    result = bytearray()
+    while number > 127:
+        result.append(number & 127 | 128)
+        number >>= 7
+    result.append(number)
+    return bytes(result)
+
+
+def _alive(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    kept = []
+    for node in reversed(nodes):
+        if any(name in wanted for name in node.output):
+            wanted.update(reads(node))
+            kept.append(node)
+    return kept[::-1]

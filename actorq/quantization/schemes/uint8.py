@@ -1,0 +1,150 @@
+"""Which tensors of a graph are in uint8 between quantized layers, and which inputs are so from the start."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import CONVOLUTION, STANDARD, Layer, attributes_of, reads
+from actorq.quantization.statistics import Range
+
+# They move or choose values, so they do to uint8 what they do to float.
+MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
+_RELU = "Relu"
+# Of activation functions: what saturates needs no margin.
+_BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One affine map, real = scale (q - zero_point), that all tensors of a stretch of the graph share.
+
+    name: of the tensor whose range gives it.
+    scale: a fixed scale with the zero point 0, for inputs that are uint8 themselves; None when the range gives it.
+    bounds: beyond which the tensor has no values, whatever was seen.
+    """
+
+    name: str
+    scale: float | None = None
+    bounds: Range = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The tensors from the output of a quantized layer to the next quantized layers, all in uint8.
+
+    site: their scale and zero point; of the tensor after the Relu where there is one, whose output has no value below
+        0: the lowest integer stands for 0 then, and the Relu is done by the layer's own clipping.
+    tensors: by name; the Relu's input and output among them.
+    exits: those that something else reads too, which needs them in float.
+    """
+
+    site: Site
+    tensors: frozenset[str]
+    exits: frozenset[str]
+
+
+class Uint8Tensors:
+    """Says for each tensor of a graph whether it is uint8, given the layers that are quantized."""
+
+    def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
+        self._nodes = graph.model.graph.node
+        self._layers = layers
+        self._readers: defaultdict[str, list[int]] = defaultdict(list)
+        for index, node in enumerate(self._nodes):
+            for name in set(reads(node)):
+                self._readers[name].append(index)
+        self._outputs = {value.name for value in graph.model.graph.output}
+        self._products = {layer.nodes[0]: layer for layer in layers}
+        self._makers = {name: node for node in self._nodes for name in node.output}
+        self.inputs = frames(graph)
+        self.stretches: dict[str, Stretch] = {}
+        for layer in layers:
+            stretch = self._stretch(layer)
+            # A linear layer can give float instead, without another rounding.
+            if layer.kind == CONVOLUTION or not stretch.exits:
+                self.stretches[layer.output] = stretch
+
+    def bounds(self, tensor: str) -> Range:
+        """Beyond which a tensor has no values, as far as the operator that makes it tells."""
+        node = self._makers.get(tensor)
+        while node is not None and _moves(node):
+            node = self._makers.get(node.input[0])
+        if node is None or node.domain not in STANDARD:
+            return -math.inf, math.inf
+        if node.op_type == "Elu":
+            alpha = attributes_of(node).get("alpha", 1.0)
+            return (-abs(alpha) if isinstance(alpha, float) else -math.inf), math.inf
+        return _BOUNDS.get(node.op_type, (-math.inf, math.inf))
+
+    def _stretch(self, layer: Layer) -> Stretch:
+        tensor, tensors, relu = layer.output, {layer.output}, False
+        # While only one node reads it, a Relu may still change what the layer has to give.
+        while tensor not in self._outputs and len(self._readers[tensor]) == 1:
+            node = self._nodes[self._readers[tensor][0]]
+            if not (_moves(node) or (node.op_type == _RELU and node.domain in STANDARD)):
+                break
+            relu = relu or node.op_type == _RELU
+            tensor = node.output[0]
+            tensors.add(tensor)
+        site = Site(tensor if relu else layer.output)
+        pending = [tensor]
+        exits = set()
+        while pending:
+            tensor = pending.pop()
+            if tensor in self._outputs:
+                exits.add(tensor)
+            for index in self._readers[tensor]:
+                node, reader = self._nodes[index], self._products.get(index)
+                if _moves(node):
+                    tensors.add(node.output[0])
+                    pending.append(node.output[0])
+                elif reader is None or reader.input != tensor:
+                    exits.add(tensor)
+        return Stretch(site, frozenset(tensors), frozenset(exits))
+
+
+def frames(graph: Graph) -> dict[str, Site]:
+    """The tensors that hold a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
+    found = {name: Site(name, 1.0) for name, spec in graph.inputs.items() if spec.dtype == np.uint8}
+    constants = _scalars(graph)
+    for node in graph.model.graph.node:
+        if node.domain not in STANDARD or not node.input or node.input[0] not in found:
+            continue
+        site = found[node.input[0]]
+        scale = site.scale or 1.0
+        if node.op_type in ("Div", "Mul"):
+            constant = constants.get(node.input[1], 0.0)
+            scale = (scale / constant if node.op_type == "Div" else scale * constant) if constant > 0 else 0.0
+            usable = bool(np.finfo(np.float32).tiny <= scale <= np.finfo(np.float32).max)
+        else:
+            usable = _moves(node) or (node.op_type == "Cast" and attributes_of(node)["to"] == TensorProto.FLOAT)
+        if usable:
+            found[node.output[0]] = Site(site.name, scale)
+    return found
+
+
+def _moves(node: onnx.NodeProto) -> bool:
+    return node.op_type in MOVING and node.domain in STANDARD and sum(map(bool, node.output)) == 1
+
+
+def _scalars(graph: Graph) -> Mapping[str, float]:
+    tensors: dict[str, NDArray[np.generic]] = {}
+    for tensor in graph.model.graph.initializer:
+        tensors[tensor.name] = numpy_helper.to_array(tensor)
+    for node in graph.model.graph.node:
+        if node.op_type == "Constant" and node.domain in STANDARD:
+            value = attributes_of(node).get("value")
+            if isinstance(value, onnx.TensorProto):
+                tensors[node.output[0]] = numpy_helper.to_array(value)
+    return {
+        name: float(array.reshape(-1)[0])
+        for name, array in tensors.items()
+        if array.size == 1 and array.dtype == np.float32
+    }

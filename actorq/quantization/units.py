@@ -1,0 +1,171 @@
+"""Which units of a policy graph may be taken out: those of linear layers that only linear layers read.
+
+Between the two there may be any number of elementwise operators, also of several branches: Relu, Elu, x * sigmoid(x).
+A unit is then a column of every tensor on the way, and taking it out changes nothing that does not read that column.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import LINEAR, STANDARD, Layer, find_layers, reads
+
+# What computes each element from that element alone, or from several tensors' elements at the same place.
+_ELEMENTWISE = (
+    *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "Gelu", "Swish", "Mish", "HardSwish", "Softplus"),
+    *("Tanh", "Sigmoid", "HardSigmoid", "Softsign", "Clip", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg"),
+    *("Sign", "Sin", "Cos", "Atan", "Round", "Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Sum", "Identity"),
+)
+_MOVING = ("Transpose", "Identity")
+
+
+@dataclass(frozen=True)
+class UnitGroup:
+    """The units of one layer, and who reads them.
+
+    layer: makes them.
+    readers: the linear layers that read them, in the order of the graph.
+    nodes: indices of the elementwise nodes between, in topological order.
+    """
+
+    layer: Layer
+    readers: tuple[Layer, ...]
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Units:
+    """groups: whose units may be taken out, in the order of the graph; fixed: the other linear layers, with reasons."""
+
+    groups: tuple[UnitGroup, ...]
+    fixed: Mapping[str, str]
+
+
+def find_units(graph: Graph) -> Units:
+    """Find the groups of a graph."""
+    reading = _Reading(graph)
+    groups, fixed = [], {}
+    for layer in reading.layers:
+        found = reading.group(layer)
+        if isinstance(found, UnitGroup):
+            groups.append(found)
+        else:
+            fixed[layer.name] = found
+    return Units(tuple(groups), fixed)
+
+
+class _Reading:
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = graph.model.graph.node
+        self._outputs = {value.name for value in graph.model.graph.output}
+        self._readers: defaultdict[str, list[int]] = defaultdict(list)
+        for index, node in enumerate(self._nodes):
+            for name in reads(node):
+                self._readers[name].append(index)
+        self._scalars = _scalars(graph)
+        self.layers = find_layers(graph)
+        self._products = {layer.nodes[0]: layer for layer in self.layers}
+
+    def group(self, layer: Layer) -> UnitGroup | str:
+        """The units of a layer, or why they have to stay."""
+        if obstacle := self._obstacle(layer):
+            return obstacle
+        tensors, between, readers = {layer.output}, [], []
+        for index, node in enumerate(self._nodes):
+            if tensors.isdisjoint(reads(node)):
+                continue
+            reader = self._products.get(index)
+            if reader is not None and reader.input in tensors:
+                if obstacle := self._obstacle(reader):
+                    return f"{reader.name or node.op_type} reads it: {obstacle}"
+                readers.append(reader)
+            elif self._is_elementwise(node, tensors):
+                tensors.add(node.output[0])
+                between.append(index)
+            else:
+                return f"{node.op_type} reads it"
+        if tensors & self._outputs:
+            return "an output of the policy"
+        if not readers:
+            return "nothing reads it"
+        return UnitGroup(layer, tuple(readers), tuple(between))
+
+    def _obstacle(self, layer: Layer) -> str:
+        if layer.kind != LINEAR:
+            return "convolution"
+        if layer.obstacle:
+            return layer.obstacle
+        for parameter in filter(None, (layer.weight, layer.bias)):
+            if not self._leads_only_to(parameter, layer):
+                return f"other nodes use {parameter} too"
+        return ""
+
+    def _leads_only_to(self, name: str, layer: Layer) -> bool:
+        """Whether a parameter is read once, by this layer, perhaps transposed before."""
+        while len(self._readers[name]) == 1 and name not in self._outputs:
+            index = self._readers[name][0]
+            if index in layer.nodes:
+                return True
+            if self._nodes[index].op_type not in _MOVING:
+                return False
+            name = self._nodes[index].output[0]
+        return False
+
+    def _is_elementwise(self, node: onnx.NodeProto, tensors: set[str]) -> bool:
+        return (
+            node.op_type in _ELEMENTWISE
+            and node.domain in STANDARD
+            and len(node.output) == 1
+            and all(name in tensors or name in self._scalars for name in filter(None, node.input))
+        )
+
+
+def activation(graph: Graph, group: UnitGroup) -> bytes | None:
+    """An ONNX model of what lies between the units and their readers; None where they read the layer's output itself.
+
+    Its input is the layer's output, float32[B, units]; its outputs are what each of the readers reads, in their order.
+    """
+    if not group.nodes:
+        return None
+    nodes = [graph.model.graph.node[index] for index in group.nodes]
+    wanted = {name for node in nodes for name in node.input}
+    constants = [tensor for tensor in graph.model.graph.initializer if tensor.name in wanted]
+    made = [node for node in graph.model.graph.node if node.op_type == "Constant" and node.output[0] in wanted]
+    source = helper.make_tensor_value_info(group.layer.output, onnx.TensorProto.FLOAT, [None, None])
+    outputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(reader.input for reader in group.readers)]
+    # Without a node between an output would be the input itself, which ONNX does not allow.
+    copies = []
+    for value in outputs:
+        if value.name == source.name:
+            value.name = f"{source.name}:itself"
+            copies.append(helper.make_node("Identity", [source.name], [value.name]))
+    body = helper.make_graph([*made, *nodes, *copies], "activation", [source], outputs, constants)
+    return bytes(
+        helper.make_model(
+            body, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version
+        ).SerializeToString()
+    )
+
+
+def _scalars(graph: Graph) -> set[str]:
+    """Constants of one element, which broadcast to every unit."""
+    found = {tensor.name for tensor in graph.model.graph.initializer if _size(tensor) == 1 and len(tensor.dims) <= 1}
+    for node in graph.model.graph.node:
+        if node.op_type == "Constant" and node.domain in STANDARD:
+            tensors = [each.t for each in node.attribute if each.name == "value"]
+            if any(each.name in ("value_float", "value_int") for each in node.attribute) or any(
+                _size(tensor) == 1 and len(tensor.dims) <= 1 for tensor in tensors
+            ):
+                found.add(node.output[0])
+    return found
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    size = 1
+    for dim in tensor.dims:
+        size *= dim
+    return size

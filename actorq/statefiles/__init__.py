@@ -1,0 +1,1 @@
+"""Files that outlive a process: written whole, each with a checksum."""

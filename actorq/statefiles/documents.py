@@ -1,0 +1,116 @@
+"""State files that outlive a process: written whole, and checked by a digest when they are read."""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actorq.errors import InvalidInputError
+from actorq.statefiles.files import replace_file
+
+_DIGEST = "digest"
+# 128 bits: damage is found, and the file stays readable.
+_DIGEST_CHARACTERS = 32
+_SIGNED_TEXT = re.compile(rb"(.*)# digest: ([0-9a-f]{32})\n?", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+
+
+def write_document(path: Path, values: Mapping[str, Any], *, sync: bool = True, indent: int | None = None) -> None:
+    """Replace the file by a JSON object of `values` and a field "digest". Raises OSError; then nothing changes."""
+    text = json.dumps({**values, _DIGEST: _digest(values)}, indent=indent)
+    replace_file(path, text if indent is None else f"{text}\n", sync=sync)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The values of a document.
+
+    Raises FileNotFoundError when there is no file, and InvalidInputError when the file is damaged.
+    """
+    return decode_document(path.name, _read(path))
+
+
+def decode_document(name: str, data: bytes) -> dict[str, Any]:
+    """The values of a document that was read as bytes; `name` is for the InvalidInputError of a damaged one."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{name} is damaged: expected a JSON object, but {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidInputError(f"{name} is damaged: expected a JSON object, got {type(values).__name__}")
+    if _DIGEST not in values:
+        raise InvalidInputError(f"{name} has no digest: it is damaged, or another version of ActorQ wrote it")
+    expected = values.pop(_DIGEST)
+    if (got := _digest(values)) != expected:
+        raise InvalidInputError(f"{name} is damaged: expected digest {expected!r:.50}, got {got!r}")
+    return values
+
+
+def copy_of(path: Path) -> Path:
+    """Where `write_twice` puts its second copy."""
+    return path.with_name(f"{path.stem}.copy{path.suffix}")
+
+
+def write_twice(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a document and a copy of it, so that one fault on the disk leaves one of the two whole."""
+    for each in (path, copy_of(path)):
+        write_document(each, values)
+
+
+def read_either(path: Path) -> dict[str, Any] | None:
+    """The values of a document that was written twice; None when there is neither of the two files.
+
+    Logs one line when only the copy is whole. Raises InvalidInputError when no file that is there is whole.
+    """
+    damage = ""
+    for each in (path, copy_of(path)):
+        try:
+            values = read_document(each)
+        except FileNotFoundError:
+            continue
+        except InvalidInputError as error:
+            damage = damage or str(error)
+            continue
+        if each != path:
+            _log.warning("%s; its copy %s is used", damage or f"{path} is missing", each)
+        return values
+    if damage:
+        raise InvalidInputError(damage)
+    return None
+
+
+def remove_both(path: Path) -> None:
+    """Remove a document that was written twice, the copy first: then the document alone still counts."""
+    for each in (copy_of(path), path):
+        each.unlink(missing_ok=True)
+
+
+def sign_text(text: str) -> str:
+    """The text with its digest in a last line, which is a comment in YAML."""
+    return f"{text}# {_DIGEST}: {_digest_of_bytes(text.encode())}\n"
+
+
+def is_as_signed(data: bytes) -> bool:
+    """Whether a text is as `sign_text` returned it."""
+    signed = _SIGNED_TEXT.fullmatch(data)
+    return signed is not None and _digest_of_bytes(signed[1]) == signed[2].decode()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InvalidInputError(f"{path.name} cannot be read ({error.strerror})") from None
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return _digest_of_bytes(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _digest_of_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGEST_CHARACTERS]

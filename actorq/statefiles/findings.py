@@ -1,0 +1,77 @@
+"""What a check of a run's folder says about each file."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import copy_of, read_document
+
+State = Literal["whole", "damaged", "missing", "unchecked"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One file.
+
+    path: relative to the folder that was checked; empty for the folder itself.
+    state: "unchecked" for a file without a checksum that no resume reads.
+    detail: one line: what the file holds, or what is wrong with it.
+    on_resume: one line: what a resume does about a file that is not whole.
+    """
+
+    path: str
+    state: State
+    detail: str
+    on_resume: str = ""
+
+    def below(self, folder: str) -> "Finding":
+        """The same finding with a path that begins with `folder`."""
+        return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Finding":
+        """The inverse of `to_json`."""
+        return cls(**values)
+
+
+# What a resume does about a document of which the other copy is whole.
+_COPY_COUNTS = "the other copy is used, and both are written again"
+
+
+def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume: str) -> Finding:
+    """What a document's digest tells; `whole` describes the values of a whole one."""
+    try:
+        return Finding(path.name, "whole", whole(read_document(path)))
+    except FileNotFoundError:
+        return Finding(path.name, "missing", "there is no such file", on_resume)
+    except InvalidInputError as error:
+        return Finding(path.name, "damaged", str(error), on_resume)
+
+
+def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: str) -> list[Finding]:
+    """What the digests of a document and its copy tell; nothing when there is neither.
+
+    when_lost: what a resume does when none of the two is whole.
+    """
+    found = [check_document(each, whole, "") for each in (path, copy_of(path))]
+    if all(finding.state == "missing" for finding in found):
+        return []
+    on_resume = _COPY_COUNTS if any(finding.state == "whole" for finding in found) else when_lost
+    return [finding if finding.state == "whole" else replace(finding, on_resume=on_resume) for finding in found]
+
+
+def report(found: Iterable[Finding]) -> str:
+    """The findings as one line of JSON, for the process that asked for the check."""
+    return json.dumps([finding.to_json() for finding in found])
+
+
+def read_report(text: str) -> list[Finding]:
+    """The inverse of `report`."""
+    return [Finding.from_json(values) for values in json.loads(text)]

@@ -1,0 +1,92 @@
+"""A high-water mark: the highest number that may have been used, on disk before the number is used.
+
+Numbers are reserved in blocks, and the next block is reserved on another thread before the last one is used up. So
+nearly no caller waits for the disk.
+"""
+
+import logging
+import threading
+from pathlib import Path
+
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
+
+_log = logging.getLogger(__name__)
+
+BLOCK = 64
+# How far numbers go on above the known ones when the mark is lost: more than a run uses between two checkpoints.
+LEAP = 2**14
+
+
+class HighWaterMark:
+    """Promises that no number is used in two lives of a process, also after SIGKILL or a power cut.
+
+    path: the file of the mark; made by the first `reserve`.
+    known: the highest number that is known to be used, from other files; 0 for none.
+    block: numbers that one write of the file reserves.
+
+    A mark that is missing although numbers are known, or damaged, is told and replaced: numbers go on `LEAP` above.
+    One thread calls `reserve` and `close`.
+    """
+
+    def __init__(self, path: Path, known: int, block: int = BLOCK) -> None:
+        self._path = path
+        self._block = block
+        self.floor = _floor(path, known)
+        """Numbers up to this one may have been used before this object was made."""
+        self._highest = self.floor
+        # On disk. Read without the lock, which is held during a write.
+        self._stored = self.floor if path.exists() else 0
+        self._writing = threading.Lock()
+        self._ahead: threading.Thread | None = None
+
+    def reserve(self, number: int) -> None:
+        """Return when the number is below the mark on disk; raises OSError when the disk does not take the mark."""
+        self._highest = max(self._highest, number)
+        if number > self._stored:
+            self._write(number, number)
+        elif self._stored - number < self._block // 2 and (self._ahead is None or not self._ahead.is_alive()):
+            self._ahead = threading.Thread(target=self._write_ahead, args=(number,), name="high water", daemon=True)
+            self._ahead.start()
+
+    def close(self) -> None:
+        """Give back the numbers that were reserved and not used, so that the next life has no gap."""
+        with self._writing:
+            if self._highest < self._stored:
+                try:
+                    self._store(self._highest)
+                except OSError as error:
+                    _log.warning("%s keeps its block of reserved numbers: %s", self._path, error)
+
+    def _write_ahead(self, number: int) -> None:
+        try:
+            self._write(number, number + self._block)
+        except OSError as error:
+            # `reserve` tries again, and raises where the number is above the mark.
+            _log.warning("cannot reserve numbers in %s: %s", self._path, error)
+
+    def _write(self, number: int, needed: int) -> None:
+        """Reserve a block above `number`, unless the mark is at `needed` by now: it only rises."""
+        with self._writing:
+            if needed > self._stored:
+                self._store(number + self._block)
+
+    def _store(self, mark: int) -> None:
+        write_document(self._path, {"mark": mark}, sync=True)
+        self._stored = mark
+
+
+def _floor(path: Path, known: int) -> int:
+    try:
+        mark = read_document(path).get("mark")
+        if not isinstance(mark, int) or mark < 0:
+            raise InvalidInputError(f"{path.name} is damaged: expected a mark from 0, got {mark!r:.50}")
+        return max(mark, known)
+    except FileNotFoundError:
+        if not known:
+            return 0
+        reason = f"{path.name} is missing"
+    except InvalidInputError as error:
+        reason = str(error)
+    _log.warning("%s: numbers go on at %d, %d above the highest known one", reason, known + LEAP + 1, LEAP)
+    return known + LEAP

@@ -1,0 +1,42 @@
+"""Append-only files of JSON lines, each line with a CRC-32 of itself: damage costs the lines that it hits, no others.
+
+A line is an ordinary JSON object whose last field is "crc": the CRC-32 of the bytes before `, "crc": `.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from actorq.statefiles.crc import crc32
+
+_END = re.compile(rb', "crc": (\d{1,10})\}')
+
+
+def encode_line(values: Mapping[str, Any]) -> bytes:
+    """The line of an object, with its newline."""
+    body = json.dumps(values).encode()[:-1]
+    return body + b', "crc": %d}\n' % crc32(body)
+
+
+def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each line without its newline, and its object; None for the object of a damaged line.
+
+    A damaged newline joins two lines; both are read all the same.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            yield from _objects(line)
+
+
+def _objects(line: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    start = 0
+    for end in _END.finditer(line):
+        body = line[start : end.start()]
+        if crc32(body) == int(end[1]):
+            yield line[start : end.end()], json.loads(body + b"}")
+            # The byte after an object is the newline, or what has become of it.
+            start = end.end() + 1
+    if rest := line[start:].rstrip(b"\n"):
+        yield rest, None

@@ -1,0 +1,1 @@
+"""How bytes travel: cut into parts, packed, with checksums."""

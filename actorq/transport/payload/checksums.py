@@ -1,0 +1,152 @@
+"""A CRC-32 in front of each message, because TCP does not notice every changed byte.
+
+A changed byte in a segment would become a wrong transition; one in an acknowledgement would lose transitions. With TLS
+such bytes never arrive. Without TLS only this checksum finds them.
+
+Clients of this project seal their calls, and say so in the call's metadata. All messages of a sealed call have a
+checksum, in both directions. Calls of others, such as grpcurl's, have none. Only the streams of policies are never
+sealed downward: each policy carries a SHA-256, and one message goes to many actors as it is.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from actorq.errors import CorruptedError
+from actorq.statefiles.crc import crc32
+
+_HEADER = struct.Struct("<I")
+SEALED = ("actorq-checksum", "crc32")
+"""What a sealed call says of itself in its metadata."""
+
+_SEALED_CALLS = "/actorq."
+_POLICIES = ("/actorq.v1.QuantizerService/WatchPolicies", "/actorq.v1.QuantizerService/GetPolicy")
+
+Serializer = Callable[[Any], bytes]
+Deserializer = Callable[[Any], Any]
+"""Takes bytes or a view of them."""
+
+
+def seal(data: bytes) -> bytes:
+    """Put the checksum in front of a message."""
+    return _HEADER.pack(crc32(data)) + data
+
+
+def unseal(data: bytes) -> bytes:
+    """The message behind the checksum; raises CorruptedError when it does not fit."""
+    return bytes(_verified(data))
+
+
+def _verified(data: bytes) -> memoryview:
+    """The message in the memory of `data`, which protobuf reads without a copy."""
+    message = memoryview(data)[_HEADER.size :]
+    expected = int.from_bytes(data[: _HEADER.size], "little")
+    if len(data) < _HEADER.size or (found := crc32(message)) != expected:
+        got = f"{found:08x}" if len(data) >= _HEADER.size else f"only {len(data)} bytes"
+        raise CorruptedError(f"message: expected CRC-32 {expected:08x}, got {got}; bytes have changed on the way")
+    return message
+
+
+class SealedCall:
+    """One call at the server: all its messages are sealed if its metadata says so."""
+
+    def __init__(self, call: grpc.HandlerCallDetails, deserialize: Deserializer, serialize: Serializer | None) -> None:
+        """serialize: None where responses are bytes already."""
+        self._deserialize = deserialize
+        self._serialize = serialize
+        self._sealed = SEALED in ((key, value) for key, value in call.invocation_metadata or ())
+        self._answers_sealed = self._sealed and call.method not in _POLICIES
+
+    def deserialize(self, data: bytes) -> Any:
+        """A request; raises CorruptedError when its checksum does not fit."""
+        return self._deserialize(_verified(data) if self._sealed else data)
+
+    def serialize(self, message: Any) -> bytes:
+        """A response."""
+        data = message if self._serialize is None else self._serialize(message)
+        return seal(data) if self._answers_sealed else data
+
+
+class _Call:
+    """A method of a sealed channel: says in the metadata that its messages are sealed."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        return self._call(request, timeout=timeout, metadata=_sealed(metadata), **options)
+
+    def with_call(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        """The response and the call."""
+        return self._call.with_call(request, timeout=timeout, metadata=_sealed(metadata), **options)
+
+    def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        """The response of a call that goes on in the background."""
+        return self._call.future(request, timeout=timeout, metadata=_sealed(metadata), **options)
+
+
+def _sealed(metadata: Any) -> tuple[Any, ...]:
+    return (*(metadata or ()), SEALED)
+
+
+class ChecksummedChannel(grpc.Channel):
+    """A channel whose calls to this project's services are sealed."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
+        """See grpc.Channel."""
+        self._channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        """See grpc.Channel."""
+        self._channel.unsubscribe(callback)
+
+    def unary_unary(self, method: str, *serializers: Any, **options: Any) -> Any:
+        """See grpc.Channel."""
+        return self._make(self._channel.unary_unary, method, *serializers, **options)
+
+    def unary_stream(self, method: str, *serializers: Any, **options: Any) -> Any:
+        """See grpc.Channel."""
+        return self._make(self._channel.unary_stream, method, *serializers, **options)
+
+    def stream_unary(self, method: str, *serializers: Any, **options: Any) -> Any:
+        """See grpc.Channel."""
+        return self._make(self._channel.stream_unary, method, *serializers, **options)
+
+    def stream_stream(self, method: str, *serializers: Any, **options: Any) -> Any:
+        """See grpc.Channel."""
+        return self._make(self._channel.stream_stream, method, *serializers, **options)
+
+    def close(self) -> None:
+        """End all calls."""
+        self._channel.close()
+
+    def __enter__(self) -> "ChecksummedChannel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make(
+        self,
+        kind: Callable[..., Any],
+        method: str,
+        request_serializer: Serializer | None = None,
+        response_deserializer: Deserializer | None = None,
+        **options: Any,
+    ) -> Any:
+        if not method.startswith(_SEALED_CALLS):
+            return kind(method, request_serializer, response_deserializer, **options)
+
+        def serialize(request: Any) -> bytes:
+            return seal(request if request_serializer is None else request_serializer(request))
+
+        def deserialize(data: bytes) -> Any:
+            message = _verified(data)
+            return bytes(message) if response_deserializer is None else response_deserializer(message)
+
+        return _Call(kind(method, serialize, response_deserializer if method in _POLICIES else deserialize, **options))

@@ -1,0 +1,1 @@
+"""Mutual TLS: certificates, roles, and who may call what."""

@@ -1,0 +1,110 @@
+"""Lets a call in only with a certificate whose role the role table allows; part of every server with TLS."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from actorq.errors import DeniedError
+from actorq.transport.security.denied import DenyList
+from actorq.transport.security.identity import DEFAULT_RUN, Identity, identity_of
+from actorq.transport.security.roles import allowed_roles
+
+# Between two looks at the deny list for the streams that are open.
+_PERIOD_S = 1.0
+# Certificates whose identity is remembered.
+_MOST_REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who is let in to a server with TLS.
+
+    run: the run that certificates must name. deny: file with the serial numbers of denied certificates.
+    connection_age_s: after which a connection has to be opened again, with the certificates of that time.
+    """
+
+    run: str = DEFAULT_RUN
+    deny: Path | None = None
+    connection_age_s: float = 3600.0
+
+    def server_options(self) -> list[tuple[str, int]]:
+        """For the age of connections; streams have a twelfth of it to end by themselves."""
+        age_ms = round(self.connection_age_s * 1e3)
+        return [("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", max(1, age_ms // 12))]
+
+
+class Gate:
+    """Refuses calls whose certificate does not allow them; lives on the event loop.
+
+    A stream also ends, within `_PERIOD_S`, when its certificate is denied later: see `watch`.
+    """
+
+    def __init__(self, access: Access) -> None:
+        """Raises UserError when the deny list cannot be used."""
+        self._run = access.run
+        self._denied = DenyList(access.deny)
+        self._identities: dict[tuple[bytes, ...], Identity] = {}
+        self._streams: dict[asyncio.Task[Any], Identity] = {}
+
+    def admit(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
+        """Let a call of the current task begin; raises DeniedError when its certificate does not allow it."""
+        identity = self._identity(context.auth_context())
+        if identity.run != self._run:
+            raise DeniedError(
+                f"the certificate is for run {identity.run}, expected run {self._run}, the service's transport.run"
+            )
+        if identity.serial in self._denied:
+            raise _denied(identity)
+        allowed = allowed_roles(path)
+        if identity.role not in allowed:
+            raise DeniedError(f"{identity.role} may not call {_name(path)}: {_allowed(allowed)} may")
+        task = asyncio.current_task()
+        if streaming and task is not None:
+            self._streams[task] = identity
+            # Not in a `finally`: a call that is canceled leaves its generator to the garbage collector.
+            context.add_done_callback(lambda _: self._streams.pop(task, None))
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Why the call of the current task has ended with `error`: a cancellation may be that of `watch`."""
+        task = asyncio.current_task()
+        identity = self._streams.get(task) if task is not None and isinstance(error, asyncio.CancelledError) else None
+        if task is None or identity is None or identity.serial not in self._denied:
+            return error
+        task.uncancel()
+        return _denied(identity)
+
+    async def watch(self) -> None:
+        """End streams whose certificate is denied meanwhile; runs as long as the server."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            for task, identity in list(self._streams.items()):
+                if identity.serial in self._denied:
+                    task.cancel()
+
+    def _identity(self, authentication: dict[str, Any]) -> Identity:
+        key = (*authentication.get("x509_pem_cert", ()), *authentication.get("peer_uri", ()))
+        found = self._identities.get(key)
+        if found is None:
+            if len(self._identities) >= _MOST_REMEMBERED:
+                self._identities.clear()
+            found = identity_of(authentication)
+            if found is None:
+                raise DeniedError("the call came without a certificate")
+            self._identities[key] = found
+        return found
+
+
+def _denied(identity: Identity) -> DeniedError:
+    return DeniedError(f"the certificate with serial number {identity.serial:X} is on the deny list")
+
+
+def _name(path: str) -> str:
+    service, _, rpc = path.rpartition("/")
+    return f"{service.rpartition('.')[2]}.{rpc}"
+
+
+def _allowed(roles: frozenset[Any]) -> str:
+    return f"only {', '.join(sorted(roles))}" if roles else "nobody"

@@ -1,0 +1,286 @@
+"""Kills, stops, cuts, corrupted bytes and a full disk against a live run; counts what was lost, doubled or stuck.
+
+An environment writes its identity and a counter into every observation, actors keep a ledger of what was acknowledged,
+and in the end the replay is compared with the ledgers. Faults follow from the seed, one after the other; the next
+begins when new transitions arrive and all services are connected again.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from actorq.client import LearnerClient
+from benchmarks.faults.chaos.actor import LEDGERS
+from benchmarks.faults.chaos.environment import codes_of
+from benchmarks.faults.chaos.faults import ACTORS, KINDS, Fault, applied, drawn
+from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
+from benchmarks.faults.chaos.ledger import Verdict, judge
+from benchmarks.faults.chaos.observer import Observer
+from benchmarks.faults.chaos.proxy import Link, Proxy
+from benchmarks.harness import Target, run_benchmark
+from learner_service.replay.storage.columns import VALID
+from learner_service.replay.storage.store import ReplayStore
+from learner_service.run.identity import RunIdentity
+
+ENVIRONMENT = "benchmarks.faults.chaos.environment:Coded-v0"
+_CAPACITY = 6_000_000
+_DISK_BYTES = 2 * 1024**3
+_RECOVERY_S = 60.0
+_STANDSTILL_S = 10.0
+_MOVE_S = 3.0
+_EVERYBODY = (*ACTORS, "evaluator")
+
+CONFIGURATION: dict[str, Any] = {
+    "algorithm": "dqn",
+    "environment": ENVIRONMENT,
+    "environments_per_actor": 4,
+    "max_environment_steps": 10**9,
+    "target_return": 1e9,
+    "dqn": {"hidden_sizes": [32, 32], "batch_size": 32},
+    "replay": {"capacity": _CAPACITY, "min_size": 1_000},
+    "rate_limiter": {"samples_per_insert": 8.0, "error_buffer": 2_000.0},
+    "publication": {"period_updates": 50},
+    "checkpoint": {"period_s": 5.0},
+    "evaluation": {"episodes": 2, "period_updates": 500},
+    "energy": {"enabled": False},
+}
+
+
+class Chaos:
+    """A run and the faults that were done to it."""
+
+    def __init__(self, folder: Path, disk: Path, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._disk = disk if os.path.ismount(disk) else None
+        self.run_directory = disk / "run"
+        self.ledgers = folder / "ledgers"
+        logs = folder / "logs"
+        for path in (self.ledgers, logs):
+            path.mkdir()
+        config = folder / "config.yaml"
+        config.write_text(yaml.safe_dump(CONFIGURATION), encoding="utf-8")
+        learner, quantizer = free_addresses(2)
+        self.learner_address = learner
+        proxy = Proxy()
+        self._links: dict[str, Link] = {
+            "actors-learner": proxy.link(learner),
+            "actors-quantizer": proxy.link(quantizer),
+            "learner-quantizer": proxy.link(quantizer),
+        }
+        self.fleet = Fleet(logs, {LEDGERS: str(self.ledgers)})
+        given = ("--config", str(config))
+        store = ("--store", str(disk / "policies"))
+        self.fleet.start("quantizer", "quantizer_service", *given, *store, "--listen", quantizer)
+        self.fleet.start(
+            *("learner", "learner_service", *given, "--listen", learner, "--run-directory", str(self.run_directory)),
+            *("--quantizer", self._links["learner-quantizer"].address, "--resume"),
+        )
+        peers = [f"--{peer}={self._links[f'actors-{peer}'].address}" for peer in ("learner", "quantizer")]
+        for name in ACTORS:
+            self.fleet.start(name, "benchmarks.faults.chaos.actor", *given, *peers, "--name", name)
+        self.fleet.start("evaluator", "actor_service", *given, *peers, "--name", "evaluator", "--role", "evaluator")
+        self.observer = Observer(learner, quantizer, ("int8", "fp32"))
+        self.begun = time.monotonic()
+        self.faults = 0
+        self.recoveries: dict[str, list[float]] = defaultdict(list)
+        self.moves: list[float] = []
+        self.starts: list[float] = []
+        self.ended_by_moves = 0
+        self.stuck: list[str] = []
+        # Intervals in which no learner or no unhurt actor was there.
+        self._disturbed: list[tuple[float, float]] = []
+
+    def await_start(self) -> None:
+        """Wait until everybody takes part and a policy has acted."""
+        if until(lambda: self._well(0), _RECOVERY_S) is None:
+            raise SystemExit("the run did not start: see the logs")
+
+    def run(self, seconds: float, least_faults: int, kinds: Collection[str]) -> None:
+        """Do faults of these kinds for so long, and at least so many."""
+        for fault in drawn(self._rng, tuple(self._links), self._disk is not None, kinds):
+            if time.monotonic() - self.begun >= seconds and self.faults >= least_faults:
+                return
+            self._do(fault)
+
+    def stop(self) -> None:
+        """End the run as an operator does, so that all that is acknowledged is on disk."""
+        self.fleet.finish()
+        with LearnerClient(self.learner_address) as client:
+            client.stop()
+        for name in ("learner", *_EVERYBODY):
+            if self.fleet.wait(name, _RECOVERY_S) is None:
+                self.stuck.append(f"{name} did not end when the run was stopped")
+        self.observer.close()
+        self.fleet.close()
+
+    def standstill_s(self) -> float:
+        """The longest time without new transitions while a learner and one unhurt actor were there."""
+        return self.observer.longest_standstill(
+            lambda moment: not any(begin <= moment <= end for begin, end in self._disturbed)
+        )
+
+    def _do(self, fault: Fault) -> None:
+        self.faults += 1
+        begun = time.monotonic()
+        before = self.observer.newest.steps or 0
+        with applied(fault, self.fleet, self._links, self._disk, self._rng):
+            threading.Event().wait(fault.seconds)
+        ended = time.monotonic()
+        learner_restarts = fault.kind in ("SIGKILL", "SIGTERM") and "learner" in fault.target
+        if learner_restarts:
+            self._measure_start(begun)
+        came = until(lambda: self._steps_since(begun) > before and (self.observer.newest.at > ended), _RECOVERY_S)
+        steps_again = time.monotonic() - (begun if learner_restarts else ended)
+        well = until(lambda: self._well(before), _RECOVERY_S)
+        if came is None or well is None:
+            self.stuck.append(f"fault {self.faults} ({fault}): {'no new transitions' if came is None else 'not whole'}")
+        self.recoveries[f"{fault.kind} {_group(fault.target)}"].append(steps_again)
+        if fault.kind == "SIGTERM" and fault.target == "learner":
+            self.moves.append(steps_again - self.starts[-1])
+            self.ended_by_moves += len([end for end in self.fleet.unexpected(begun) if end.name in _EVERYBODY])
+        if self._breaks_service(fault):
+            self._disturbed.append((begun, ended + (self.starts[-1] if learner_restarts else 0.0)))
+        print(f"{time.monotonic() - self.begun:6.1f} s  {self.faults:3d}  {fault}: {steps_again:.1f} s", flush=True)
+        threading.Event().wait(self._rng.uniform(0.2, 1.0))
+
+    def _measure_start(self, begun: float) -> None:
+        """Seconds from the start of the learner's new process until it answers with a restored run."""
+        until(lambda: self.fleet.started_at("learner") > begun, _RECOVERY_S)
+        started = self.fleet.started_at("learner")
+
+        def answers() -> bool:
+            newest = self.observer.newest
+            return newest.at > started and newest.steps is not None
+
+        until(answers, _RECOVERY_S, 0.02)
+        self.starts.append(time.monotonic() - started)
+
+    def _steps_since(self, moment: float) -> int:
+        look = self.observer.newest
+        return look.steps if look.at > moment and look.steps is not None else 0
+
+    def _well(self, before: int) -> bool:
+        look = self.observer.newest
+        return (look.steps or 0) > before and look.connected >= set(_EVERYBODY) and look.quantizer_connected
+
+    def _breaks_service(self, fault: Fault) -> bool:
+        """Whether no learner, no link to it, or no disk was there during the fault."""
+        return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
+
+
+def _group(target: str) -> str:
+    return "+".join("actor" if part in ACTORS else part for part in target.split("+"))
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[Path]:
+    """A small file system of its own, so that it can be filled; a plain folder where mounting is not allowed."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    if not mounted:
+        print("the disk is not filled: mounting a file system needs root")
+    try:
+        yield disk
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(disk)], check=False)
+
+
+def stored_codes(run_directory: Path) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Codes uint64[n] of all transitions in the replay of a learner that has ended."""
+    spec = RunIdentity(run_directory, "", 0).read_environment()
+    assert spec is not None
+    store = ReplayStore.open(run_directory / "replay", spec, _CAPACITY)
+    try:
+        return codes_of(store.observations[np.flatnonzero(store.flags & VALID)])
+    finally:
+        store.close()
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults are done (default: 600)")
+    parser.add_argument("--faults", type=int, default=100, metavar="N", help="at least so many (default: 100)")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults (default: 1)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="faults to do (default: all)")
+    parser.add_argument("--folder", type=Path, help="empty folder for logs and ledgers, which are kept")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    with ExitStack() as stack:
+        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        disk = stack.enter_context(_disk(folder))
+        print(f"seed {arguments.seed}")
+        chaos = Chaos(folder, disk, arguments.seed)
+        try:
+            chaos.await_start()
+            chaos.run(arguments.seconds, arguments.faults, arguments.kinds)
+            chaos.stop()
+        finally:
+            chaos.fleet.close()
+        verdict = judge(chaos.ledgers, stored_codes(chaos.run_directory))
+    return _results(chaos, verdict, arguments.seed)
+
+
+def _results(chaos: Chaos, verdict: Verdict, seed: int) -> tuple[dict[str, Any], list[Target]]:
+    table = {
+        kind: {
+            "faults": len(seconds),
+            "median_s": round(statistics.median(seconds), 2),
+            "longest_s": round(max(seconds), 2),
+        }
+        for kind, seconds in sorted(chaos.recoveries.items())
+    }
+    print(f"\n{'fault':32} {'times':>5} {'median s':>9} {'longest s':>9}")
+    for kind, row in table.items():
+        print(f"{kind:32} {row['faults']:5d} {row['median_s']:9.2f} {row['longest_s']:9.2f}")
+    unexpected = chaos.fleet.unexpected()
+    two = chaos.observer.versions_with_two_contents
+    for line in (*chaos.stuck, *(f"{end.name} ended by itself with {end.code}" for end in unexpected)):
+        print(line)
+    figures = {
+        "seed": seed,
+        "faults": chaos.faults,
+        "seconds": round(time.monotonic() - chaos.begun, 1),
+        "transitions": vars(verdict),
+        "versions_seen": chaos.observer.versions,
+        "versions_with_two_contents": two,
+        "recovery": table,
+        "learner_start_s": round(statistics.median(chaos.starts), 2) if chaos.starts else None,
+        "learner_moves_beyond_start_s": [round(move, 2) for move in chaos.moves],
+        "ended_by_themselves": [f"{end.name}: {end.code}" for end in unexpected],
+        "stuck": chaos.stuck,
+    }
+    return figures, [
+        Target("acknowledged transitions lost", verdict.lost, 0),
+        Target("transitions stored twice", verdict.twice, 0),
+        Target("stored transitions that no actor made", verdict.unknown, 0),
+        Target("versions with two contents", len(two), 0),
+        Target("faults after which the run stayed stuck", len(chaos.stuck), 0),
+        Target("processes that ended by themselves", len(unexpected), 0),
+        Target("actors that ended when the learner moved", chaos.ended_by_moves, 0),
+        Target("longest move of the learner beyond its start, s", max(chaos.moves, default=0.0), _MOVE_S),
+        Target(
+            "longest time without transitions beside an actor and a learner, s", chaos.standstill_s(), _STANDSTILL_S
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

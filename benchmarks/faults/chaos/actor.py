@@ -1,0 +1,44 @@
+"""`python -m benchmarks.faults.chaos.actor`: an ordinary actor that also keeps a ledger of its segments."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from actor_service import __main__ as service
+from actor_service.roles import actor
+from actor_service.uploader import Item, Uploader
+from actorq.domain.trajectory import Segment
+from actorq.process import main
+from benchmarks.faults.chaos.ledger import Ledger
+
+LEDGERS = "ACTOR_LEDGERS"
+"""Environment variable that names the folder of the ledgers."""
+
+
+class RecordingUploader(Uploader):
+    """The uploader, with a record of all that goes in and of all that was acknowledged."""
+
+    _ledger: Ledger | None = None
+
+    def put(self, item: Item, stop: threading.Event) -> None:
+        """Record the segment before it can be sent, and the acknowledgements that came before it."""
+        if isinstance(item, Segment):
+            if self._ledger is None:
+                self._ledger = Ledger(Path(os.environ[LEDGERS]) / f"{os.getpid()}.ledger")
+            self._ledger.made(item)
+            self._ledger.acknowledged(self.acknowledged)
+        super().put(item, stop)
+
+    def flush(self, timeout_s: float) -> int:
+        """Record the last acknowledgements too."""
+        left = super().flush(timeout_s)
+        if self._ledger is not None:
+            self._ledger.acknowledged(self.acknowledged)
+        return left
+
+
+if __name__ == "__main__":
+    # The actor makes its uploader itself and offers no hook: only this benchmark needs one.
+    vars(actor)[Uploader.__name__] = RecordingUploader
+    sys.exit(main(service._main))

@@ -1,0 +1,103 @@
+"""What the run says from outside while faults happen: its steps, who is connected, and the contents of each version."""
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.domain.status import RunState
+from actorq.errors import ActorQError
+
+_PERIOD_S = 0.1
+_DEADLINE_S = 2.0
+_SERVING = (RunState.COLLECTING, RunState.TRAINING, RunState.WAITING_FOR_ACTORS)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the learner, in monotonic seconds; steps is None when it did not answer."""
+
+    at: float
+    steps: int | None
+    connected: frozenset[str] = frozenset()
+    quantizer_connected: bool = False
+
+
+class Observer:
+    """Asks the learner ten times a second, and watches the policies in two schemes, on direct connections.
+
+    Both go on whatever fails.
+    """
+
+    def __init__(self, learner: str, quantizer: str, schemes: tuple[str, ...]) -> None:
+        self._ended = threading.Event()
+        self.looks: list[Look] = [Look(time.monotonic(), None)]
+        self._contents: dict[tuple[int, str], set[str]] = defaultdict(set)
+        self._learner = learner
+        self._threads = [threading.Thread(target=self._poll, name="status", daemon=True)]
+        for scheme in schemes:
+            watcher = threading.Thread(target=self._watch, args=(quantizer, scheme), name=scheme, daemon=True)
+            self._threads.append(watcher)
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def newest(self) -> Look:
+        """The newest look."""
+        return self.looks[-1]
+
+    @property
+    def versions(self) -> int:
+        """Versions that were seen, in any scheme."""
+        return len({version for version, _ in self._contents})
+
+    @property
+    def versions_with_two_contents(self) -> list[int]:
+        """Versions of which one scheme was served with different bytes."""
+        return sorted({version for (version, _), contents in tuple(self._contents.items()) if len(contents) > 1})
+
+    def longest_standstill(self, counts: Callable[[float], bool]) -> float:
+        """The longest time without new transitions, of which only moments count for which `counts` holds."""
+        longest = current = 0.0
+        best, before = -1, self.looks[0].at
+        for look in self.looks:
+            if look.steps is not None and look.steps > best:
+                best, current = look.steps, 0.0
+            elif counts(look.at):
+                current += look.at - before
+            else:
+                current = 0.0
+            before = look.at
+            longest = max(longest, current)
+        return longest
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self._threads[0].join()
+
+    def _poll(self) -> None:
+        while not self._ended.wait(_PERIOD_S):
+            try:
+                with LearnerClient(self._learner, deadline_s=_DEADLINE_S) as client:
+                    while not self._ended.wait(_PERIOD_S):
+                        status = client.status()
+                        connected = frozenset(actor.name for actor in status.actors if actor.connected)
+                        self.looks.append(
+                            Look(time.monotonic(), status.environment_steps, connected, status.quantizer_connected)
+                        )
+            except ActorQError:
+                self.looks.append(Look(time.monotonic(), None))
+
+    def _watch(self, quantizer: str, scheme: str) -> None:
+        while not self._ended.wait(_PERIOD_S):
+            try:
+                with QuantizerClient(quantizer, deadline_s=_DEADLINE_S) as client:
+                    for policy in client.watch(scheme):
+                        digest = hashlib.sha256(policy.model).hexdigest()
+                        self._contents[policy.descriptor.version, scheme].add(digest)
+            except ActorQError:
+                continue

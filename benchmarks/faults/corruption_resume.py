@@ -1,0 +1,126 @@
+"""Resumes a run in this process, without actors and without a quantizer, and tells what it resumed from."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actorq.cli.verify import launcher_files
+from actorq.client import QuantizerClient
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.findings import Finding
+from learner_service import verify as learner_verify
+from learner_service.replay.storage.store import ReplayStore
+from learner_service.run.run import Run
+from learner_service.training.training import Training
+from quantizer_service import verify as quantizer_verify
+from quantizer_service.store.store import PolicyStore
+
+# Nobody listens there: the learner's publisher tries again until it is closed.
+_NOBODY = "127.0.0.1:1"
+RESTORE_S = 120.0
+_DRAWN = 256
+
+# What a run was resumed from, by name.
+State = dict[str, Any]
+
+
+def verify(root: Path) -> list[Finding]:
+    """What `actorq verify` finds."""
+    policies = (each.below("policies") for each in quantizer_verify.verify(root / "policies"))
+    return [*launcher_files(RunDirectory(root)), *learner_verify.verify(root), *policies]
+
+
+def resume(root: Path, damaged: str = "") -> State:
+    """Resume learner and store as their processes do; raises what they raise.
+
+    damaged: the only file that changed. A file of the store is none of the learner's, which is then left out. The rows
+    of the replay are compared where one of its own files changed.
+    """
+    config = settings.build(RunConfig, RunDirectory(root).config_tree())
+    state: State = {"config": config.model_dump(mode="json")}
+    if not damaged.startswith("policies/"):
+        learner = asyncio.run(_resume_learner(root, config))
+        state |= learner
+        if not damaged or damaged.startswith("replay/"):
+            state["replay"] = _replay(root, config, learner["spec"])
+    return {**state, **_resume_store(root, config)}
+
+
+async def _resume_learner(root: Path, config: RunConfig) -> State:
+    run = Run(config, root, QuantizerClient(_NOBODY), resume=True, stays_over=True)
+    try:
+        async with asyncio.timeout(RESTORE_S):
+            # A run that is over stays over; its replay is opened all the same.
+            await run.restore()
+        if run.fault is not None:
+            raise run.fault
+        training = run.training
+        return {
+            "run_id": run.identity.run_id,
+            "lives": run.identity.lives,
+            "state": run.state.value,
+            "spec": training and training.spec.to_json(),
+            "evaluations": list(run.evaluations.curve),
+            "elapsed_s": round(run.clock.elapsed_s, 1),
+            **(_training_state(training) if training else {}),
+        }
+    finally:
+        await run.close()
+
+
+def _training_state(training: Training) -> State:
+    # Rows that cannot be read would end the learner here.
+    drawn = training.replay.draw(_DRAWN)[0].returns if training.replay.transitions else np.zeros(1)
+    if not np.isfinite(drawn).all():
+        raise ValueError("the replay hands out returns that are not finite")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(training.algorithm.state().items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return {
+        "updates": training.trainer.updates,
+        "tensors": digest.hexdigest(),
+        "transitions": training.replay.total_transitions,
+        "generator": training.rng.bit_generator.state,
+        "version": training.publisher.version,
+    }
+
+
+def _replay(root: Path, config: RunConfig, spec: dict[str, Any] | None) -> str:
+    """The digest of all rows that are stored."""
+    digest = hashlib.sha256()
+    if spec is not None:
+        environment = EnvironmentSpec.from_json(spec)
+        greedy = config.dynamic_capacity_of(environment) is not None
+        store = ReplayStore.open(root / "replay", environment, config.replay.capacity, greedy)
+        columns = (store.observations, store.actions, store.rewards, store.flags, store.policy_versions, store.ages)
+        for segment in store.live_segments():
+            for column in (*columns, *(() if store.greedy_actions is None else (store.greedy_actions,))):
+                digest.update(np.ascontiguousarray(column[segment.start : segment.stop]).tobytes())
+        store.close()
+    return digest.hexdigest()
+
+
+def _resume_store(root: Path, config: RunConfig) -> State:
+    quantizer = config.resolved_quantizer()
+    store = PolicyStore(root / "policies", quantizer.retain_newest, quantizer.retain_best, quantizer.retain_every)
+    try:
+        policies = {
+            (version.version, scheme): store.policy(version.version, scheme)
+            for version in store.versions()
+            for scheme in version.schemes
+        }
+        return {
+            "run of the store": store.run_id,
+            "versions": [(each.version, each.schemes, each.mean_return) for each in store.versions()],
+            "policies": {key: policy and policy.descriptor for key, policy in policies.items()},
+            "graphs": sorted(topology.hex() for topology in store.graphs),
+            "highest_version": store.highest_version,
+        }
+    finally:
+        store.close()

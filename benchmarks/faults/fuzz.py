@@ -1,0 +1,366 @@
+"""Sends hostile messages to every RPC of every service, and holds the services to what they promise.
+
+    python -m benchmarks.faults.fuzz --messages 100000 --seed 1 --json benchmarks/results/fuzz.json --check
+
+The services are real processes: a learner, a quantizer, a relay of it and an actor. The messages are random bytes,
+mutated valid messages, and messages with extreme fields, also out of order. Each call must end with a documented
+status, and the services must go on as before.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from actorq.config.run_config import RunConfig
+from actorq.transport.options import CLIENT_OPTIONS
+from actorq.transport.payload.checksums import SEALED, seal
+from actorq.v1 import learner_pb2
+from benchmarks.faults.fuzz_corpus import ENVIRONMENT
+from benchmarks.faults.fuzz_messages import mutated
+from benchmarks.faults.fuzz_targets import Member, Publishing, Target, all_targets
+from benchmarks.harness import Target as Goal
+from benchmarks.harness import run_benchmark
+from benchmarks.processes import ServiceProcess, serving
+from learner_service.algorithms import make_algorithm
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+
+# What docs/api.md names. Unknown methods, and calls that this benchmark leaves, are not among what it sends.
+_DOCUMENTED = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+    # A checksum in front of a message does not fit.
+    grpc.StatusCode.DATA_LOSS,
+}
+_AT_A_TIME = 32
+_ROLES = (learner_pb2.ACTOR_ROLE_ACTOR,) * 3 + (learner_pb2.ACTOR_ROLE_EVALUATOR,)
+# A call that takes longer hangs, also on a machine that is busy.
+_CALL_S = 60.0
+_READ_S = 0.1
+_MOST_ANSWERS = 2
+_WARM_UP = 0.25
+_MOST_GROWTH_MB = 64.0
+_MOST_HEALTH_S = 1.0
+_MOST_LINE_BYTES = 2_000
+_MOST_EXAMPLES = 5
+_CONFIG = {
+    "environment": "CartPole-v1",
+    # Nothing is trained: what is measured is what messages do.
+    "replay": {"capacity": 2_000_000, "min_size": 1_000_000},
+    "max_environment_steps": 10**12,
+    "energy": {"enabled": False},
+}
+
+
+@dataclass
+class Findings:
+    """What the calls came to: statuses by service, examples of undocumented ones, slow health calls, memory."""
+
+    sent: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    undocumented: list[dict[str, str]] = field(default_factory=list)
+    undocumented_count: int = 0
+    health_s: dict[str, float] = field(default_factory=dict)
+    slow: list[dict[str, Any]] = field(default_factory=list)
+    warm_mb: dict[str, float] = field(default_factory=dict)
+    end_mb: dict[str, float] = field(default_factory=dict)
+
+    def note(self, target: Target, messages: Sequence[bytes], status: grpc.StatusCode | None, details: str) -> None:
+        """A call has ended; None: with an answer, and this benchmark left it."""
+        self.statuses[f"{target.service} {'left' if status is None else status.name}"] += 1
+        if status is None or status in _DOCUMENTED:
+            return
+        self.undocumented_count += 1
+        if len(self.undocumented) < _MOST_EXAMPLES:
+            last = messages[-1].hex()[:400]
+            self.undocumented.append(
+                {"path": target.path, "status": status.name, "details": details[:300], "last_message": last}
+            )
+
+
+class Fuzzer:
+    """Calls targets of running services for as long as messages are left."""
+
+    def __init__(
+        self, services: dict[str, ServiceProcess], targets: Sequence[Target], seed: int, messages: int
+    ) -> None:
+        self._services = services
+        self._targets = targets
+        self._seed = seed
+        self._messages = messages
+        self._members = 0
+        self.findings = Findings()
+        self._started = time.monotonic()
+        self._open: Counter[tuple[str, str]] = Counter()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def run(self) -> Findings:
+        """Send all messages, and look after the services beside."""
+        options = [(name, value) for name, value in CLIENT_OPTIONS if "message_length" not in name]
+        for name, service in self._services.items():
+            # Messages beyond the limit must leave this client, to be refused by the service.
+            unlimited = [*options, ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+            self._channels[name] = grpc.aio.insecure_channel(service.address, options=unlimited)
+        watches = [asyncio.create_task(self._watch_health(name)) for name in self._services]
+        workers = [asyncio.create_task(self._work(number)) for number in range(_AT_A_TIME)]
+        await asyncio.gather(*workers)
+        self.findings.end_mb = self._resident_mb()
+        for watch in watches:
+            watch.cancel()
+        for channel in self._channels.values():
+            await channel.close()
+        return self.findings
+
+    async def _work(self, number: int) -> None:
+        rng = random.Random(f"{self._seed}/{number}")
+        weights = [target.weight for target in self._targets]
+        while self.findings.sent < self._messages:
+            self.findings.sent += 1
+            if not self.findings.warm_mb and self.findings.sent >= _WARM_UP * self._messages:
+                self.findings.warm_mb = self._resident_mb()
+            target = rng.choices(self._targets, weights)[0]
+            if self.findings.sent % 5000 == 0:
+                megabytes = {name: round(mb) for name, mb in self._resident_mb().items()}
+                took_s = round(time.monotonic() - self._started)
+                print(f"{self.findings.sent} calls in {took_s} s; resident MB: {megabytes}", flush=True)
+            member = await self._joined(rng) if target.path.endswith("/StreamTrajectories") else Member("", 0)
+            messages, metadata = _sealed(target, target.messages(rng, member), rng)
+            self._open[target.service, target.path] += 1
+            status, details = await self._call(target, messages, metadata)
+            self._open[target.service, target.path] -= 1
+            self.findings.note(target, messages, status, details)
+            if status is grpc.StatusCode.UNAVAILABLE:
+                self._require_alive()
+
+    async def _joined(self, rng: random.Random) -> Member:
+        self._members += 1
+        request = learner_pb2.JoinRequest(
+            actor_name=f"fuzz-{rng.randrange(50)}", incarnation=self._members, role=rng.choice(_ROLES)
+        )
+        stub = self._channels["learner"].unary_unary("/actorq.v1.LearnerService/Join")
+        with suppress(grpc.aio.AioRpcError):
+            answer = learner_pb2.JoinResponse.FromString(await stub(request.SerializeToString(), timeout=_CALL_S))
+            return Member(request.actor_name, getattr(answer, "incarnation", 0) or request.incarnation)
+        return Member(request.actor_name, request.incarnation)
+
+    async def _call(
+        self, target: Target, messages: Sequence[bytes], metadata: Sequence[tuple[str, str]]
+    ) -> tuple[grpc.StatusCode | None, str]:
+        channel = self._channels[target.service]
+        try:
+            if not (target.streams_in or target.streams_out):
+                await channel.unary_unary(target.path)(messages[-1], timeout=_CALL_S, metadata=metadata)
+                return grpc.StatusCode.OK, ""
+            if target.streams_in:
+                call: Any = channel.stream_stream(target.path)(timeout=_CALL_S, metadata=metadata)
+                await self._send(call, messages)
+            else:
+                call = channel.unary_stream(target.path)(messages[-1], timeout=_CALL_S, metadata=metadata)
+            return await _read(call), ""
+        except grpc.aio.AioRpcError as error:
+            # gRPC's own word for a call that its service ended while messages were still being sent.
+            status = None if error.details() == "Internal error from Core" else error.code()
+            return status, error.details() or ""
+        except asyncio.InvalidStateError:
+            # The service ended the call while this benchmark was still sending.
+            return await call.code(), await call.details() or ""
+
+    async def _send(self, call: Any, messages: Sequence[bytes]) -> None:
+        with suppress(asyncio.InvalidStateError):
+            for number, message in enumerate(messages):
+                await call.write(message)
+                if number == 0 and len(messages) > 1:
+                    # So that a segment has credit, and a graph a quantizer that is ready for it.
+                    reading = asyncio.ensure_future(call.read())
+                    reading.add_done_callback(_taken)
+                    await asyncio.wait((reading,), timeout=_READ_S)
+            await call.done_writing()
+
+    async def _watch_health(self, name: str) -> None:
+        service = self._services[name]
+        # On a connection of its own, as a probe has.
+        async with grpc.aio.insecure_channel(
+            service.address, options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            while True:
+                started = time.monotonic()
+                beside = [path for (service, path), count in self._open.items() if service == name and count]
+                with suppress(grpc.aio.AioRpcError):
+                    await stub.Check(health_pb2.HealthCheckRequest(), timeout=60.0)
+                took_s = time.monotonic() - started
+                self.findings.health_s[name] = max(self.findings.health_s.get(name, 0.0), took_s)
+                if took_s > _MOST_HEALTH_S / 2 and len(self.findings.slow) < _MOST_EXAMPLES:
+                    slow = {"service": name, "seconds": round(took_s, 3), "sent": self.findings.sent, "beside": beside}
+                    self.findings.slow.append(slow)
+                await asyncio.sleep(0.1)
+
+    def _resident_mb(self) -> dict[str, float]:
+        return {name: service.cost().resident_bytes / 1e6 for name, service in self._services.items()}
+
+    def _require_alive(self) -> None:
+        for name, service in self._services.items():
+            if not service.process.is_running() or service.process.status() == "zombie":
+                raise SystemExit(f"the {name} has ended: {''.join(service.log[-20:])}")
+
+
+def _sealed(
+    target: Target, messages: list[bytes], rng: random.Random
+) -> tuple[list[bytes], tuple[tuple[str, str], ...]]:
+    """The messages and the call's metadata; a tenth of the calls has checksums, of which the last may not fit."""
+    if rng.random() < 0.9:
+        return messages, ()
+    sealed = [seal(message) for message in messages]
+    if rng.random() < 0.5 and not target.ends_something:
+        sealed[-1] = mutated(sealed[-1], b"", rng)
+    return sealed, (SEALED,)
+
+
+def _taken(reading: asyncio.Future[Any]) -> None:
+    """What a reading raised is told by the call's end, too."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+async def _read(call: Any) -> grpc.StatusCode | None:
+    """Read some answers; the status that the service ended the call with, or None where it goes on."""
+    for _ in range(_MOST_ANSWERS):
+        reading = asyncio.ensure_future(call.read())
+        done, _ = await asyncio.wait((reading,), timeout=_READ_S)
+        if not done:
+            call.cancel()
+            with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await reading
+            return None
+        if reading.result() is grpc.aio.EOF:
+            status: grpc.StatusCode = await call.code()
+            return status
+    call.cancel()
+    return None
+
+
+@contextmanager
+def _services(folder: Path) -> Iterator[dict[str, ServiceProcess]]:
+    config = folder / "config.yaml"
+    # JSON is YAML.
+    config.write_text(json.dumps(_CONFIG), encoding="utf-8")
+    given = ("--config", str(config))
+    with ExitStack() as stack:
+        # Nobody publishes here but this benchmark: the learner's own quantizer is away.
+        away = ("--quantizer", "127.0.0.1:9")
+        run = ("--run-directory", str(folder / "run"))
+        learner = stack.enter_context(serving("learner_service", *given, *run, *away))
+        quantizer = stack.enter_context(serving("quantizer_service", *given, "--store", str(folder / "store")))
+        relay = stack.enter_context(serving("quantizer_service", *given, "--upstream", quantizer.address))
+        standalone = ("--role", "standalone", "--quantizer", quantizer.address)
+        actor = stack.enter_context(serving("actor_service", *given, *standalone))
+        yield {"learner": learner, "quantizer": quantizer, "relay": relay, "actor": actor}
+
+
+def _publishing() -> Publishing:
+    config = RunConfig.model_validate({**_CONFIG, "dqn": {"hidden_sizes": (16, 16)}})
+    policy = make_algorithm(config, ENVIRONMENT).policy
+    return Publishing(export_policy_graph(policy, ENVIRONMENT), snapshot_parameters(policy))
+
+
+def _publish_first(address: str, publishing: Publishing) -> None:
+    """So that there is a policy to be asked for."""
+    with grpc.insecure_channel(address) as channel:
+        stream = channel.stream_stream("/actorq.v1.QuantizerService/PublishCheckpoints")
+        answers = list(stream(iter(publishing.first_version()), timeout=60.0))
+    if len(answers) != 2:
+        raise SystemExit(f"the quantizer did not take a valid version: {len(answers)} answers")
+
+
+def _end(services: dict[str, ServiceProcess]) -> int:
+    """Ask learner and actor to end, with fields that they do not know; how many have ended as they should."""
+    calls = {"learner": "/actorq.v1.LearnerService/StopRun", "actor": "/actorq.v1.ActorService/Drain"}
+    ended = 0
+    for name, path in calls.items():
+        with grpc.insecure_channel(services[name].address) as channel:
+            channel.unary_unary(path)(b"\x7a\x03abc", timeout=60.0)
+        with suppress(psutil.TimeoutExpired):
+            services[name].process.wait(60.0)
+            ended += 1
+    return ended
+
+
+def _log_faults(services: dict[str, ServiceProcess]) -> list[str]:
+    """Tracebacks, and lines that are too long or not printable."""
+    faults = []
+    for name, service in services.items():
+        for line in service.log:
+            text = line.removesuffix("\n")
+            if "Traceback" in text or not text.isprintable() or len(text.encode()) > _MOST_LINE_BYTES:
+                faults.append(f"{name}: {text[:300]!r}")
+    return faults
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]:
+    publishing = _publishing()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, _services(Path(folder)) as services:
+        _publish_first(services["quantizer"].address, publishing)
+        fuzzer = Fuzzer(services, all_targets(publishing), arguments.seed, arguments.messages)
+        found = asyncio.run(fuzzer.run())
+        wall_s = time.monotonic() - started
+        dead = [name for name, service in services.items() if service.process.status() == "zombie"]
+        ended = _end(services)
+        log_lines = {name: len(service.log) for name, service in services.items()}
+        log_faults = _log_faults(services)
+        if arguments.logs:
+            arguments.logs.mkdir(parents=True, exist_ok=True)
+            for name, service in services.items():
+                (arguments.logs / f"{name}.log").write_text("".join(service.log), encoding="utf-8")
+    growth = {name: found.end_mb[name] - found.warm_mb[name] for name in found.end_mb}
+    figures = {
+        "seed": arguments.seed,
+        "messages": found.sent,
+        "messages_per_s": round(found.sent / wall_s, 1),
+        "statuses": dict(sorted(found.statuses.items())),
+        "undocumented": found.undocumented,
+        "longest_health_call_s": {name: round(seconds, 3) for name, seconds in found.health_s.items()},
+        "slow_health_calls": found.slow,
+        "resident_mb_warm": {name: round(mb, 1) for name, mb in found.warm_mb.items()},
+        "resident_mb_end": {name: round(mb, 1) for name, mb in found.end_mb.items()},
+        "log_lines": log_lines,
+        "log_faults": log_faults[:20],
+    }
+    print(json.dumps(figures, indent=2))
+    goals = [
+        Goal("messages sent", found.sent, arguments.messages, at_most=False),
+        Goal("services that ended", len(dead), 0),
+        Goal("services that end when they are asked to", ended, 2, at_most=False),
+        Goal("calls with an undocumented status", found.undocumented_count, 0),
+        Goal("longest health call, s", max(found.health_s.values()), _MOST_HEALTH_S),
+        Goal("growth of memory after the first quarter, MB", max(growth.values()), _MOST_GROWTH_MB),
+        Goal("tracebacks and bad lines in logs", len(log_faults), 0),
+    ]
+    return figures, goals
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="calls with a hostile message")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of all messages")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the services' logs there")
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

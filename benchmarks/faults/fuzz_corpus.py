@@ -1,0 +1,168 @@
+"""A valid message of every type that a service or a client decodes, for fuzz.py and tests/fuzz."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import Message
+
+from actorq import wire
+from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
+from actorq.domain.status import (
+    ActorReport,
+    ActorSelfStatus,
+    ActorStatus,
+    DynamicCapacityStatus,
+    Energy,
+    EnvironmentReset,
+    Exploration,
+    Membership,
+    ProcessUsage,
+    Receipt,
+    RunSpec,
+    RunState,
+    RunStatus,
+)
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.externalscaler import externalscaler_pb2
+from actorq.telemetry.energy import NodeEnergy
+from actorq.telemetry.process_stats import ProcessStats
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
+
+_NOW = 1_700_000_000.25
+_DIGEST = hashlib.sha256(b"").digest()
+PROCESS = ProcessStats("actor-0", "actor", "node-a", 4711, _NOW, 12.5, 84 * 2**20, 96 * 2**20)
+# Without a threshold, so that no evaluation ends the run.
+ENVIRONMENT = EnvironmentSpec(
+    "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), 2, 500
+)
+REPORT = ActorReport(34, "int8", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
+EVALUATION = Evaluation(1, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
+DESCRIPTOR = PolicyDescriptor(
+    run_id="run",
+    version=35,
+    learner_step=3500,
+    scheme="int8",
+    sha256=_DIGEST,
+    size_bytes=0,
+    fp32_size_bytes=20_480,
+    snapshot_at=_NOW,
+    fidelity=FidelityReport(
+        256,
+        0.002,
+        0.01,
+        0.001,
+        0.004,
+        0.992,
+        (LayerReport("first", "float32", "first layer"), LayerReport("middle", "int8 per channel")),
+        (OutputError("actions", (0.1, 0.2), (0.3, 0.5)),),
+        True,
+        (RefusedRung(("first",), 0.01, 0.02, 0.0),),
+    ),
+    topology=_DIGEST,
+)
+
+
+def segment(sequence: int = 1, steps: int = 8, environments: int = 2) -> Segment:
+    """Steps of CartPole with int8 policies."""
+    rows = (steps, environments)
+    return Segment(
+        sequence=sequence,
+        observations=np.zeros((steps + 1, environments, 4), np.float32),
+        actions=np.zeros(rows, np.int64),
+        rewards=np.ones(rows, np.float32),
+        terminated=np.zeros(rows, np.bool_),
+        truncated=np.zeros(rows, np.bool_),
+        valid=np.ones(rows, np.bool_),
+        spans=(PolicySpan(0, 34, "int8"), PolicySpan(2, 35, "int8")),
+        ages=np.zeros(environments, np.uint8),
+        episodes=(Episode(21.0, 21, 0), Episode(9.0, 9, 1)),
+    )
+
+
+def _answers() -> list[Message]:
+    """What clients decode."""
+    run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0)
+    exploration = Exploration((0.4, 0.002), (0.2, 0.2), 25_000, report_greedy=True)
+    status = RunStatus(
+        run_id="run",
+        state=RunState.TRAINING,
+        environment_id="CartPole-v1",
+        algorithm="dqn",
+        elapsed_s=12.5,
+        environment_steps=1000,
+        environment_steps_per_s=80.0,
+        updates=100,
+        updates_per_s=8.0,
+        samples_per_insert=12.8,
+        episodes=40,
+        training_return=22.5,
+        evaluation=EVALUATION,
+        target_return=475.0,
+        max_environment_steps=100_000,
+        policy_version=35,
+        staleness_p50=1.0,
+        staleness_p99=3.0,
+        emitted=DESCRIPTOR,
+        quantizer_connected=True,
+        actors=(ActorStatus("actor-0", "actor", 0, True, REPORT),),
+        processes=(ProcessUsage(PROCESS, 0.001),),
+        energy=Energy(0.001, 0.0002, "RAPL", {"actor": 0.001}),
+        starved_s=0.5,
+        loss=0.25,
+        activation_s=0.03,
+        dynamic_capacity=DynamicCapacityStatus(1000, 0.1, 2, 200),
+    )
+    return [
+        wire.membership_to_proto(Membership(run, 0, exploration, 0, 1, 1)),
+        wire.run_status_to_proto(status),
+        wire.actor_self_status_to_proto(ActorSelfStatus("actor-0", "acting", REPORT, ENVIRONMENT)),
+        wire.descriptor_to_proto(DESCRIPTOR),
+        wire.receipt_to_proto(Receipt(35, (DESCRIPTOR,), 0.0125, 3, PROCESS)),
+        wire.retained_to_proto(RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
+        wire.environment_reset_to_proto(EnvironmentReset(Path("/data/run/before-reset-1"), ENVIRONMENT)),
+        wire.ready_to_proto(wire.Ready(35, (_DIGEST,), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
+    ]
+
+
+def _requests() -> list[Message]:
+    """What services decode."""
+    energy = wire.node_energy_to_proto(NodeEnergy("node-a", 0.1, 0.01, 0.0, 0.02, 100.0, "RAPL"))
+    watch = learner_pb2.WatchStatusRequest()
+    watch.period.FromSeconds(1)
+    hold = quantizer_pb2.HoldPolicyRequest(version=1)
+    hold.duration.FromSeconds(60)
+    return [
+        wire.joining_to_proto(wire.Joining("actor-0", 0, "actor", "1.0")),
+        wire.stream_opening_to_proto(wire.StreamOpening("actor-0", 0, ENVIRONMENT)),
+        wire.environment_to_proto(ENVIRONMENT),
+        wire.segment_to_proto(segment()),
+        wire.episode_to_proto(Episode(-21.5, 812, 7)),
+        wire.evaluation_to_proto(EVALUATION),
+        wire.actor_report_to_proto(REPORT),
+        wire.process_to_proto(PROCESS),
+        wire.timestamp_to_proto(_NOW),
+        wire.tensor_to_proto(np.zeros((2, 3), np.float32)),
+        energy,
+        learner_pb2.ReportEnergyRequest(energy=energy, processes=[wire.process_to_proto(PROCESS)]),
+        learner_pb2.GetStatusRequest(),
+        learner_pb2.PauseTrainingRequest(),
+        learner_pb2.SaveCheckpointRequest(),
+        watch,
+        wire.opening_to_proto(wire.Opening("run", "int8")),
+        wire.graph_header_to_proto(wire.GraphHeader(_DIGEST, ("observations",), True, ())),
+        wire.checkpoint_header_to_proto(wire.CheckpointHeader(35, 3500, _DIGEST, _NOW)),
+        quantizer_pb2.WatchPoliciesRequest(scheme="int8", after_version=0, encodings=[tensor_pb2.BLOB_ENCODING_SPARSE]),
+        quantizer_pb2.GetPolicyRequest(scheme="int8", version=0, encodings=[tensor_pb2.BLOB_ENCODING_SPARSE]),
+        quantizer_pb2.GetFidelityReportRequest(scheme="int8", version=0),
+        quantizer_pb2.ListPoliciesRequest(page_size=10, page_token="7"),
+        hold,
+        actor_pb2.GetActorStatusRequest(),
+        actor_pb2.EvaluateRequest(episodes=1, scheme="int8", policy_version=0, seed=1),
+        externalscaler_pb2.ScaledObjectRef(name="actor", namespace="actorq", scalerMetadata={"a": "b"}),
+        externalscaler_pb2.GetMetricsRequest(metricName="actorq-desired-actors"),
+    ]
+
+
+VALID: dict[str, Message] = {type(message).DESCRIPTOR.full_name: message for message in (*_requests(), *_answers())}
+"""A valid message of each type, by the type's full name."""

@@ -1,0 +1,44 @@
+"""An actor that notes what it made, and what the learner told it of that: `python -m benchmarks.faults.powercut_actor`.
+
+The file named by POWERCUT_LEDGER gets one JSON object per line. Lines with "made" have a segment's sequence and the
+checksum of its observations; the others have how far the learner said that segments were stored and durable.
+"""
+
+import importlib
+import json
+import os
+import sys
+import threading
+import zlib
+from typing import Any
+
+from actor_service.__main__ import _main
+from actor_service.uploader import Uploader
+from actorq.domain.trajectory import Segment
+from actorq.process import main
+
+
+class NotedUploader(Uploader):
+    """Writes each line before the actor acts on it."""
+
+    ledger = open(os.environ["POWERCUT_LEDGER"], "a", buffering=1)  # noqa: SIM115
+
+    def put(self, item: Any, stop: threading.Event) -> None:
+        """Note what was made."""
+        if isinstance(item, Segment):
+            content = item.observations.swapaxes(0, 1).tobytes()
+            self._note(made=item.sequence, crc=zlib.crc32(content))
+        super().put(item, stop)
+
+    def _take(self, response: Any) -> None:
+        self._note(acknowledged=response.acknowledged_sequence, durable=response.durable_sequence)
+        super()._take(response)
+
+    def _note(self, **values: int) -> None:
+        self.ledger.write(json.dumps({"incarnation": self._incarnation, **values}) + "\n")
+
+
+if __name__ == "__main__":
+    # The actor makes its uploader itself.
+    setattr(importlib.import_module("actor_service.roles.actor"), "Uploader", NotedUploader)  # noqa: B010
+    sys.exit(main(_main))

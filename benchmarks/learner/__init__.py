@@ -1,0 +1,1 @@
+"""Benchmarks of the learner's updates."""

@@ -1,0 +1,234 @@
+"""Updates per second of the learner's algorithms, beside Stable-Baselines3 and CleanRL's updates, in one run.
+
+All libraries have the same networks (256-256), the same batches (DQN 64, TD3 and SAC 256) and the same number of torch
+threads. They take turns of a fraction of a second.
+
+Each figure includes drawing the minibatch from a replay of 20,000 rows and, where the algorithm has one, the
+step of the target networks; DQN of Stable-Baselines3 takes that step elsewhere and is measured without it. Ours makes
+eight updates a call, as the trainer does, and theirs eight gradient steps. With one thread, the learner's default, the
+target is about CPU time, so that other work on the machine does not count; with more it is about the wall clock, and
+needs as many idle cores, since torch's threads wait for each other busily.
+
+Ours runs in fp32 and in bf16 (`learner.precision`) beside each other. The targets are about the faster one. D4PG has a
+policy of 3 x 2048 and critics of 256-256, batch 64; nothing but its two precisions is compared there.
+
+`--profile` prints where the time of our updates goes. Ours is faster where others waste time: products in oneDNN
+(learner_service/kernels/linear.py) or in bfloat16, both critics in one graph node, and all parameters in one vector
+for Adam, clipping and target copies. Large gradients are written once. The rows of eight minibatches are drawn at once,
+and target networks that stand still are called once for all of them.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
+from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
+from learner_service.algorithms import make_algorithm
+from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, UniformSampler, assemble
+
+_SIZES, _ROWS, _UPDATES = [256, 256], 20_000, 8
+_BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
+# Stable-Baselines3 and CleanRL have no such D4PG, so precisions are compared there.
+_WIDE = {"policy_sizes": [2048] * 3, "critic_sizes": [256, 256], "n_step": 1}
+_HALF_CHEETAH = EnvironmentSpec(
+    "HalfCheetah-v5", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), 0
+)
+_CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
+_OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
+_THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
+# Times as fast as Stable-Baselines3 in the better precision, and D4PG in bf16 as in fp32.
+_TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
+
+# What --profile sums up, by parts of the names of torch's operations; the rest is small ones, autograd's among them.
+_KINDS = {
+    "products": ("linear_pointwise", "addmm", "aten::mm", "aten::bmm", "baddbmm"),
+    "Adam": ("Adam", "_fused_adam"),
+}
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--algorithm", nargs="+", choices=list(_BATCHES), default=list(_BATCHES), help="which (default: all)"
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1], metavar="N", help="torch threads, each measured (default: 1)"
+    )
+    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="turns that each takes (default: 15)")
+    parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="CPU seconds a turn (default: 0.3)")
+    parser.add_argument("--compile", action="store_true", help="measure learner.compile too; it needs a C++ compiler")
+    parser.add_argument("--profile", action="store_true", help="print where the time of our updates goes, and end")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), default="fp32", help="precision of --profile (default: fp32)"
+    )
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    figures: dict[str, Any] = {}
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for algorithm in arguments.algorithm:
+            batch = _BATCHES[algorithm]
+            spec = _CART_POLE if algorithm == "dqn" else _HALF_CHEETAH
+            rows = _rows(spec)
+            store = _store(Path(directory) / algorithm, spec, rows)
+            if arguments.profile:
+                _profile(_updates(algorithm, spec, store, precision=arguments.precision), algorithm)
+                continue
+            contenders: dict[str, Callable[[], object]] = {
+                _OURS: _updates(algorithm, spec, store),
+                _BF16: _updates(algorithm, spec, store, precision="bf16"),
+            }
+            if algorithm != "d4pg":
+                contenders[_THEIRS] = stable_baselines(algorithm, spec, rows, _SIZES, batch, _UPDATES)
+                contenders[_CLEANRL] = cleanrl(algorithm, spec, rows, _SIZES, batch, _UPDATES)
+            if arguments.compile:
+                contenders[_COMPILED] = _updates(algorithm, spec, store, compiled=True)
+            for threads in arguments.threads:
+                name = f"{algorithm}, batch {batch}, {threads} threads"
+                turns = _take_turns(contenders, threads, arguments)
+                figures[name] = _figures(turns)
+                print(_row(name, turns), flush=True)
+                # With one thread all is computed on the calling one: its CPU time is the wall clock of a quiet machine.
+                clock: Clock = "cpu" if threads == 1 else "wall"
+                targets.append(_target(algorithm, name, turns, clock))
+            store.close()
+    return figures, targets
+
+
+def _target(algorithm: str, name: str, turns: dict[str, Turns], clock: Clock) -> Target:
+    other, ours = (_OURS, (_BF16,)) if algorithm == "d4pg" else (_THEIRS, (_OURS, _BF16))
+    return Target(
+        f"{name}: times as fast as {other}, by {clock} time, in the better precision",
+        max(speedup(turns[each], turns[other], clock) for each in ours),
+        _TARGETS[algorithm],
+        at_most=False,
+    )
+
+
+def _take_turns(
+    contenders: dict[str, Callable[[], object]], threads: int, arguments: argparse.Namespace
+) -> dict[str, Turns]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return take_turns(contenders, arguments.repeats, arguments.slice)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _figures(turns: dict[str, Turns]) -> dict[str, Any]:
+    """By contender: updates per second of both clocks, and how many times as fast as that one ours is."""
+    clocks: tuple[Clock, ...] = ("cpu", "wall")
+    return {
+        name: {
+            "updates_per_second": {clock: _UPDATES / each.median(clock) for clock in clocks},
+            "speedup_of_ours": {clock: speedup(turns[_OURS], each, clock) for clock in clocks},
+        }
+        for name, each in turns.items()
+    }
+
+
+def _row(name: str, turns: dict[str, Turns]) -> str:
+    figures = _figures(turns)
+    parts = [f"{contender} {row['updates_per_second']['cpu']:.0f}" for contender, row in figures.items()]
+    ratios = [
+        f"{row['speedup_of_ours']['cpu']:.2f} ({row['speedup_of_ours']['wall']:.2f} by the wall clock) of {contender}"
+        for contender, row in figures.items()
+        if contender != _OURS
+    ]
+    return f"{name}, updates per CPU second: {', '.join(parts)}; ours is {', '.join(ratios)}"
+
+
+def _rows(spec: EnvironmentSpec) -> Rows:
+    """Random transitions that follow on each other, a hundredth of them terminal."""
+    rng = np.random.default_rng(0)
+    observations = rng.standard_normal((_ROWS + 1, *spec.observations.shape), np.float32)
+    actions: NDArray[Any] = (
+        rng.integers(spec.discrete_actions, size=_ROWS)
+        if spec.discrete_actions
+        else rng.uniform(-1, 1, (_ROWS, *spec.actions.shape)).astype(np.float32)
+    )
+    return {
+        "observations": observations[:-1],
+        "actions": actions,
+        "rewards": rng.standard_normal(_ROWS, np.float32),
+        "next_observations": observations[1:],
+        "dones": (rng.random(_ROWS) < 0.01).astype(np.float32),
+    }
+
+
+def _store(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
+    store = ReplayStore.open(directory, spec, 3 * _ROWS)
+    last = rows["next_observations"][-1:]
+    segment = Segment(
+        sequence=1,
+        observations=np.concatenate((rows["observations"], last))[:, None],
+        actions=rows["actions"][:, None],
+        rewards=rows["rewards"][:, None],
+        terminated=rows["dones"][:, None] > 0,
+        truncated=np.zeros((_ROWS, 1), np.bool_),
+        valid=np.ones((_ROWS, 1), np.bool_),
+        spans=(PolicySpan(0, 1, "fp32"),),
+        ages=np.zeros(1, np.uint8),
+    )
+    store.insert(segment, SegmentSource.from_name("benchmark", 1, 1))
+    return store
+
+
+def _updates(
+    algorithm: str, spec: EnvironmentSpec, store: ReplayStore, compiled: bool = False, precision: str = "fp32"
+) -> Callable[[], object]:
+    """`_UPDATES` updates of ours, from rows of the replay to new priorities."""
+    networks = _WIDE if algorithm == "d4pg" else {"hidden_sizes": _SIZES, "n_step": 1}
+    section: dict[str, Any] = {**networks, "batch_size": _BATCHES[algorithm]}
+    if algorithm == "dqn":
+        # As Stable-Baselines3 has it.
+        section |= {"double": False, "dueling": False}
+    config = RunConfig.model_validate(
+        {
+            "algorithm": algorithm,
+            algorithm: section,
+            "learner": {"compile": compiled, "device": "cpu", "precision": precision},
+        }
+    )
+    made = make_algorithm(config, spec)
+    sampler, returns = UniformSampler(store, np.random.default_rng(1)), Returns(1, made.discount)
+    out = NStepBatch.empty(spec, _UPDATES * made.batch_size)
+
+    def run() -> None:
+        sampled = sampler.sample(_UPDATES * made.batch_size)
+        made.update(assemble(store, sampled.rows, returns, out), sampled.weights)
+
+    return run
+
+
+def _profile(run: Callable[[], object], algorithm: str) -> None:
+    torch.set_num_threads(1)
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(20):
+            run()
+    averages = profile.key_averages()
+    total = sum(each.self_cpu_time_total for each in averages)
+    shares = {
+        kind: sum(each.self_cpu_time_total for each in averages if any(part in each.key for part in parts)) / total
+        for kind, parts in _KINDS.items()
+    }
+    print(f"{algorithm}, {20 * _UPDATES} updates, one thread: ", end="")
+    print(", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()), f"of {total / 1e6:.2f} s")
+    print(averages.table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

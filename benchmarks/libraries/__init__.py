@@ -1,0 +1,1 @@
+"""Benchmarks beside other reinforcement-learning libraries."""

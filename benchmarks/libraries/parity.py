@@ -1,0 +1,194 @@
+"""SAC and TD3 beside Stable-Baselines3's: the same hyperparameters (parity_settings.py), steps and seeds.
+
+A run has 100,000 environment steps, whatever it reaches; at its end the last policy plays 20 new episodes with
+deterministic actions, the same ones on both sides. Of ours it is the last one that acted in int8: now and then the
+fidelity gate has a version act in float, and transitions_by_scheme says how many transitions these made. A task's
+target: the mean of our seeds is not below that of theirs by more than the spread of theirs, which is the sample
+standard deviation over seeds. One seed has no spread and gives no verdict.
+
+Runs are kept in --directory; those complete there are not made again, and one that was killed starts anew, so that a
+benchmark of hours can be made in pieces, all by one commit on one machine. Stable-Baselines3 has to be installed:
+pip install stable-baselines3==2.9.2
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from actor_service.environments import describe_environment
+from actor_service.policies.policy import load_policy
+from actorq.domain.policy import Policy
+from actorq.rundirectory import RunDirectory
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.libraries.parity_episodes import final_returns
+from benchmarks.libraries.parity_plot import plot
+from benchmarks.libraries.parity_settings import SAC, TD3, Hyperparameters
+from benchmarks.runs import CONFIRMATION_SEED, chosen, forget_incomplete, in_order, kept, refusal, train
+from quantizer_service.store.reader import PolicyReader
+
+INT8 = "int8"
+OURS, THEIRS = "actorq", "stable-baselines3"
+Run = dict[str, Any]
+_PERIOD, _EPISODES, _FINAL_EPISODES = 5_000, 10, 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """An algorithm on an environment."""
+
+    hyperparameters: Hyperparameters
+    environment: str
+
+    @property
+    def name(self) -> str:
+        """What --task is compared with."""
+        return f"{self.hyperparameters.algorithm}/{self.environment}"
+
+
+TASKS = tuple(
+    Task(hyperparameters, environment)
+    for environment, hyperparameters in product(("Pendulum-v1", "HalfCheetah-v5"), (SAC, TD3))
+)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
+    parser.add_argument("--steps", type=int, default=100_000, metavar="N", help="steps of a run (default: 100000)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    tasks = chosen(TASKS, arguments.task)
+    with tempfile.TemporaryDirectory() as nowhere:
+        directory = arguments.directory or Path(nowhere)
+        runs = list(make_runs(tasks, arguments.seeds, arguments.steps, arguments.jobs, directory))
+    by_task = {
+        task.name: {side: [run for run in runs if (run["task"], run["side"]) == (task.name, side)] for side in _SIDES}
+        for task in tasks
+    }
+    if arguments.plot:
+        plot(by_task, arguments.plot)
+    targets: list[Target] = []
+    for name, sides in by_task.items():
+        found = verdict(name, sides[OURS], sides[THEIRS])
+        targets += without_verdict([found], refusal([*sides[OURS], *sides[THEIRS]]))
+    return {"runs": runs}, targets
+
+
+def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
+    """Our mean final return over seeds, against their mean less the sample standard deviation of theirs."""
+    our_returns, their_returns = ([run["final"]["mean_return"] for run in runs] for runs in (ours, theirs))
+    spread = statistics.stdev(their_returns) if len(their_returns) > 1 else 0.0
+    mean = statistics.fmean(their_returns)
+    return Target(
+        f"{name}: mean of {len(ours)} seeds (Stable-Baselines3: {mean:.1f}, standard deviation {spread:.1f})",
+        statistics.fmean(our_returns),
+        mean - spread,
+        at_most=False,
+        refused=ONE_SEED if min(len(ours), len(theirs)) == 1 else "",
+    )
+
+
+def make_runs(tasks: Sequence[Task], seeds: int, steps: int, jobs: int, directory: Path) -> Iterator[Run]:
+    """Both libraries' runs, seed by seed, so that what is there early has something of everything."""
+    for run in in_order(partial(_run, steps, directory), product(range(1, seeds + 1), tasks, _SIDES), jobs):
+        print(_row(run), flush=True)
+        yield run
+
+
+def _run(steps: int, directory: Path, wanted: tuple[int, Task, str]) -> Run:
+    seed, task, side = wanted
+    name = f"{task.name.replace('/', '-')}-{seed}"
+    folder = directory / side / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"steps": steps, "hyperparameters": asdict(task.hyperparameters)}
+    made = kept(folder.with_name(f"{name}.json"), settings, lambda: _SIDES[side](task, seed, steps, folder))
+    return {"task": task.name, "side": side, "seed": seed, **made}
+
+
+def _ours(task: Task, seed: int, steps: int, folder: Path) -> Run:
+    forget_incomplete(folder)
+    evaluation = ["--evaluation.period-updates", str(_PERIOD), "--evaluation.episodes", str(_EPISODES)]
+    # No return ends the run: HalfCheetah has a threshold of its own.
+    limits = ["--target-return", "1e9", "--max-environment-steps", str(steps)]
+    run = ["--environment", task.environment, "--seed", str(seed)]
+    summary = train(folder, [*task.hyperparameters.actorq(), *run, *evaluation, *limits])
+    names = ("environment_steps", "updates", "wall_clock_s", "evaluations", "transitions_by_scheme")
+    return {**{name: summary[name] for name in names}, "final": _final(folder, task.environment)}
+
+
+def _final(folder: Path, environment: str) -> Run:
+    policy = last_quantized(folder)
+    act = load_policy(policy, describe_environment(environment), 1)
+    played = final_returns(
+        lambda observation: act(observation[None])[0].copy(),
+        gymnasium.make(environment),
+        _FINAL_EPISODES,
+        CONFIRMATION_SEED,
+    )
+    scheme = policy.descriptor.effective_scheme
+    return {"mean_return": statistics.fmean(played), "episodes": len(played), "scheme": scheme}
+
+
+def last_quantized(folder: Path) -> Policy:
+    """The newest int8 policy of a run's store that is quantized; raises SystemExit when there is none."""
+    store = PolicyReader(RunDirectory(folder).policies)
+    for retained in store.versions():
+        policy = store.policy(retained.version, INT8)
+        if policy is not None and policy.descriptor.effective_scheme == INT8:
+            return policy
+    raise SystemExit(
+        f"{folder}: expected an {INT8} policy among those retained, got none that passed the fidelity gate"
+    )
+
+
+def _theirs(task: Task, seed: int, steps: int, folder: Path) -> Run:
+    request = {
+        "algorithm": task.hyperparameters.algorithm,
+        "environment": task.environment,
+        "seed": seed,
+        "steps": steps,
+        "arguments": task.hyperparameters.stable_baselines(),
+        "action_noise": task.hyperparameters.action_noise,
+        "evaluation": {"period": _PERIOD, "episodes": _EPISODES},
+        "final": {"episodes": _FINAL_EPISODES, "seed": CONFIRMATION_SEED},
+    }
+    command = [sys.executable, "-m", "benchmarks.libraries.parity_baseline"]
+    process = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise SystemExit(f"Stable-Baselines3 failed with exit code {process.returncode}: {reason}")
+    answer: Run = json.loads(process.stdout.splitlines()[-1])
+    return answer
+
+
+_SIDES: dict[str, Callable[[Task, int, int, Path], Run]] = {OURS: _ours, THEIRS: _theirs}
+
+
+def _row(run: Run) -> str:
+    final = run["final"]
+    return (
+        f"{run['task']} seed {run['seed']}, {run['side']}: {final['mean_return']:.1f} on {final['episodes']} new "
+        f"episodes ({final['scheme']}), {run['environment_steps']:,} steps, {run['updates']:,} updates, "
+        f"{run['wall_clock_s']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

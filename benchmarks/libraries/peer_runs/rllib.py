@@ -1,0 +1,116 @@
+"""One run of Ray RLlib until its target: `python -m benchmarks.libraries.peer_runs.rllib` with JSON on stdin.
+
+Settings are those of its own examples, rllib/examples/algorithms/dqn/cartpole_dqn.py and sac/pendulum_sac.py. RLlib has
+none for DQN on LunarLander, which gets those of CartPole. Evaluations are its own, with the policy's exploration off.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from benchmarks.libraries.peer_runs.telling import tell
+
+_DQN: dict[str, Any] = {
+    "training": {
+        "lr": 5e-4,
+        "train_batch_size_per_learner": 32,
+        "replay_buffer_config": {
+            "type": "PrioritizedEpisodeReplayBuffer",
+            "capacity": 50_000,
+            "alpha": 0.6,
+            "beta": 0.4,
+        },
+        "n_step": (2, 5),
+        "double_q": True,
+        "dueling": True,
+        "epsilon": [(0, 1.0), (25_000, 0.02)],
+    },
+    "model": {
+        "fcnet_hiddens": [256],
+        "fcnet_activation": "tanh",
+        "fcnet_bias_initializer": "zeros_",
+        "head_fcnet_hiddens": [256],
+        "head_fcnet_bias_initializer": "zeros_",
+    },
+}
+_SAC: dict[str, Any] = {
+    "training": {
+        "initial_alpha": 1.001,
+        "actor_lr": 2e-4,
+        "critic_lr": 8e-4,
+        "alpha_lr": 9e-4,
+        "lr": None,
+        "target_entropy": "auto",
+        "n_step": (2, 5),
+        "tau": 0.005,
+        "train_batch_size_per_learner": 256,
+        "target_network_update_freq": 1,
+        "replay_buffer_config": {
+            "type": "PrioritizedEpisodeReplayBuffer",
+            "capacity": 100_000,
+            "alpha": 1.0,
+            "beta": 0.0,
+        },
+        "num_steps_sampled_before_learning_starts": 256,
+    },
+    "model": {
+        "fcnet_hiddens": [256, 256],
+        "fcnet_activation": "relu",
+        "fcnet_kernel_initializer": "xavier_uniform_",
+        "head_fcnet_hiddens": [],
+        "head_fcnet_activation": None,
+        "head_fcnet_kernel_initializer": "orthogonal_",
+        "head_fcnet_kernel_initializer_kwargs": {"gain": 0.01},
+        "fusionnet_hiddens": [256, 256, 256],
+        "fusionnet_activation": "relu",
+    },
+}
+SETTINGS = {"dqn/CartPole-v1": _DQN, "dqn/LunarLander-v3": _DQN, "sac/Pendulum-v1": _SAC}
+
+
+def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:
+    """Learn until the mean of `episodes` greedy episodes, every `period` steps or later, is at least `target`."""
+    # Not a dependency of this project: the run's own environment has it.
+    ray = importlib.import_module("ray")
+    ray.init(num_cpus=len(os.sched_getaffinity(0)), include_dashboard=False, log_to_driver=False)
+    algorithm = _config(task, environment, seed, episodes).build_algo()
+    tell("started")
+    following = period
+    while True:
+        steps = int(algorithm.train()["num_env_steps_sampled_lifetime"])
+        if steps < following:
+            continue
+        following = steps - steps % period + period
+        began = time.monotonic()
+        mean_return = float(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+        tell("evaluated", environment_steps=steps, mean_return=mean_return, seconds=time.monotonic() - began)
+        if mean_return >= target:
+            break
+    algorithm.stop()
+    ray.shutdown()
+
+
+def _config(task: str, environment: str, seed: int, episodes: int) -> Any:
+    name = task.partition("/")[0].upper()
+    settings = SETTINGS[task]
+    model_config = importlib.import_module("ray.rllib.core.rl_module.default_model_config").DefaultModelConfig
+    config = getattr(importlib.import_module(f"ray.rllib.algorithms.{name.lower()}"), f"{name}Config")()
+    return (
+        config.environment(environment)
+        .training(**settings["training"])
+        .rl_module(model_config=model_config(**settings["model"]))
+        .evaluation(
+            evaluation_duration=episodes,
+            evaluation_duration_unit="episodes",
+            # The mean is of the episodes of one evaluation, and of no earlier one.
+            evaluation_config={"explore": False, "metrics_num_episodes_for_smoothing": episodes},
+        )
+        .debugging(seed=seed, log_level="ERROR")
+    )
+
+
+if __name__ == "__main__":
+    learn(**json.load(sys.stdin))

@@ -1,0 +1,22 @@
+"""What a run of another library tells peers.py: lines of JSON on stdout, among whatever else is there."""
+
+import json
+import sys
+from typing import Any
+
+# Other lines of stdout are the library's.
+MARK = "peer:"
+
+
+def tell(event: str, **values: Any) -> None:
+    """Write one event: `started` when learning begins, `evaluated` with environment_steps, mean_return and seconds."""
+    sys.stdout.write(f"{MARK}{json.dumps({'event': event, **values})}\n")
+    sys.stdout.flush()
+
+
+def told(line: str) -> dict[str, Any] | None:
+    """The event of a line; None for a line of the library."""
+    if not line.startswith(MARK):
+        return None
+    event: dict[str, Any] = json.loads(line.removeprefix(MARK))
+    return event

@@ -1,0 +1,52 @@
+"""Virtual environments of the libraries that peers.py compares with: pinned, made once, kept."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_REQUIREMENTS = Path(__file__).parent / "peer_runs"
+_INSTALL_S = 1800.0
+
+
+def requirements(peer: str) -> Path:
+    """The file that pins a library and all that it needs."""
+    return _REQUIREMENTS / f"{peer}.txt"
+
+
+def pins(peer: str) -> str:
+    """A digest of the pinned versions, which tells environments and runs of other versions apart."""
+    return hashlib.sha256(requirements(peer).read_bytes()).hexdigest()[:12]
+
+
+def python_of(peer: str, folder: Path, run: Callable[[list[str]], None] | None = None) -> Path:
+    """The interpreter of a library's environment in `folder`, which is made when it is not there.
+
+    run: runs a command, for tests. Raises SystemExit when the library cannot be installed.
+    """
+    environment = folder / f"{peer}-{pins(peer)}"
+    python, installed = environment / "bin" / "python", environment / "installed"
+    if not installed.exists():
+        print(f"{peer}: installing into {environment}", flush=True)
+        shutil.rmtree(environment, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SystemExit(f"--environments: {folder} cannot be made ({error.strerror})") from None
+        for command in (
+            [sys.executable, "-m", "venv", str(environment)],
+            [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements(peer))],
+        ):
+            (run or _run)(command)
+        installed.touch()
+    return python
+
+
+def _run(command: list[str]) -> None:
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=_INSTALL_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise SystemExit(f"--environments: {' '.join(command)} failed: {lines[-1] if lines else error}") from None

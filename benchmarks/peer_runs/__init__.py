@@ -1,1 +1,0 @@
-"""Runs of other libraries for benchmarks/peers.py. Each module runs where its library is installed, without ActorQ."""

@@ -1,0 +1,159 @@
+"""Microseconds per call of a policy, as an actor makes it: every scheme against ONNX Runtime fp32 and torch fp32.
+
+Networks: ReLU MLPs of three hidden layers, the D4PG policy, the Nature CNN on uint8 frames; untrained, since time does
+not depend on the weights. ONNX Runtime runs in the actor's own session: one thread, buffers bound once. torch runs on
+one thread in inference mode, from and to numpy arrays. In each cell all take turns; figures are medians of the
+repeats, ratios are over ONNX Runtime fp32. The cold table times single calls after a pass over memory that empties the
+processor's own caches, as an environment's step does.
+
+auto is the choice of an actor (`actor_service.policies.selection.select`, on its own short timing). Its regret is how
+much slower that choice is than the fastest candidate by the timing here. Where they differ, the two alone are timed
+once more for it: the lowest of many medians is lower than it would be again.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actor_service.policies.policy import OnnxPolicy
+from actor_service.policies.selection import select
+from actorq.domain.policy import FP32, Policy
+from actorq.domain.policy import SCHEMES as SCHEME_NAMES
+from actorq.quantization.schemes import SCHEMES
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, emit, frame_network, vector_network
+from benchmarks.policy.figures import Cell
+from benchmarks.policy.inference_timing import Call, cold, tight
+
+TORCH = "torch fp32"
+BATCHES = (1, 8, 32, 64)
+MLP_WIDTHS = (64, 128, 256, 512, 1024, 2048)
+D4PG_WIDTHS = (256, 1024)
+# Where a call is short enough for the caches that the environment left to matter.
+COLD_WIDTHS, COLD_BATCHES = (64, 128, 256, 512), (1, 8)
+SLICE_S = 0.008
+# Twice the level 2 cache of most servers.
+EVICT_BYTES = 4 << 20
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="slices of each call (default: 15)")
+    parser.add_argument("--quick", action="store_true", help="three repeats, few networks, batches 1 and 32")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios to FILE, such as a PNG")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    torch.set_num_threads(1)
+    batches = (1, 32) if arguments.quick else BATCHES
+    repeats = 3 if arguments.quick else arguments.repeats
+    cells = []
+    print(_header(), flush=True)
+    for network in _networks(arguments.quick):
+        policies = emitted(network)
+        for batch in batches:
+            cells.append(_cell(network, policies, batch, repeats))
+            print(_row(cells[-1]), flush=True)
+    print(f"\nafter a pass over {EVICT_BYTES >> 20} MiB between calls\n{_header()}")
+    for cell in cells:
+        if cell.cold:
+            print(_row(Cell(cell.network, cell.batch, cell.cold)))
+    if arguments.plot:
+        # Here, because everything else works without it.
+        from benchmarks.policy.inference_plot import plot
+
+        plot(cells, arguments.plot)
+    figures = {"slice_s": SLICE_S, "repeats": repeats, "evict_bytes": EVICT_BYTES}
+    return {**figures, "cells": [asdict(cell) for cell in cells]}, targets(cells)
+
+
+def emitted(network: PolicyNetwork) -> dict[str, Policy]:
+    """The network in every scheme."""
+    graph, checkpoint = checkpoint_of(network)
+    return {
+        name: as_policy(graph, checkpoint, name, emit(graph, checkpoint, name))
+        for name in SCHEME_NAMES
+        if name in SCHEMES
+    }
+
+
+def targets(cells: list[Cell]) -> list[Target]:
+    """The stated targets of the cells that were measured, in each of which auto must be near the best."""
+    bounds = (
+        ("mlp 2048", 1, "int8", FP32, 6.0),
+        ("mlp 256", 32, "int8", FP32, 1.8),
+        ("cnn", 8, "int8-static", FP32, 1.8),
+        ("mlp 2048", 1, "int4", "int8", 1.0),
+    )
+    found = []
+    for network, batch, scheme, over, bound in bounds:
+        for cell in cells:
+            if (cell.network, cell.batch) == (network, batch) and scheme in cell.timings:
+                name = f"{network}, batch {batch}: times that {scheme} is faster than {over}"
+                found.append(Target(name, cell.speedup(scheme, over), bound, at_most=False))
+    worst = max(cells, key=lambda cell: cell.regret)
+    where = f"worst at {worst.network}, batch {worst.batch}, where it takes {worst.auto}"
+    found.append(Target(f"auto's regret in percent ({where})", 100 * worst.regret, 5.0))
+    return found
+
+
+def _networks(quick: bool) -> Iterator[PolicyNetwork]:
+    for width in (256, 2048) if quick else MLP_WIDTHS:
+        yield vector_network("mlp", width)
+    for width in () if quick else D4PG_WIDTHS:
+        yield vector_network("d4pg", width)
+    yield frame_network()
+
+
+def _cell(network: PolicyNetwork, policies: Mapping[str, Policy], batch: int, repeats: int) -> Cell:
+    observations = np.ascontiguousarray(network.calibration[:batch])
+    calls: dict[str, Call] = {TORCH: _torch_call(network, observations)}
+    for name, policy in policies.items():
+        calls[name] = _call(OnnxPolicy(policy, network.spec.observations, batch), observations)
+    timings = tight(calls, repeats, SLICE_S)
+    auto = select(policies.values(), network.spec.observations, batch).scheme
+    candidates = [name for name, policy in policies.items() if policy.descriptor.effective_scheme == name]
+    fastest = min(candidates, key=lambda name: timings[name].median)
+    regret = 0.0
+    if auto != fastest:
+        again = tight({name: calls[name] for name in (auto, fastest)}, 2 * repeats, SLICE_S)
+        regret = max(0.0, again[auto].median / again[fastest].median - 1)
+    kind, _, width = network.name.partition(" ")
+    measures_cold = kind != "cnn" and int(width) in COLD_WIDTHS and batch in COLD_BATCHES
+    from_cold = cold(calls, 10 * repeats, EVICT_BYTES) if measures_cold else {}
+    return Cell(network.name, batch, timings, auto, regret, from_cold)
+
+
+def _call(policy: Callable[[NDArray[Any]], object], observations: NDArray[Any]) -> Call:
+    return lambda: policy(observations)
+
+
+def _torch_call(network: PolicyNetwork, observations: NDArray[Any]) -> Call:
+    module = network.module.eval()
+
+    def call() -> object:
+        with torch.inference_mode():
+            return module(torch.from_numpy(observations)).numpy()
+
+    return call
+
+
+def _header() -> str:
+    names = [TORCH, *(name for name in SCHEME_NAMES if name in SCHEMES)]
+    return f"{'microseconds (times fp32)':26}" + "".join(f"{name:>18}" for name in names) + "   auto"
+
+
+def _row(cell: Cell) -> str:
+    cells = "".join(f"{timing.median:10.1f} ({cell.speedup(name):4.2f}x)" for name, timing in cell.timings.items())
+    auto = f"   {cell.auto} ({100 * cell.regret:.1f}% regret)" if cell.auto else ""
+    return f"{cell.network:>12} batch {cell.batch:2}     {cells}{auto}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

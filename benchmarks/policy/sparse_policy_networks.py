@@ -1,0 +1,125 @@
+"""Sparse policies for benchmarks, with masks as the learner's own code makes and changes them.
+
+They are trained by regression on the actions of a dense teacher, with the network, the topologies and the optimizer of
+a run: seconds instead of hours. What masks look like depends on the task; a run's own policies are in its store.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from benchmarks.policies import environment_spec
+from learner_service.kernels.parameters import FlatParameters, Minimizer
+from learner_service.networks.deterministic import DeterministicPolicy
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.sparsity.plan import SparsityPlan
+
+WIDTH = 256
+BATCH = 256
+# 100 changes of masks; RLx2 makes some 200 in a run of 3 million steps.
+_UPDATES, _PERIOD = 4000, 40
+# Robots have fewer ways to move than sensors.
+_LATENT = 6
+# Updates of a run between two publications, and versions for what depends on the version before.
+PUBLICATION_UPDATES, VERSIONS = 50, 10
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment by the sizes of its observations and actions, and the sparsity that RLx2 gives its TD3 policy."""
+
+    name: str
+    observations: int
+    actions: int
+    sparsity: float
+
+
+# arXiv 2205.15043, table 2, for Gymnasium's environments of version 5.
+TASKS = (
+    Task("HalfCheetah", 17, 6, 0.90),
+    Task("Hopper", 11, 3, 0.98),
+    Task("Walker2d", 17, 6, 0.97),
+    Task("Ant", 105, 8, 0.96),
+)
+# How masks are: as they are drawn (static), or as they have become.
+MASKS = {"random": ("static", False), "trained": ("rlx2", False), "structured": ("rlx2", True)}
+
+
+def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[PolicyGraph, list[Checkpoint]]:
+    """Versions of a policy in the order of their training; masks: a name among MASKS, or "dense"."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    spec = environment_spec((task.observations,), "float32", task.actions, discrete=False)
+    teacher = nn.Sequential(
+        nn.Linear(task.observations, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, task.actions),
+    )
+    observe = _Observer(task.observations)
+    policy = DeterministicPolicy(spec, (WIDTH, WIDTH))
+    parameters = FlatParameters(policy)
+    topology = None
+    if masks != "dense":
+        method, structured = MASKS[masks]
+        config = RunConfig.model_validate(
+            {
+                "max_environment_steps": _UPDATES,
+                "rate_limiter": {"samples_per_insert": BATCH},
+                "sparsity": {
+                    "method": method,
+                    "actor": task.sparsity,
+                    "period_updates": _PERIOD,
+                    "structured": structured,
+                },
+            }
+        )
+        topology = SparsityPlan(config, spec, BATCH).topology("actor", parameters)
+    minimizer = Minimizer(parameters, 1e-3, topology)
+    generator = torch.Generator().manual_seed(seed)
+
+    def train(updates: int) -> None:
+        for _ in range(updates):
+            rows = observe(BATCH, generator)
+            with torch.no_grad():
+                actions = torch.tanh(4 * teacher(rows))
+            minimizer.step(torch.mean((policy(rows) - actions) ** 2))
+
+    # Masks that stay need no long training.
+    train(_PERIOD if masks in ("dense", "random") else _UPDATES)
+    graph = export_policy_graph(policy, spec)
+    calibration = observe(BATCH, torch.Generator().manual_seed(seed + 1)).numpy()
+    found = []
+    minimizer.set_learning_rate(3e-4)
+    for version in range(1, count + 1):
+        found.append(_checkpoint(graph, version, snapshot_parameters(policy), calibration))
+        if version < count:
+            train(PUBLICATION_UPDATES)
+    return graph, found
+
+
+def _checkpoint(
+    graph: PolicyGraph, version: int, parameters: dict[str, NDArray[np.float32]], calibration: NDArray[np.float32]
+) -> Checkpoint:
+    step = _UPDATES + version * PUBLICATION_UPDATES
+    return Checkpoint(version, step, graph.topology, parameters, {graph.inputs[0]: calibration}, 1_700_000_000.0)
+
+
+class _Observer:
+    """Observations of a body with few degrees of freedom: smooth functions of them, of different scales."""
+
+    def __init__(self, size: int) -> None:
+        generator = torch.Generator().manual_seed(size)
+        self._mixing = torch.randn((_LATENT, size), generator=generator)
+        self._scale = torch.exp(torch.randn(size, generator=generator))
+
+    def __call__(self, rows: int, generator: torch.Generator) -> torch.Tensor:
+        latent = torch.randn((rows, _LATENT), generator=generator)
+        noise = 0.1 * torch.randn((rows, self._mixing.shape[1]), generator=generator)
+        return (torch.sin(latent @ self._mixing) + noise) * self._scale

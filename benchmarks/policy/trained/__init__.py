@@ -1,0 +1,1 @@
+"""Trained policies for the benchmark of fidelity."""

@@ -1,0 +1,82 @@
+"""A trained policy of benchmarks.policy.fidelity: weights, observations for calibration, observations for the test."""
+
+import importlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.trajectory import EnvironmentSpec
+
+# From a batch of observations [N, *observation] to the first output [N, M].
+Act = Callable[[NDArray[Any]], NDArray[Any]]
+Progress = Callable[[str], None]
+_PARAMETER, _CALIBRATION = "parameter:", "calibration:"
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """A policy after its training.
+
+    checkpoint: its calibration batch has recent observations of the training.
+    held_out: [R, *observation], from episodes that the FP32 policy acted in alone, which were in no training.
+    """
+
+    graph: PolicyGraph
+    checkpoint: Checkpoint
+    held_out: NDArray[Any]
+
+    def save(self, file: Path) -> None:
+        """Keep it for another run of the benchmark."""
+        arrays = {_PARAMETER + name: array for name, array in self.checkpoint.parameters.items()}
+        arrays |= {_CALIBRATION + name: array for name, array in self.checkpoint.calibration.items()}
+        arrays["graph"] = np.frombuffer(self.graph.model, np.uint8)
+        arrays["held_out"] = self.held_out
+        arrays["discrete_actions"] = np.array(self.graph.discrete_actions)
+        arrays["action_spans"] = np.array(self.graph.action_spans)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, **arrays, allow_pickle=False)
+
+    @classmethod
+    def load(cls, file: Path) -> "TrainedPolicy":
+        """What `save` kept."""
+        with np.load(file, allow_pickle=False) as arrays:
+            parameters, calibration = (
+                {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
+                for prefix in (_PARAMETER, _CALIBRATION)
+            )
+            spans = tuple(float(span) for span in arrays["action_spans"])
+            graph = PolicyGraph(arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans)
+            return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
+
+
+def optional_module(name: str) -> Any:
+    """A module of a package that only this benchmark needs; raises SystemExit that says how to install it."""
+    try:
+        # dm_control warns where there is no screen, which nothing here needs.
+        with warnings.catch_warnings(action="ignore"):
+            return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise SystemExit(f"{name} is missing: pip install dm_control 'mujoco<4' ale-py; or give --quick") from None
+
+
+class Task(Protocol):
+    """A policy to train and its environment."""
+
+    name: str
+    trained_by: str
+    spec: EnvironmentSpec
+    episodes: int
+
+    def train(self, progress: Progress) -> TrainedPolicy:
+        """Train it; equal seeds give equal policies as far as torch does."""
+        ...
+
+    def returns(self, act: Act) -> list[float]:
+        """Returns of `episodes` episodes that begin as they always do, stepped as one batch of that size."""
+        ...

@@ -1,0 +1,1 @@
+"""Benchmarks of many actors and watchers, and of long runs."""

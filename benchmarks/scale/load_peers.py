@@ -1,0 +1,77 @@
+"""Peers that harm a learner: silent ones that open streams and send nothing, hostile ones that send what is wrong."""
+
+import asyncio
+import contextlib
+import random
+from typing import Any
+
+import grpc
+
+from actorq import wire
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.v1 import learner_pb2, learner_pb2_grpc
+from benchmarks.scale.streams import segment
+from benchmarks.scale.watchers import connect
+
+# Between two attacks of one peer: as fast as one may reconnect.
+_PAUSE_S = 0.1
+
+
+class Peer:
+    """A stream that was opened as an actor opens it."""
+
+    def __init__(self, address: str, name: str, spec: EnvironmentSpec) -> None:
+        self._name = name
+        self._spec = spec
+        self._channel = connect(address)
+        self._stub = learner_pb2_grpc.LearnerServiceStub(self._channel)
+
+    async def open(self) -> Any:
+        """Join and open a stream; returns the call."""
+        role = wire.role_to_proto("actor")
+        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role))
+        call = self._stub.StreamTrajectories()
+        environment = wire.environment_to_proto(self._spec)
+        opening = learner_pb2.StreamOpen(actor_name=self._name, incarnation=joined.incarnation, environment=environment)
+        await call.write(learner_pb2.StreamTrajectoriesRequest(open=opening))
+        return call
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._channel.close()
+
+
+async def attack(
+    peer: Peer, steps: int, spec: EnvironmentSpec, seed: int, refusals: list[str], refused: asyncio.Event
+) -> None:
+    """Send what is wrong again and again; `refusals` gets the status of each refusal, and `refused` is set."""
+    choices = random.Random(seed)
+    good = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps, spec)))
+    while True:
+        message = learner_pb2.StreamTrajectoriesRequest()
+        message.CopyFrom(good)
+        match choices.randrange(5):
+            case 0:
+                message.segment.sequence = choices.getrandbits(63)
+            case 1:
+                message.segment.rewards.shape[0] += 1
+            case 2:
+                message.segment.rewards.data = b"\xff" * len(message.segment.rewards.data)
+            case 3:
+                message.Clear()
+            case 4:
+                message.segment.spans[0].scheme = "none"
+        try:
+            call = await peer.open()
+            await call.write(message)
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            refusals.append(error.code().name)
+        except asyncio.InvalidStateError:
+            # The stream was ended before the message was written.
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                refusals.append((await call.code()).name)
+        if refusals:
+            refused.set()
+        await asyncio.sleep(_PAUSE_S)

@@ -1,0 +1,1 @@
+"""Benchmarks of speed: actors, whole runs, and what limits them."""

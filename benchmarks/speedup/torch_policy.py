@@ -1,0 +1,95 @@
+"""A policy that runs in PyTorch instead of ONNX Runtime: the baseline that ActorQ was published with.
+
+It is built from the fp32 model that the quantizer serves, so that nothing else of the system changes.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+
+from actor_service.policies.policy import OnnxPolicy, load_policy
+from actorq.domain.policy import FP32, GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, Policy, PolicyDescriptor
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import InvalidInputError
+from benchmarks.speedup.torch_network import TorchNetwork
+
+TOLERANCE = 1e-5
+"""Largest difference from ONNX Runtime's outputs, relative to the largest of these where that is above 1."""
+
+_log = logging.getLogger(__name__)
+
+
+class TorchPolicy:
+    """Runs a policy in eager PyTorch; calls and attributes are those of `OnnxPolicy`. One loop owns it."""
+
+    def __init__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> None:
+        """Build the network and run it once.
+
+        Raises InvalidInputError when the policy is not in fp32, or has an operator that PyTorch is not given here.
+        """
+        if policy.descriptor.effective_scheme != FP32:
+            raise InvalidInputError(f"a policy in PyTorch must be in fp32, got {policy.descriptor.effective_scheme}")
+        self.descriptor: PolicyDescriptor = policy.descriptor
+        self.on_observations: Callable[[Any, NDArray[Any]], None] | None = None
+        self._network = TorchNetwork(onnx.load_from_string(policy.model)).eval()
+        expected = [OBSERVATIONS_INPUT, NOISE_INPUT]
+        if self._network.inputs not in (expected, expected[:1]):
+            raise InvalidInputError(f"expected the inputs {' and '.join(expected)}, got {self._network.inputs}")
+        self.stochastic = len(self._network.inputs) == 2
+        self._greedy = self._network.outputs.index(GREEDY_OUTPUT) if greedy and self.stochastic else 0
+        self._quiet = torch.zeros(batch, *spec.actions.shape)
+        seen = spec.policy_observations
+        self(np.zeros((batch, *seen.shape), seen.dtype))
+
+    def __call__(self, observations: NDArray[Any], noise: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the first output, float32[batch, ...]; noise as for `OnnxPolicy`."""
+        if self.on_observations is not None:
+            self.on_observations(self, observations)
+        with torch.inference_mode():
+            inputs = [torch.from_numpy(observations)]
+            if self.stochastic:
+                inputs.append(self._quiet if noise is None else torch.from_numpy(noise))
+            outputs = self._network(*inputs)
+        first: NDArray[np.float32] = outputs[0].numpy()
+        self.greedy: NDArray[np.float32] = outputs[self._greedy].numpy()
+        return first
+
+
+def difference(policy: TorchPolicy, reference: OnnxPolicy, observations: NDArray[Any]) -> float:
+    """The largest difference of their outputs, relative to the largest output of `reference` where that is above 1."""
+    expected = reference(observations).copy()
+    return float(np.abs(policy(observations) - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+class TorchLoader:
+    """Makes policies ready to act, as `load_policy` does. The first of each topology is checked against ONNX Runtime.
+
+    Only the first: later versions differ in nothing but weights, and a second session for each of them would cost
+    the baseline time that it does not need.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._checked: set[bytes] = set()
+
+    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> TorchPolicy:
+        """The policy in PyTorch; raises InvalidInputError when its outputs are not those of ONNX Runtime."""
+        loaded = TorchPolicy(policy, spec, batch, greedy)
+        if policy.descriptor.topology not in self._checked:
+            seen = spec.policy_observations
+            drawn = self._rng.standard_normal((batch, *seen.shape))
+            observations = (np.abs(drawn) * 64 if seen.dtype == "uint8" else drawn).astype(seen.dtype)
+            found = difference(loaded, load_policy(policy, spec, batch, greedy), observations)
+            if not found <= TOLERANCE:
+                raise InvalidInputError(
+                    f"policy version {policy.descriptor.version}: PyTorch must give ONNX Runtime's outputs within "
+                    f"{TOLERANCE:g}, got a difference of {found:.2g}"
+                )
+            _log.info("acting in PyTorch %s; outputs differ from ONNX Runtime's by %.1e", torch.__version__, found)
+            self._checked.add(policy.descriptor.topology)
+        return loaded

@@ -1,0 +1,1 @@
+"""Benchmarks of returns: what training reaches, and how soon."""

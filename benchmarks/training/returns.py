@@ -1,0 +1,130 @@
+"""What the algorithms reach on their environments with int8 actors, several seeds each, each from one command.
+
+A run is `actorq train` with its preset, until its evaluator (greedy episodes of the policy that actors have) sees the
+task's stopping return, or until its budget of environment steps. Then its last evaluated policy plays new episodes:
+their mean is what a task's target is about. Targets are just below what the stored results have, and one seed gives no
+verdict. Runs are kept in --directory; those complete there are not made again, so that a benchmark of hours can be made
+in pieces, all by one commit on one machine.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.runs import actor_megabytes, chosen, confirm, forget_incomplete, in_order, kept, refusal, train
+from benchmarks.training.returns_plot import plot
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be reached where, and after how many environment steps a run ends."""
+
+    algorithm: str
+    environment: str
+    target: float
+    stop_at: float
+    steps: int
+    seeds: int
+    episodes: int = 100
+    flags: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What --task is compared with."""
+        return f"{self.algorithm}/{self.environment}"
+
+
+# Five, as the preset has it, would end a run by luck where returns differ much from one episode to the next. They do
+# most in reacher-easy, where an episode is nearly all or nothing: after 20 of 921 in the mean, 50 new ones gave 775.
+_MANY_EPISODES = ("--evaluation.episodes", "20")
+
+# Runs end a little above their target: the evaluation that ends one is the luckiest of its kind.
+TASKS = (
+    Task("dqn", "CartPole-v1", 485.0, 475.0, 100_000, 3),
+    Task("dqn", "Acrobot-v1", -95.0, -90.0, 200_000, 3),
+    Task("dqn", "MountainCar-v0", -120.0, -115.0, 500_000, 3),
+    Task("dqn", "LunarLander-v3", 205.0, 240.0, 500_000, 3),
+    Task("d4pg", "dm_control/cartpole-balance", 960.0, 970.0, 300_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/cartpole-swingup", 820.0, 830.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/walker-stand", 925.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),
+    Task("d4pg", "dm_control/reacher-easy", 930.0, 940.0, 500_000, 2, 100, ("--evaluation.episodes", "50")),
+    Task("d4pg", "dm_control/finger-spin", 840.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
+    # Random actions return 5. The stored result is of one seed, which gives no verdict.
+    Task("d4pg", "dm_control/cheetah-run", 230.0, 900.0, 600_000, 2, 20),
+    # -21 is the worst, random actions return -20.7, and 0 is a draw. The stored result is of one seed too.
+    Task("dqn", "ALE/Pong-v5", -7.0, 0.0, 500_000, 2, 10),
+)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    tasks = chosen(TASKS, arguments.task)
+    with tempfile.TemporaryDirectory() as nowhere:
+        runs = list(make_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
+    by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
+    if arguments.plot:
+        plot(by_task, arguments.plot)
+    return {"runs": runs}, [
+        target for task, own in by_task.items() for target in without_verdict([verdict(task, own)], refusal(own))
+    ]
+
+
+def verdict(task: Task, runs: Sequence[dict[str, Any]]) -> Target:
+    """The return of the worst seed on new episodes, against the task's target."""
+    worst = min(run["confirmed"]["mean_return"] for run in runs)
+    refused = ONE_SEED if len(runs) == 1 else ""
+    return Target(f"{task.name}: worst seed of {len(runs)}", worst, task.target, at_most=False, refused=refused)
+
+
+def make_runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
+    """Each task's runs, seeds from 1 to `seeds` or to the task's own number of them."""
+    wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
+    for run in in_order(partial(_run, directory), wanted, jobs):
+        print(_row(run), flush=True)
+        yield run
+
+
+def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
+    task, seed = wanted
+    name = f"{task.name.replace('/', '-')}-{seed}"
+    # What is asked of a run and of how many of them changes nothing about it.
+    settings = {key: value for key, value in asdict(task).items() if key not in ("target", "seeds")}
+    made = kept(directory / f"{name}.json", settings, lambda: _made(task, seed, directory / name))
+    return {"task": task.name, **made}
+
+
+def _made(task: Task, seed: int, folder: Path) -> dict[str, Any]:
+    forget_incomplete(folder)
+    flags = ["--algorithm", task.algorithm, "--environment", task.environment, "--seed", str(seed), *task.flags]
+    limits = [f"--target-return={task.stop_at}", "--max-environment-steps", str(task.steps)]
+    summary = train(folder, [*flags, *limits])
+    return {**summary, "confirmed": asdict(confirm(folder, task.episodes))}
+
+
+def _row(run: dict[str, Any]) -> str:
+    confirmed = run["confirmed"]
+    return (
+        f"{run['task']} seed {run['seed']}: {confirmed['mean_return']:.1f} on {confirmed['episodes']} new episodes "
+        f"({confirmed['scheme']}), {run['environment_steps']:,} steps, {run['wall_clock_s']:.0f} s, "
+        f"{run['environment_steps_per_s']:.0f} steps/s, {run['updates_per_s']:.0f} updates/s, actors "
+        f"{max(actor_megabytes(run)):.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

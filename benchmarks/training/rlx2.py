@@ -1,0 +1,130 @@
+"""Returns of sparse training with RLx2, of its baselines and of its control, all with int8 actors.
+
+dense, tiny (dense, but narrow), static (random masks that stay), set (weights grow at random), rigl (they grow where
+gradients are largest), rlx2 (rigl, multi-step targets, a replay of dynamic capacity), and control: dense with these two
+mechanisms, so that what sparsity costs can be told from what they give. InvertedPendulum is RLx2's motivating example
+(arXiv 2205.15043); on HalfCheetah sparsities are the paper's.
+
+All runs of a task have the same numbers of environment steps and updates, and schedules that are shares of them
+(rlx2_tasks.py). Targets are about `confirmed`: the return of a run's last policy on new episodes, as its
+mean over the seeds; one seed gives no verdict. Beside it stands `settled`, the mean return of the evaluations in the
+last quarter of a run, each of a few greedy episodes of the policy that actors have. Runs are kept in --directory, all
+of one commit and one machine: complete ones are not made again, interrupted ones go on, and other settings are other
+runs.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.runs import chosen, in_order, refusal
+from benchmarks.training.rlx2_plot import plot
+from benchmarks.training.rlx2_sparsities import Sparsity
+from benchmarks.training.rlx2_tasks import METHODS, TASKS, Task, run_task
+
+SCHEME = "int8"
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    add_task_flags(parser)
+    parser.add_argument("--method", action="append", choices=METHODS, help="of these only (default: the task's own)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
+
+
+def add_task_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that say what is run, how much of it and where it is kept."""
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
+    parser.add_argument("--steps", type=int, metavar="N", help="environment steps a run (default: the task's own)")
+    parser.add_argument(
+        "--updates-per-step", type=float, metavar="X", help="gradient updates (default: the task's own)"
+    )
+    parser.add_argument(
+        "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares (default: the task's own)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+
+
+def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
+    """The tasks that the flags ask for, with their settings; raises SystemExit when there are none."""
+    return [
+        replace(
+            task,
+            seeds=arguments.seeds or task.seeds,
+            steps=arguments.steps or task.steps,
+            updates_per_step=arguments.updates_per_step or task.updates_per_step,
+            sparsity=Sparsity(*arguments.sparsity) if arguments.sparsity else task.sparsity,
+        )
+        for task in chosen(TASKS, arguments.task)
+    ]
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    tasks = [replace(task, methods=tuple(arguments.method or task.methods)) for task in chosen_tasks(arguments)]
+    wanted = [
+        (task, method, SCHEME, seed) for task in tasks for seed in range(1, task.seeds + 1) for method in task.methods
+    ]
+    runs = list(runs_of(wanted, arguments.jobs, arguments.directory))
+    by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
+    if arguments.plot:
+        plot(by_task, arguments.plot)
+    return {"runs": runs}, [
+        target for task, own in by_task.items() for target in without_verdict(targets(task, own), refusal(own))
+    ]
+
+
+def runs_of(
+    wanted: Sequence[tuple[Task, str, str, int]], jobs: int, directory: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Make the runs (task, method, scheme, seed), or find them; prints a line for each."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        for run in in_order(lambda one: run_task(directory or Path(nowhere), *one), wanted, jobs):
+            print(_row(run), flush=True)
+            yield run
+
+
+def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:
+    """The task's bounds on ratios of confirmed returns, as far as their methods were run."""
+    confirmed = mean_returns(runs, lambda run: run["confirmed"]["mean_return"])
+    settled = mean_returns(runs, lambda run: run["settled"])
+    seeds = len({run["seed"] for run in runs})
+    return [
+        Target(
+            f"{task.name}: {bound.method} over {bound.of}, return on new episodes, {seeds} seeds (last quarter: "
+            f"{settled[bound.method] / settled[bound.of]:.2f})",
+            confirmed[bound.method] / confirmed[bound.of],
+            bound.share,
+            at_most=False,
+            refused=ONE_SEED if seeds == 1 else "",
+        )
+        for bound in task.bounds
+        if {bound.method, bound.of} <= confirmed.keys()
+    ]
+
+
+def mean_returns(runs: Sequence[dict[str, Any]], return_of: Callable[[dict[str, Any]], float]) -> dict[str, float]:
+    """Mean of a run's return over the seeds of each method."""
+    methods = dict.fromkeys(run["method"] for run in runs)
+    returns = {method: [return_of(run) for run in runs if run["method"] == method] for method in methods}
+    return {method: sum(values) / len(values) for method, values in returns.items()}
+
+
+def _row(run: dict[str, Any]) -> str:
+    confirmed = run["confirmed"]
+    return (
+        f"{run['task']} {run['method']} seed {run['seed']}: {confirmed['mean_return']:.1f} on {confirmed['episodes']} "
+        f"new episodes ({confirmed['scheme']}), {run['settled']:.1f} settled, {run['mean']:.1f} on the way, "
+        f"{run['environment_steps']:,} steps, {run['wall_clock_s']:.0f} s, {run['updates_per_s']:.0f} updates/s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

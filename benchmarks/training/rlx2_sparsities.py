@@ -1,0 +1,36 @@
+"""The sparsities of RLx2's paper (arXiv 2205.15043), and spaces of the environments that it has them for."""
+
+from dataclasses import dataclass
+
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Shares of weights that are 0."""
+
+    actor: float
+    critic: float
+
+
+PAPER = {
+    ("td3", "HalfCheetah-v5"): Sparsity(0.90, 0.85),
+    ("td3", "Hopper-v5"): Sparsity(0.98, 0.95),
+    ("td3", "Walker2d-v5"): Sparsity(0.97, 0.95),
+    ("td3", "Ant-v5"): Sparsity(0.96, 0.88),
+    ("sac", "HalfCheetah-v5"): Sparsity(0.90, 0.80),
+    ("sac", "Hopper-v5"): Sparsity(0.98, 0.95),
+    ("sac", "Walker2d-v5"): Sparsity(0.90, 0.90),
+    ("sac", "Ant-v5"): Sparsity(0.90, 0.75),
+}
+# Numbers in an observation and in an action, as gymnasium has them; in the paper's older version Ant had 111.
+_SPACES = {"HalfCheetah-v5": (17, 6), "Hopper-v5": (11, 3), "Walker2d-v5": (17, 6), "Ant-v5": (105, 8)}
+
+
+def spec_of(environment: str) -> EnvironmentSpec:
+    """What a learner knows of one of the paper's environments; actions are in [-1, 1] here."""
+    observations, actions = _SPACES[environment]
+    bounds = ((-1.0,) * actions, (1.0,) * actions)
+    return EnvironmentSpec(
+        environment, ArraySpec((observations,), "float32"), ArraySpec((actions,), "float32", *bounds), 0
+    )

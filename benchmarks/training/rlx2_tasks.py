@@ -1,0 +1,168 @@
+"""What is trained for benchmarks of sparse training and with which settings: tasks, methods, their runs on disk."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs import begin, confirm, train
+from benchmarks.training.rlx2_sparsities import PAPER, Sparsity
+
+# Flags of each, beside those of the sparsity. The control has all of rlx2 but the sparsity: against it, and not against
+# dense, a return says what sparsity itself costs.
+METHODS: dict[str, tuple[str, ...]] = {
+    "dense": (),
+    "control": ("--multi-step", "--dynamic-buffer"),
+    "tiny": ("--sparsity.method", "tiny"),
+    "static": ("--sparsity.method", "static"),
+    "set": ("--sparsity.method", "set"),
+    "rigl": ("--sparsity.method", "rigl"),
+    "rlx2": ("--sparsity.method", "rlx2"),
+    "structured": ("--sparsity.method", "rlx2", "--sparsity.structured"),
+}
+_DENSE = ("dense", "control")
+# Of a run's steps. The paper has 300 changes of the masks and looks at the replay in 3,000,000 steps; here there are a
+# third as many, so that weights have time to grow between them. Of its steps its replay keeps a thirtieth at least,
+# which of a run as short as ours would be too little to learn from.
+_CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 5, 40, 40
+# Transitions in an update of TD3 and SAC.
+_BATCH = 256
+# The part of a run, at its end, over which evaluations are averaged: one of them is of few episodes.
+_SETTLED = 0.25
+# So that a night is enough for the long tasks on two cores; the paper has one.
+_LONG_UPDATES_PER_STEP = 0.5
+# No return ends a run: all have the same number of steps.
+_UNREACHED = "1000000000"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`method` must return at least `share` of what `of` does."""
+
+    method: str
+    of: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """An algorithm on an environment for some steps.
+
+    episodes: new ones, on which the last policy is confirmed. updates_per_step: gradient updates per environment step.
+    """
+
+    algorithm: str
+    environment: str
+    steps: int
+    seeds: int
+    sparsity: Sparsity
+    methods: tuple[str, ...]
+    bounds: tuple[Bound, ...]
+    episodes: int
+    updates_per_step: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """What --task is compared with."""
+        return f"{self.algorithm}/{self.environment}"
+
+    def flags(self, method: str, scheme: str, seed: int) -> list[str]:
+        """Flags of `actorq train` for one run; schedules are shares of the run's steps."""
+        every, warm_up = self.steps // _CHANGES, self.steps // _WARM_UP
+        updates = int(self.updates_per_step * self.steps)
+        settings = {
+            "algorithm": self.algorithm,
+            "environment": self.environment,
+            "scheme": scheme,
+            "seed": seed,
+            "target-return": _UNREACHED,
+            "max-environment-steps": self.steps,
+            "replay.min-size": warm_up,
+            "exploration.random-steps": warm_up,
+            "rate-limiter.samples-per-insert": _BATCH * self.updates_per_step,
+            "evaluation.period-updates": updates // _EVALUATIONS,
+            "dynamic-capacity.min-size": self.steps // _SMALLEST_REPLAY,
+            "dynamic-capacity.period-steps": every,
+        }
+        if method not in _DENSE:
+            settings |= {
+                "sparsity.actor": self.sparsity.actor,
+                "sparsity.critic": self.sparsity.critic,
+                "sparsity.period-updates": updates // _CHANGES,
+            }
+        return [*(f"--{name}={value}" for name, value in settings.items()), *METHODS[method]]
+
+
+ALL = ("dense", "control", "tiny", "static", "set", "rigl", "rlx2")
+_LONG = ("dense", "control", "rigl", "rlx2")
+_NEAR_CONTROL = (Bound("rlx2", "control", 0.9),)
+TASKS = (
+    Task(
+        *("td3", "InvertedPendulum-v5", 40_000, 3, Sparsity(0.98, 0.98), ALL),
+        bounds=(Bound("rlx2", "dense", 0.95), Bound("rlx2", "static", 1.1), Bound("rlx2", "rigl", 1.1)),
+        episodes=100,
+    ),
+    Task(
+        *("td3", "HalfCheetah-v5", 300_000, 2, PAPER["td3", "HalfCheetah-v5"], _LONG),
+        bounds=_NEAR_CONTROL,
+        episodes=20,
+        updates_per_step=_LONG_UPDATES_PER_STEP,
+    ),
+    Task(
+        *("sac", "HalfCheetah-v5", 300_000, 2, PAPER["sac", "HalfCheetah-v5"], _LONG),
+        bounds=_NEAR_CONTROL,
+        episodes=20,
+        updates_per_step=_LONG_UPDATES_PER_STEP,
+    ),
+)
+
+
+def run_task(directory: Path, task: Task, method: str, scheme: str, seed: int) -> dict[str, Any]:
+    """A run's summary with `task`, `method`, `scheme`, `settled` (mean return of the last quarter's evaluations),
+    `mean` (of all evaluations), `confirmed` (the last policy's on new episodes) and `directory`.
+
+    What is complete in `directory` is not made again, what was interrupted there goes on. Raises SystemExit when the
+    command fails.
+    """
+    flags, folder = task.flags(method, scheme, seed), folder_of(directory, task, method, scheme, seed)
+    interrupted = (folder / "config.yaml").exists()
+    summary = train(folder, [*flags, *(["--resume"] if interrupted else [])])
+    return {
+        "task": task.name,
+        "method": method,
+        "scheme": scheme,
+        "settled": settled(summary["evaluations"], task.steps),
+        "mean": _mean([point["mean_return"] for point in summary["evaluations"]]),
+        "confirmed": _confirmed(folder, task.episodes),
+        "directory": str(folder),
+        **summary,
+    }
+
+
+def folder_of(directory: Path, task: Task, method: str, scheme: str, seed: int) -> Path:
+    """Where a run is kept; runs of other settings are in other folders."""
+    digest = hashlib.sha256(json.dumps(task.flags(method, scheme, seed)).encode()).hexdigest()[:8]
+    return directory / f"{task.algorithm}-{task.environment}-{method}-{scheme}-{seed}-{digest}"
+
+
+def settled(evaluations: Sequence[dict[str, Any]], steps: int) -> float:
+    """Mean return of the evaluations in the last quarter of a run of so many steps; raises SystemExit without any."""
+    last = [point["mean_return"] for point in evaluations if point["environment_steps"] > (1 - _SETTLED) * steps]
+    if not last:
+        raise SystemExit("expected evaluations in the last quarter of the run, got none; let it have more --steps")
+    return _mean(last)
+
+
+def _confirmed(folder: Path, episodes: int) -> dict[str, Any]:
+    file = folder / "confirmed.json"
+    if not file.exists():
+        begin(folder)
+        file.write_text(json.dumps(asdict(confirm(folder, episodes))), encoding="utf-8")
+    confirmed: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return confirmed
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

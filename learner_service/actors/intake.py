@@ -1,0 +1,200 @@
+"""Takes what actors send: checks it against the run, stores it exactly once, and keeps the run's statistics."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
+from actorq.errors import InvalidInputError
+from actorq.statefiles.highwater import LEAP
+from learner_service.actors.members import Member
+from learner_service.actors.plausibility import Plausibility
+from learner_service.actors.schemes import acting_schemes
+from learner_service.replay import LastSequences, ReplayBuffer, SegmentSource
+from learner_service.reporting.statistics import Episodes, StalenessHistogram
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IntakeStatistics:
+    """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme.
+
+    stored_segments, duplicate_segments, lost_segments: since this process started.
+    exploring_returns: the lowest and the highest of all episodes; None before the first.
+    """
+
+    episodes: int
+    mean_return: float | None
+    staleness_p50: float
+    staleness_p99: float
+    transitions_by_scheme: dict[str, int]
+    stored_segments: int = 0
+    duplicate_segments: int = 0
+    lost_segments: int = 0
+    exploring_returns: tuple[float, float] | None = None
+
+
+NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
+
+
+class Intake:
+    """Stores segments in the replay. Thread-safe.
+
+    scheme: the run's; segments may come from policies of all its `acting_schemes`.
+    published_version: tells the newest version, against which staleness is measured.
+    """
+
+    def __init__(
+        self, spec: EnvironmentSpec, replay: ReplayBuffer, scheme: str, published_version: Callable[[], int]
+    ) -> None:
+        self._spec = spec
+        self._replay = replay
+        self._scheme = scheme
+        self._acting_schemes = acting_schemes(scheme)
+        self._published_version = published_version
+        # Never held for the replay's lock or the disk: the event loop takes it too.
+        self._lock = threading.Lock()
+        self._sequences = LastSequences()
+        for (key, incarnation), sequence in replay.last_sequences().items():
+            self._sequences.advance(SegmentSource(key, incarnation, sequence))
+        self._episodes = Episodes()
+        self._plausibility = Plausibility(spec.max_episode_steps)
+        self._staleness = StalenessHistogram()
+        self._by_scheme: dict[str, int] = {}
+        self._stored_segments = 0
+        self._duplicate_segments = 0
+        self._lost_segments = 0
+
+    def insert(self, member: Member, segment: Segment, reserved: int) -> None:
+        """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
+
+        Raises InvalidInputError, and stores nothing, when the segment does not fit the run; the replay knows whether it
+        is to tell greedy actions.
+        """
+        try:
+            segment.check(self._spec)
+            if segment.steps * segment.environments > reserved:
+                raise InvalidInputError(
+                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
+                )
+            self._check_policies(segment)
+        except BaseException:
+            self.give_back(reserved)
+            raise
+        source = member.source(segment.sequence)
+        if self._replay.insert(segment, source, reserved) is None:
+            self.note_duplicate(member, segment.sequence)
+            return
+        with self._lock:
+            self._sequences.advance(source)
+            self._count(segment)
+
+    def give_back(self, reserved: int) -> None:
+        """Nothing will come under this credit."""
+        self._replay.limiter.release(reserved)
+
+    def note_duplicate(self, member: Member, sequence: int) -> None:
+        """A segment came that is stored already."""
+        _log.info("%s sent segment %d again: dropped", member.name, sequence)
+        with self._lock:
+            self._duplicate_segments += 1
+
+    def note_lost(self, member: Member, stored: int, through: int) -> None:
+        """An actor has the segments after `stored` up to `through` no more, and the replay has lost them too."""
+        lost = through - stored
+        _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
+        self._replay.skip(member.source(through))
+        with self._lock:
+            self._lost_segments += lost
+
+    def resume_after(self, member: Member) -> int:
+        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        with self._lock:
+            return self._sequences.last(member.source(0))
+
+    def newest_incarnation(self, name: str) -> int:
+        """The highest incarnation of this name that has stored a segment, 0 when none has."""
+        with self._lock:
+            return self._sequences.newest_incarnation(SegmentSource.from_name(name, 0, 0))
+
+    def doubt(self, evaluation: Evaluation) -> str:
+        """Why an evaluation cannot be true, by what actors have sent; empty when it can."""
+        with self._lock:
+            return self._plausibility.doubt(evaluation)
+
+    def statistics(self) -> IntakeStatistics:
+        """What has been stored so far."""
+        with self._lock:
+            return IntakeStatistics(
+                episodes=self._episodes.count,
+                mean_return=self._episodes.mean_return,
+                staleness_p50=self._staleness.percentile(50),
+                staleness_p99=self._staleness.percentile(99),
+                transitions_by_scheme=dict(self._by_scheme),
+                stored_segments=self._stored_segments,
+                duplicate_segments=self._duplicate_segments,
+                lost_segments=self._lost_segments,
+                exploring_returns=self._plausibility.exploring_returns,
+            )
+
+    def state(self) -> dict[str, Any]:
+        """The statistics for a checkpoint."""
+        with self._lock:
+            return {
+                "episodes": self._episodes.state(),
+                "plausibility": self._plausibility.state(),
+                "staleness": self._staleness.state(),
+                "transitions_by_scheme": dict(self._by_scheme),
+            }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        with self._lock:
+            self._episodes.load_state(state["episodes"])
+            self._plausibility.load_state(state.get("plausibility"))
+            self._staleness.load_state(state["staleness"])
+            self._by_scheme.update(state["transitions_by_scheme"])
+
+    def account_for(self, stored: int) -> None:
+        """After a crash the log has transitions that the last checkpoint has not counted.
+
+        They are shared out among the schemes as those that were counted; before any was, they are the run's.
+        """
+        with self._lock:
+            counted = sum(self._by_scheme.values())
+            missing = stored - counted
+            if missing <= 0:
+                return
+            shares = {scheme: missing * count // counted for scheme, count in self._by_scheme.items() if count}
+            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self._scheme)
+            shares[most] = shares.get(most, 0) + missing - sum(shares.values())
+            for scheme, share in shares.items():
+                self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
+
+    def _count(self, segment: Segment) -> None:
+        self._stored_segments += 1
+        published = self._published_version()
+        stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
+        for span, stop in zip(segment.spans, stops, strict=True):
+            acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
+            self._staleness.add(published - span.version, acted)
+            self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
+        self._plausibility.note(segment)
+        for episode in segment.episodes:
+            self._episodes.add(episode.episode_return)
+
+    def _check_policies(self, segment: Segment) -> None:
+        # Not only those that were published: a run that was restored from a copy may have forgotten later versions.
+        highest = self._published_version() + LEAP
+        for span in segment.spans:
+            if not 1 <= span.version <= highest:
+                raise InvalidInputError(f"segment: expected policy versions from 1 to {highest}, got {span.version}")
+            if span.scheme not in self._acting_schemes:
+                raise InvalidInputError(
+                    f"segment: must come from {' or '.join(self._acting_schemes)} policies, got {span.scheme!r}"
+                )

@@ -1,0 +1,219 @@
+"""Who takes part in a run: actors and evaluators, their incarnations, indexes, streams and reports."""
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from actorq.domain.status import ActorReport, ActorStatus
+from actorq.domain.trajectory import Role
+from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError
+from learner_service.actors.indexes import Indexes
+from learner_service.replay import SegmentSource, actor_key
+
+_MAX_MEMBERS = 20_000
+_MOST_STATUSES = 1000
+# For which a member that has joined holds its index without a stream. An actor joins again when it opens one.
+_PATIENCE_S = 60.0
+# An incarnation is the learner's life in its upper bits, and a count of the joins of that life in the lower ones.
+_LIFE_BITS = 32
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Member:
+    """One incarnation of an actor or evaluator. It holds its index until it has left.
+
+    life: how often this index has been given out, this time included.
+    nonce: tells the process that joined from others; 0 when it did not say.
+    """
+
+    name: str
+    role: Role
+    index: int
+    incarnation: int
+    life: int = 1
+    state: Literal["joined", "connected", "left"] = "joined"
+    report: ActorReport | None = None
+    nonce: int = 0
+
+    def source(self, sequence: int) -> SegmentSource:
+        """Names what this incarnation sent under `sequence`."""
+        return SegmentSource(self._key, self.incarnation, sequence)
+
+    @cached_property
+    def _key(self) -> bytes:
+        return actor_key(self.name)
+
+
+class Members:
+    """Members by name, each in its newest incarnation.
+
+    An index is freed when its member's stream closes, or when it opens none for a minute, and given to the next that
+    joins. Thread-safe.
+
+    learner_life: how many learners have worked on the run, this one included: incarnations of later lives are higher.
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, learner_life: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next_incarnation = (learner_life << _LIFE_BITS) + 1
+        self._members: dict[str, Member] = {}
+        self._lives: dict[tuple[Role, int], int] = {}
+        self._indexes: dict[Role, Indexes] = {"actor": Indexes(), "evaluator": Indexes()}
+        self._connected: Counter[Role] = Counter()
+        # By name, oldest first: since when members wait for their stream, and members that have left.
+        self._waiting: OrderedDict[str, float] = OrderedDict()
+        self._left: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, name: str) -> Member | None:
+        """The member of this name in its newest incarnation, whether it is there or has left."""
+        return self._members.get(name)
+
+    def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0) -> Member:
+        """Take in an actor; the same name gets the same index again as long as nobody else holds it.
+
+        Raises ConflictError when another process has taken over the name.
+
+        incarnation: 0 for a process that joins for the first time, else what it was given then.
+        nonce: of the process; the same one twice is one join whose answer was lost.
+        newest_stored: the highest incarnation of this name that has stored anything.
+        """
+        if not 1 <= len(name) <= 128:
+            raise InvalidInputError(f"actor_name: must have 1 to 128 characters, got {len(name)}")
+        with self._lock:
+            self._expire()
+            known = self._members.get(name)
+            if known is not None and _is_same(known, incarnation, role, nonce):
+                self._come_back(known)
+                return known
+            newest = max(newest_stored, known.incarnation if known else 0)
+            self._check(name, incarnation, newest)
+            if known is None and len(self._members) >= _MAX_MEMBERS:
+                self._forget_one_that_left()
+            return self._take_in(name, role, incarnation or self._new_incarnation(newest), nonce, known)
+
+    def connect(self, name: str, incarnation: int) -> Member:
+        """An actor opened its stream; it must have joined with this incarnation."""
+        with self._lock:
+            self._expire()
+            member = self._members.get(name)
+            if member is not None and incarnation < member.incarnation:
+                raise taken_over(name, incarnation)
+            if member is None or member.incarnation != incarnation or member.state == "left":
+                raise NotFoundError(f"actor {name!r} with incarnation {incarnation} has not joined: call Join first")
+            if member.state == "joined":
+                member.state = "connected"
+                del self._waiting[name]
+                self._connected[member.role] += 1
+            return member
+
+    def disconnect(self, member: Member) -> None:
+        """An actor's stream closed: its index is free, and it has to join again."""
+        with self._lock:
+            self._leave(member)
+
+    def report(self, member: Member, report: ActorReport) -> None:
+        """An actor told how it is."""
+        with self._lock:
+            member.report = report
+
+    def statuses(self) -> tuple[ActorStatus, ...]:
+        """Those who have joined and not left, actors first, by index; at most 1000 of them."""
+        with self._lock:
+            self._expire()
+            present = [member for member in self._members.values() if member.state != "left"]
+            members = sorted(present, key=lambda member: (member.role, member.index))[:_MOST_STATUSES]
+            return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
+
+    def connected(self, role: Role) -> int:
+        """How many members of a role have an open stream."""
+        with self._lock:
+            return self._connected[role]
+
+    def _check(self, name: str, incarnation: int, newest: int) -> None:
+        if incarnation and incarnation < newest:
+            raise taken_over(name, incarnation)
+        if incarnation > newest and incarnation >= self._next_incarnation:
+            raise InvalidInputError(
+                f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 first"
+            )
+
+    def _new_incarnation(self, newest: int) -> int:
+        # Normally the next number. A replay of other origin may hold higher ones under this name.
+        incarnation = max(self._next_incarnation, newest + 1)
+        self._next_incarnation += 1
+        return incarnation
+
+    def _take_in(self, name: str, role: Role, incarnation: int, nonce: int, known: Member | None) -> Member:
+        wishes = list(_ordinal(name))
+        if known is not None:
+            self._leave(known)
+            del self._left[name]
+            if known.role == role:
+                wishes.insert(0, known.index)
+        index = self._indexes[role].take(*wishes)
+        life = self._lives[role, index] = self._lives.get((role, index), 0) + 1
+        member = Member(name, role, index, incarnation, life, nonce=nonce)
+        self._members[name] = member
+        self._waiting[name] = self._clock()
+        _log.info("%s joined as %s %d", name, role, index)
+        return member
+
+    def _come_back(self, member: Member) -> None:
+        if member.state == "left":
+            member.index = self._indexes[member.role].take(member.index, *_ordinal(member.name))
+            member.state = "joined"
+            del self._left[member.name]
+        if member.state == "joined":
+            self._waiting[member.name] = self._clock()
+            self._waiting.move_to_end(member.name)
+
+    def _leave(self, member: Member) -> None:
+        if member.state == "left" or self._members.get(member.name) is not member:
+            return
+        if member.state == "connected":
+            self._connected[member.role] -= 1
+        else:
+            del self._waiting[member.name]
+        member.state = "left"
+        self._left[member.name] = None
+        self._indexes[member.role].free(member.index)
+
+    def _expire(self) -> None:
+        due = self._clock() - _PATIENCE_S
+        while self._waiting and self._waiting[name := next(iter(self._waiting))] <= due:
+            _log.info("%s has joined, but opened no stream within %.0f s", name, _PATIENCE_S)
+            self._leave(self._members[name])
+
+    def _forget_one_that_left(self) -> None:
+        if not self._left:
+            raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors; all of them are there")
+        name, _ = self._left.popitem(last=False)
+        del self._members[name]
+
+
+def _is_same(known: Member, incarnation: int, role: Role, nonce: int) -> bool:
+    if known.role != role:
+        return False
+    return known.incarnation == incarnation or (incarnation == 0 and nonce != 0 and known.nonce == nonce)
+
+
+def taken_over(name: str, incarnation: int) -> ConflictError:
+    """What the older of two processes of one name is told."""
+    return ConflictError(
+        f"actor {name!r}: another process has taken over this name since incarnation {incarnation}; give every actor a "
+        "name of its own"
+    )
+
+
+def _ordinal(name: str) -> tuple[int, ...]:
+    """The number at the end of a name: "actor-3" likes to be number 3, so that names and indexes agree."""
+    ordinal = name.rpartition("-")[2]
+    return (int(ordinal),) if ordinal.isdecimal() and len(ordinal) < 9 and int(ordinal) < _MAX_MEMBERS else ()

@@ -1,0 +1,94 @@
+"""Whether an evaluation can be true, by what the actors of the run have seen.
+
+An evaluation that cannot be true is flagged: status and log tell it, and it does not end the run as solved. The limits
+are far from honest results, so that no honest run is delayed (docs/decisions/0024-flagged-evaluations.md).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from actorq.domain.trajectory import Evaluation, Segment
+
+# By how much a return may pass the bound of the rewards: a share of the bound, and the largest size of a reward so many
+# times. A policy may reach a goal, and its reward, before any exploring actor does.
+_SLACK, _SLACK_REWARDS = 0.01, 10
+# An honest policy is at most this many spreads of the exploring returns above the best of them.
+_SPREADS = 8.0
+
+
+class Plausibility:
+    """The largest reward and the range of episode returns that actors have sent. Not thread-safe.
+
+    step_limit: steps of an episode, at most; 0 where there is no limit.
+    """
+
+    def __init__(self, step_limit: int) -> None:
+        self._step_limit = step_limit
+        # The largest reward, and the largest size of a reward.
+        self._rewards: tuple[float, float] | None = None
+        self._returns: tuple[float, float] | None = None
+        # Of a run that was begun without this record: it cannot tell.
+        self._is_complete = True
+
+    def note(self, segment: Segment) -> None:
+        """Take in what an actor sent."""
+        rewards = segment.rewards[segment.valid]
+        if rewards.size:
+            largest, lowest = float(rewards.max()), float(rewards.min())
+            known, size = self._rewards or (largest, 0.0)
+            self._rewards = max(known, largest), max(size, abs(largest), abs(lowest))
+        for episode in segment.episodes:
+            worst, best = self._returns or (episode.episode_return, episode.episode_return)
+            self._returns = min(worst, episode.episode_return), max(best, episode.episode_return)
+
+    def doubt(self, evaluation: Evaluation) -> str:
+        """Why an evaluation cannot be true, in one line; empty when it can."""
+        if not self._is_complete:
+            return ""
+        if self._rewards is None:
+            return "no actor has sent anything yet, so that there is nothing to compare it with"
+        doubt = self._beyond_rewards(evaluation, *self._rewards)
+        if not doubt and self._returns is not None:
+            doubt = self._beyond_returns(evaluation.mean_return, *self._returns)
+        return doubt
+
+    @property
+    def exploring_returns(self) -> tuple[float, float] | None:
+        """The lowest and the highest return of an actor's episode; None before the first."""
+        return self._returns
+
+    def state(self) -> dict[str, Any]:
+        """The record, for a checkpoint."""
+        return {"rewards": self._rewards and list(self._rewards), "returns": self._returns and list(self._returns)}
+
+    def load_state(self, state: Mapping[str, Any] | None) -> None:
+        """Restore what `state` returned; None for a checkpoint that has none."""
+        if state is None:
+            self._is_complete = False
+            return
+        rewards, returns = state["rewards"], state["returns"]
+        self._rewards = rewards and (float(rewards[0]), float(rewards[1]))
+        self._returns = returns and (float(returns[0]), float(returns[1]))
+
+    def _beyond_rewards(self, evaluation: Evaluation, largest: float, size: float) -> str:
+        lengths = np.asarray(evaluation.lengths, np.float64)
+        if self._step_limit and largest > 0:
+            lengths = np.minimum(lengths, self._step_limit)
+        bound = float(lengths.mean()) * largest
+        if evaluation.mean_return <= bound + _SLACK * abs(bound) + _SLACK_REWARDS * size:
+            return ""
+        return (
+            f"its return of {evaluation.mean_return:,.1f} is above {bound:,.1f}, the largest reward that an actor has "
+            f"seen ({largest:g}) in each step of its episodes"
+        )
+
+    def _beyond_returns(self, mean_return: float, lowest: float, highest: float) -> str:
+        spread = max(highest - lowest, abs(highest))
+        if mean_return <= highest + _SPREADS * spread:
+            return ""
+        return (
+            f"its return of {mean_return:,.1f} is far above those of all episodes of the actors, {lowest:,.1f} to "
+            f"{highest:,.1f}"
+        )

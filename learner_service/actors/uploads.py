@@ -1,0 +1,82 @@
+"""The way of a segment from its stream into the replay: order, credit, storage, acknowledgement."""
+
+from collections.abc import Callable
+from functools import partial
+
+from actorq.domain.trajectory import Segment
+from actorq.errors import ActorQError, ConflictError
+from learner_service.actors.credits import ActorStream, Credits
+from learner_service.actors.intake import Intake
+from learner_service.actors.storage_thread import StorageThread
+
+
+class Uploads:
+    """Stores the segments of all streams, each stream's in order. Lives on the event loop.
+
+    on_stored: called after each segment. refused: segments that were refused.
+    """
+
+    def __init__(
+        self, intake: Intake, credits_: Credits, storage: StorageThread, on_stored: Callable[[], None]
+    ) -> None:
+        self.refused = 0
+        self._intake = intake
+        self._credits = credits_
+        self._storage = storage
+        self._on_stored = on_stored
+
+    def insert(
+        self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
+    ) -> None:
+        """Store a segment, and acknowledge it once it is stored.
+
+        Raises ConflictError when it came without credit, and CorruptedError when one before it has not come. A segment
+        that is refused later, for what is in it, ends the stream.
+        size: tells the bytes of the message. decode: makes the segment, on another thread.
+        """
+        if sequence <= stream.received:
+            self._intake.note_duplicate(stream.member, sequence)
+            stream.changed.set()
+            return
+        submit = partial(self._submit, stream, sequence, decode)
+        try:
+            if not self._credits.take(stream, sequence, size, submit):
+                raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
+        except ActorQError:
+            self.refused += 1
+            raise
+
+    def _submit(self, stream: ActorStream, sequence: int, decode: Callable[[], Segment]) -> None:
+        """The segment has its reservation."""
+        store, done = partial(self._store, stream, decode), partial(self._stored, stream, sequence)
+        self._storage.submit(store, done, partial(self._refuse, stream))
+
+    def _store(self, stream: ActorStream, decode: Callable[[], Segment]) -> bool:
+        """Runs on the storage thread; False when a segment before this one was refused."""
+        reserved = self._credits.segment_transitions
+        if stream.refused:
+            self._intake.give_back(reserved)
+            return False
+        try:
+            segment = self._decoded(decode, reserved)
+            self._intake.insert(stream.member, segment, reserved)
+        except BaseException:
+            stream.refused = True
+            raise
+        return True
+
+    def _decoded(self, decode: Callable[[], Segment], reserved: int) -> Segment:
+        try:
+            return decode()
+        except BaseException:
+            self._intake.give_back(reserved)
+            raise
+
+    def _stored(self, stream: ActorStream, sequence: int, stored: bool) -> None:
+        if stored:
+            self._credits.stored(stream, sequence)
+            self._on_stored()
+
+    def _refuse(self, stream: ActorStream, error: BaseException) -> None:
+        self.refused += isinstance(error, ActorQError)
+        stream.fail(error)

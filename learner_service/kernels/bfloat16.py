@@ -1,0 +1,113 @@
+"""Products of wide hidden layers in bfloat16, whose weights stay float32.
+
+A number of bfloat16 has the range of a float32 and 8 bits of precision. Processors with AVX512-BF16 or AMX, and GPUs,
+multiply such numbers faster and add the products in float32. A layer takes and returns float32. Its
+conversions cost less than a large product gains.
+
+A float32 bias is added to the float32 product. torch's own elementwise operations are slower in bfloat16.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from learner_service.kernels.written_gradient import WrittenGradient, write
+
+FEWEST_UNITS = 128
+"""Inputs and units of the narrowest layer that gains."""
+
+
+FEWEST_MULTIPLICATIONS = 2**23
+"""Multiplications above which a product gains: with fewer the conversions take what the product gains."""
+
+
+def is_large(rows: int, weight: Tensor) -> bool:
+    """Whether so many rows of inputs and a weight [..., units, inputs] are enough multiplications."""
+    return rows * weight.shape[-2] * weight.shape[-1] > FEWEST_MULTIPLICATIONS
+
+
+def is_wide(weight: Tensor) -> bool:
+    """Whether products with a weight [..., units, inputs] gain, if there are enough rows."""
+    return min(weight.shape[-2:]) >= FEWEST_UNITS
+
+
+class Bfloat16Weight:
+    """The copy in bfloat16 of a weight. It is renewed when the weight has changed.
+
+    vector: the vector that the weight is a view of (parameters.py). torch counts the changes of the two apart.
+    """
+
+    def __init__(self, vector: Tensor) -> None:
+        self._vector = vector
+        self._copy: Tensor | None = None
+        self._copied: tuple[int, ...] = ()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        """A copied network, such as the one that is exported, computes in float32."""
+
+    def of(self, weight: Tensor) -> Tensor:
+        """The copy of this weight, bfloat16 of the same shape; gradients do not flow."""
+        state = (weight.data_ptr(), weight._version, self._vector._version)
+        if self._copy is None:
+            self._copy = weight.detach().to(torch.bfloat16)
+        elif state != self._copied:
+            self._copy.copy_(weight.detach())
+        self._copied = state
+        return self._copy
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b: bfloat16[B, K], bfloat16[N, K], float32[N] -> float32[B, N]; gradients do not flow."""
+    y = functional.linear(x, weight).float()
+    return y if bias is None else y.add_(bias)
+
+
+def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient bfloat16[N, K] of W in x W^T, given that of the product, bfloat16[B, N], and bfloat16[B, K]."""
+    return gradient.t() @ x
+
+
+def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+    """The gradient float32[B, K] of x in x W^T, given that of the product, bfloat16[B, N], and bfloat16[N, K]."""
+    return (gradient @ weight).float()
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, written: WrittenGradient | None = None
+) -> Tensor:
+    """x W^T + b of float32 tensors, through which gradients flow.
+
+    copy: the weight in bfloat16. written: where the weight's gradient is written; None to leave it to autograd.
+    """
+    if not torch.is_grad_enabled():
+        return product(x.to(torch.bfloat16), copy, bias)
+    y: Tensor = _Product.apply(x, weight, bias, copy, written)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, written: WrittenGradient | None
+    ) -> Tensor:
+        ctx.written = written
+        rounded = x.to(torch.bfloat16)
+        ctx.save_for_backward(rounded, copy)
+        return product(rounded, copy, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, copy = ctx.saved_tensors
+        rounded = gradient.to(torch.bfloat16)
+        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
+        return (
+            input_gradient(rounded, copy) if needs_x else None,
+            write(weight_gradient(rounded, x), ctx.written) if needs_weight else None,
+            gradient.sum(0) if needs_bias else None,
+            None,
+            None,
+        )

@@ -1,0 +1,153 @@
+"""Chooses the precision of an algorithm's products, `learner.precision`, and tells its layers."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Literal, NamedTuple
+
+import torch
+
+from actorq.config.run_config import RunConfig
+from actorq.machine import processor_flags
+from actorq.timing import Clocks, time_calls
+from learner_service.kernels import bfloat16
+from learner_service.kernels.bfloat16 import FEWEST_MULTIPLICATIONS, FEWEST_UNITS
+from learner_service.kernels.linear import input_gradient, product, weight_gradient
+from learner_service.kernels.parameters import FlatParameters
+from learner_service.networks import Linear, TwinCritic
+
+_log = logging.getLogger(__name__)
+
+Precision = Literal["fp32", "bf16"]
+FP32: Precision = "fp32"
+# Instructions that multiply numbers of bfloat16.
+_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
+# How many times as fast bf16 must be for auto to choose it.
+_WORTHWHILE = 1.1
+_BUDGET_S = 0.1
+
+
+class Shape(NamedTuple):
+    """A product of [rows, inputs] and [inputs, units]."""
+
+    rows: int
+    inputs: int
+    units: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.inputs} x {self.units}"
+
+
+class Seconds(NamedTuple):
+    """How long a layer takes forwards and backwards in each precision."""
+
+    fp32: float
+    bf16: float
+
+
+def measure(shape: Shape, device: torch.device) -> Seconds:
+    """Time the three products of a layer of a shape in each precision."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, gradient = (
+        torch.randn(rows, columns, generator=generator).to(device)
+        for rows, columns in (
+            (shape.rows, shape.inputs),
+            (shape.units, shape.inputs),
+            (shape.rows, shape.units),
+        )
+    )
+
+    def fp32() -> None:
+        product(x, weight)
+        input_gradient(gradient, weight)
+        weight_gradient(gradient, x)
+
+    def bf16() -> None:
+        rounded, copy, slope = (each.to(torch.bfloat16) for each in (x, weight, gradient))
+        bfloat16.product(rounded, copy, None)
+        bfloat16.input_gradient(slope, copy)
+        bfloat16.weight_gradient(slope, rounded).float()
+
+    def finished() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    # On one thread of the CPU other work on the machine does not count.
+    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
+    seconds = time_calls({"fp32": fp32, "bf16": bf16}, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished))
+    return Seconds(**seconds)
+
+
+def use_precision(
+    config: RunConfig,
+    batch_size: int,
+    networks: Sequence[FlatParameters],
+    flags: Callable[[], frozenset[str]] = processor_flags,
+    measure: Callable[[Shape, torch.device], Seconds] = measure,
+) -> Precision:
+    """Have the wide hidden layers of an algorithm's networks multiply as `learner.precision` says.
+
+    networks: all that are updated, and their targets. Call it once, after sparse layers have their masks.
+
+    Returns the precision that is used. The log says in one line how it was chosen, unless it is fp32 and was asked for.
+    """
+    asked = config.learner.precision
+    if asked == "fp32":
+        return "fp32"
+    layers = [
+        (layer, parameters.vector)
+        for parameters in networks
+        for module in parameters.modules
+        for layer in module.modules()
+        if isinstance(layer, Linear | TwinCritic)
+    ]
+    shapes = [Shape(batch_size, *weight.shape[-1:-3:-1]) for layer, _ in layers for weight in layer.wide_weights()]
+    largest = max(shapes, key=prod, default=None)
+    if largest is None or prod(largest) <= FEWEST_MULTIPLICATIONS:
+        _log.info(
+            "learner.precision %s: fp32 is used, since no dense hidden layer has %d inputs and units at least and more "
+            "than %d multiplications in a batch",
+            *(asked, FEWEST_UNITS, FEWEST_MULTIPLICATIONS),
+        )
+        return "fp32"
+    chosen = _choose(asked, largest, networks[0].vector.device, flags, measure)
+    if chosen == "bf16":
+        for layer, vector in layers:
+            layer.use_bfloat16(vector)
+    return chosen
+
+
+def _choose(
+    asked: str,
+    largest: Shape,
+    device: torch.device,
+    flags: Callable[[], frozenset[str]],
+    measure: Callable[[Shape, torch.device], Seconds],
+) -> Precision:
+    has_bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else bool(flags() & _INSTRUCTIONS)
+    if asked == "auto" and not has_bf16:
+        _log.info("learner.precision auto: fp32, since the %s has no bf16 instructions", _name(device))
+        return "fp32"
+    if asked == "bf16" and has_bf16:
+        _log.info("learner.precision bf16: used for products such as %s", largest)
+        return "bf16"
+    seconds = measure(largest, device)
+    if asked == "bf16":
+        _log.warning(
+            "the %s has no bf16 instructions: bf16 products take %.1f times as long as fp32 here (%s); take "
+            "learner.precision fp32 or auto",
+            *(_name(device), seconds.bf16 / seconds.fp32, largest),
+        )
+        return "bf16"
+    chosen: Precision = "bf16" if seconds.fp32 >= _WORTHWHILE * seconds.bf16 else "fp32"
+    _log.info(
+        "learner.precision auto: %s; the products of a layer of %s take %.3g ms in fp32, %.3g ms in bf16",
+        *(chosen, largest, 1e3 * seconds.fp32, 1e3 * seconds.bf16),
+    )
+    return chosen
+
+
+def _name(device: torch.device) -> str:
+    return "GPU" if device.type == "cuda" else "processor"

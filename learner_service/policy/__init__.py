@@ -1,0 +1,1 @@
+"""From a policy module to the ONNX graph that the quantizer gets."""

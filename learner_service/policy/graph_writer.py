@@ -1,0 +1,84 @@
+"""Writes the ONNX graph of a policy of well-known operations, in milliseconds.
+
+PyTorch's exporter knows more of them, but needs seconds; see docs/decisions/0027-written-and-kept-graphs.md.
+"""
+
+from collections.abc import Sequence
+
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+from learner_service.policy.graph_operations import Nodes, UnknownOperationError, require
+from learner_service.policy.recorded_calls import record
+
+OPSET = 21
+_IR_VERSION = 10
+_TYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE, torch.uint8: TensorProto.UINT8}
+# Of two examples.
+_ROWS = (5, 7)
+
+
+def write_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The graph of a policy, with its parameters as graph inputs under their names.
+
+    policy: a copy on the CPU in eval mode; its parameters are changed.
+    inputs: examples of rows, by name and in order; the graph takes any number of rows. outputs: their names.
+
+    The graph is written twice, of other rows, another number of them, and other parameters. Raises
+    UnknownOperationError when the two differ, and when a call of torch is not in the table.
+    """
+    try:
+        first, second = (_write(policy, inputs, outputs, rows) for rows in _ROWS)
+    except UnknownOperationError:
+        raise
+    except Exception as error:
+        # What is wrong with a user's policy is for PyTorch's exporter to say.
+        raise UnknownOperationError(f"{type(error).__name__}: {error}") from error
+    require(first == second, "code that depends on the number of rows, or on values")
+    return first
+
+
+def _write(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str], rows: int) -> onnx.ModelProto:
+    parameters = policy.state_dict(keep_vars=True)
+    generator = torch.Generator().manual_seed(rows)
+    with torch.no_grad():
+        for tensor in parameters.values():
+            tensor.uniform_(-1.0, 1.0, generator=generator)
+    examples = {
+        name: torch.rand((rows, *each.shape[1:]), generator=generator).mul(255).to(each.dtype)
+        for name, each in inputs.items()
+    }
+    calls, returned = record(policy, examples)
+    nodes = Nodes({**examples, **parameters})
+    for call in calls:
+        nodes.write(call)
+    tensors = returned if isinstance(returned, tuple) else (returned,)
+    require(len(tensors) == len(outputs), "another number of outputs")
+    for name, tensor in zip(outputs, tensors, strict=True):
+        _rename(nodes.written, nodes.tensor(tensor), name)
+    require(nodes.used >= parameters.keys(), "parameters that are not used")
+    graph = helper.make_graph(
+        nodes.written,
+        "main_graph",
+        [_described(name, tensor, name in examples) for name, tensor in (examples | parameters).items()],
+        [_described(name, tensor) for name, tensor in zip(outputs, tensors, strict=True)],
+        list(nodes.constants.values()),
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[opset], producer_name="actorq")
+
+
+def _rename(nodes: Sequence[onnx.NodeProto], old: str, new: str) -> None:
+    """Let the node that makes a tensor make it under another name."""
+    require(any(old in node.output for node in nodes), f"output {new}, which no call makes, or which is given twice")
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
+def _described(name: str, tensor: Tensor, rows: bool = True) -> onnx.ValueInfoProto:
+    require(tensor.dtype in _TYPES, f"{tensor.dtype}")
+    shape = ["batch", *tensor.shape[1:]] if rows else list(tensor.shape)
+    return helper.make_tensor_value_info(name, _TYPES[tensor.dtype], shape)

@@ -1,0 +1,98 @@
+"""Keeps an exported graph in the run's folder: a restarted learner takes it instead of another export.
+
+Only graphs that PyTorch's exporter makes are kept, since that takes seconds; see
+docs/decisions/0027-written-and-kept-graphs.md.
+"""
+
+import base64
+import hashlib
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from torch import nn
+
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
+from learner_service.policy import policy_graph
+from learner_service.policy.fingerprint import fingerprint
+from learner_service.policy.graph_operations import UnknownOperationError
+from learner_service.policy.policy_graph import (
+    as_acted,
+    describe_graph,
+    example_inputs,
+    exported_policy_graph,
+    write_policy_graph,
+)
+
+FILE = "policy_graph.json"
+# Another version of one of them may export another graph of the same policy.
+_EXPORTERS = ("torch", "onnx", "onnxscript")
+
+_log = logging.getLogger(__name__)
+
+
+def kept_policy_graph(
+    path: Path, policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool
+) -> PolicyGraph:
+    """The policy's graph: written where that is possible, else the one in the file, else exported and kept.
+
+    A file that is damaged, or of another policy, is replaced, which is logged. So is a file that cannot be written.
+    Raises as `exported_policy_graph` does.
+    """
+    try:
+        return write_policy_graph(policy, spec, stochastic, greedy)
+    except UnknownOperationError as error:
+        unknown = str(error)
+    key = _key(policy, spec, stochastic, greedy)
+    model = _read(path, key)
+    if model is not None:
+        return describe_graph(model, spec, stochastic)
+    _log.info("PyTorch's exporter makes the policy's graph, because of %s", unknown)
+    graph = exported_policy_graph(policy, spec, stochastic, greedy)
+    if key:
+        try:
+            write_document(path, {"key": key, "model": base64.b64encode(graph.model).decode()}, sync=False)
+        except OSError as error:
+            _log.warning("%s cannot be written, so the next start exports the graph again: %s", path.name, error)
+    return graph
+
+
+def _read(path: Path, key: str) -> bytes | None:
+    try:
+        values = read_document(path)
+    except FileNotFoundError:
+        return None
+    except InvalidInputError as error:
+        _log.warning("%s; the graph is exported again", error)
+        return None
+    if not key or values.get("key") != key:
+        _log.info("%s is of another network or version; the graph is exported again", path.name)
+        return None
+    return base64.b64decode(values["model"])
+
+
+def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> str:
+    """A digest of all that the graph depends on; empty when the policy's forward pass cannot be followed."""
+    acted = as_acted(policy, stochastic and greedy)
+    try:
+        computed = fingerprint(acted, example_inputs(spec, stochastic))
+    except Exception as error:
+        # What is wrong with the policy is for the exporter to say.
+        _log.info("the graph is not kept: a forward pass cannot be followed (%s: %s)", type(error).__name__, error)
+        return ""
+    parts = (computed, spec.to_json(), _code(), *map(_version, _EXPORTERS))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _code() -> str:
+    return hashlib.sha256(Path(policy_graph.__file__).read_bytes()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

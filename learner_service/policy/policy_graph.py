@@ -1,0 +1,193 @@
+"""Turns a policy module once into an ONNX graph without weights, and snapshots its weights for each version."""
+
+import contextlib
+import copy
+import io
+import logging
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from actorq.domain.policy import GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from learner_service.kernels.linear import Linear
+from learner_service.policy.graph_operations import UnknownOperationError
+from learner_service.policy.graph_writer import OPSET, write_graph
+
+
+def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
+    """What a policy is given, by name and in order; a stochastic one takes noise for each component of an action."""
+    inputs = {OBSERVATIONS_INPUT: spec.policy_observations}
+    if stochastic:
+        inputs[NOISE_INPUT] = ArraySpec((math.prod(spec.actions.shape),), "float32")
+    return inputs
+
+
+def calibration_batch(
+    observations: NDArray[Any], spec: EnvironmentSpec, stochastic: bool, seed: int
+) -> dict[str, NDArray[Any]]:
+    """For each data input a batch, [B, ...]: copies of these observations, and noise as actors draw it.
+
+    observations: [B, *policy_observation]; where there is none, a single one of zeros is taken.
+    """
+    observed = spec.policy_observations
+    rows = np.array(observations) if len(observations) else np.zeros((1, *observed.shape), observed.dtype)
+    batch: dict[str, NDArray[Any]] = {OBSERVATIONS_INPUT: rows}
+    if stochastic:
+        shape = data_inputs(spec, stochastic)[NOISE_INPUT].shape
+        batch[NOISE_INPUT] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
+    return batch
+
+
+def export_policy_graph(
+    policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False, greedy: bool = False
+) -> PolicyGraph:
+    """The graph of `policy`, with every parameter and buffer as a graph input of its own name.
+
+    stochastic: the policy takes noise as its second input.
+    greedy: a stochastic policy's graph has a second output, its actions without the noise. Any other's actions are that
+        already.
+
+    Raises RuntimeError when a parameter is not an input of the graph: the exporter has folded it into a constant, which
+    later versions could not replace. Raises UserError when a stochastic policy has no `with_greedy` for both outputs.
+    """
+    try:
+        return write_policy_graph(policy, spec, stochastic, greedy)
+    except UnknownOperationError:
+        return exported_policy_graph(policy, spec, stochastic, greedy)
+
+
+def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+    """The same graph without PyTorch's exporter, in milliseconds; raises UnknownOperationError for many policies."""
+    acted = as_acted(policy, stochastic and greedy)
+    model = write_graph(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
+    return _checked(model, spec, stochastic)
+
+
+def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+    """The same graph by PyTorch's exporter, in seconds."""
+    acted = as_acted(policy, stochastic and greedy)
+    model = _export(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
+    graph, names = model.graph, set(snapshot_parameters(policy))
+    parameters = [tensor for tensor in graph.initializer if tensor.name in names]
+    missing = names - {tensor.name for tensor in parameters}
+    if missing:
+        raise RuntimeError(f"the exported graph lacks the parameters {sorted(missing)} under their names")
+    constants = [tensor for tensor in graph.initializer if tensor.name not in names]
+    del graph.initializer[:]
+    graph.initializer.extend(constants)
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parameters
+    )
+    _strip(model)
+    return _checked(model, spec, stochastic)
+
+
+def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
+    """A copy of a policy as actors run it, on the CPU and without hooks of training.
+
+    greedy: its forward pass has the second output of `with_greedy`. Raises UserError when it has no such method.
+    """
+    copied = copy.deepcopy(policy).to("cpu").eval()
+    for module in copied.modules():
+        # It computes the same in faster ways, for which exporters have no rules.
+        if type(module) is Linear:
+            module.__class__ = nn.Linear  # type: ignore[assignment]
+    if greedy:
+        both = getattr(copied, "with_greedy", None)
+        if both is None:
+            raise UserError(
+                f"dynamic_buffer needs a stochastic policy with a method with_greedy(observations, noise), which gives "
+                f"its actions with noise and those without; {type(policy).__name__} has none"
+            )
+        copied.forward = both
+    return copied
+
+
+def example_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, Tensor]:
+    """Two rows of zeros for each data input, by name and in order."""
+    inputs = data_inputs(spec, stochastic)
+    return {name: torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for name, each in inputs.items()}
+
+
+def describe_graph(model: bytes, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
+    """A serialized graph, with all that the quantizer must know of it."""
+    return PolicyGraph(
+        model=model,
+        inputs=tuple(data_inputs(spec, stochastic)),
+        discrete_actions=bool(spec.discrete_actions),
+        action_spans=_action_spans(spec),
+    )
+
+
+def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
+    """Copies of all parameters and buffers as float32 arrays, by name."""
+    return {
+        name: np.array(tensor.detach().cpu().numpy(), dtype=np.float32, copy=True)
+        for name, tensor in policy.state_dict().items()
+    }
+
+
+def _outputs(spec: EnvironmentSpec, greedy: bool) -> list[str]:
+    actions = "q_values" if spec.discrete_actions else "actions"
+    return [actions, GREEDY_OUTPUT] if greedy else [actions]
+
+
+def _checked(model: onnx.ModelProto, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
+    onnx.checker.check_model(model, full_check=True)
+    return describe_graph(model.SerializeToString(deterministic=True), spec, stochastic)
+
+
+def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
+    """Highest minus lowest action of each component; empty for discrete actions and those without bounds."""
+    if spec.discrete_actions or not spec.actions.bounded:
+        return ()
+    low, high = spec.actions.bounds()
+    return tuple((high - low).ravel().tolist())
+
+
+def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
+    _make_distinct(policy)
+    batch = torch.export.Dim("batch")
+    # The exporter prints its progress and warns about packages that nothing here uses.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            policy,
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes=tuple({0: batch} for _ in inputs),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def _make_distinct(policy: nn.Module) -> None:
+    """Give every parameter and buffer values of its own: the exporter makes one of equal ones, such as biases of 0."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in policy.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.5, generator=generator)
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Drop what the exporter notes for debugging: source paths and stack traces, which differ between machines."""
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    parts: tuple[Any, ...] = (*model.graph.node, *model.graph.input, *model.graph.output)
+    for part in parts:
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del model.graph.value_info[:]

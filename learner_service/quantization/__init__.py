@@ -1,0 +1,1 @@
+"""Training of a policy as its actors run it, with rounded weights and activations."""

@@ -1,0 +1,185 @@
+"""The columns of the replay ring: one memory-mapped file each, indexed by row, allocated sparsely."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.trajectory import Array, EnvironmentSpec
+from actorq.errors import UserError
+from actorq.statefiles.crc import crc32
+from learner_service.replay.storage.description import (
+    describe,
+    description_fault,
+    description_files,
+    require_same,
+    write_description,
+)
+from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile
+
+# Columns that are read where no segment was written: on some file systems (tmpfs) this needs space, too.
+_WHOLE = ("flags", "priorities")
+
+# What an age is counted up to, in a byte; a stack of more frames could not tell where its episode began.
+MAX_AGE = 255
+
+# Bits of the `flags` column.
+VALID = 1
+TERMINATED = 2
+TRUNCATED = 4
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Arrays that are the files: what is assigned to them is in the page cache at once.
+
+    observations:    [rows, *observation], of the dtype of the environment; single frames, never stacks of them
+    actions:         [rows, *action]
+    rewards:         float32[rows]
+    flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED
+    policy_versions: int64[rows]
+    ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
+    priorities:      float32[rows], 0 where none was given yet
+    greedy_actions:  [rows, *action], what the policy would have done without noise; None in a store without them
+    """
+
+    observations: Array
+    actions: Array
+    rewards: NDArray[np.float32]
+    flags: NDArray[np.uint8]
+    policy_versions: NDArray[np.int64]
+    ages: NDArray[np.uint8]
+    priorities: NDArray[np.float32]
+    greedy_actions: Array | None
+    files: tuple[MappedFile, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns together, whether or not the file system has allocated them yet."""
+        return sum(len(file) for file in self.files)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.nbytes // len(self.flags)
+
+    def allocate(self, rows: int) -> None:
+        """Take disk space for the first `rows` rows. Raises OSError."""
+        for file in self.files:
+            file.allocate(len(file) * rows // len(self.flags))
+
+    def checksum(self, start: int, stop: int) -> int:
+        """CRC-32 of what was written to these rows: all columns but the priorities, which change later."""
+        crc = 0
+        for _, column in self.checksummed:
+            crc = crc32(column[start:stop], crc)
+        return crc
+
+    @property
+    def checksummed(self) -> list[tuple[MappedFile, Array]]:
+        """The columns that a checksum is of, in its order, each with its file."""
+        columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
+        greedy = () if self.greedy_actions is None else (self.greedy_actions,)
+        files = (file for file in self.files if file.name != "priorities")
+        return list(zip(files, (*columns, *greedy), strict=True))
+
+    def sync(self) -> None:
+        """Return when what was written to the columns before the call is on the disk.
+
+        Priorities are left out. They change in all places, and one that is old or 0 is as good to begin with.
+        """
+        for file in self.files:
+            if file.name != "priorities":
+                file.sync()
+
+    def touch(self, start: int, stop: int) -> None:
+        """Mark the pages of these rows as changed, after the disk has refused them."""
+        for file in self.files:
+            row = len(file) // len(self.flags)
+            span = np.frombuffer(file.map, np.uint8)[start * row : stop * row]
+            span[::PAGE_BYTES] |= 0
+            span[-1:] |= 0
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
+
+
+def open_columns(
+    directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, machine: Machine
+) -> tuple[Columns, int | None]:
+    """Map the columns for `capacity` rows of `spec` below `directory`; with them what they were sealed for.
+
+    That is how many segments their directory has room for, None when they are new.
+
+    greedy: whether there is one of greedy actions.
+
+    `meta.json` is written last, so a creation that was interrupted is started over. Raises ConflictError when the
+    directory holds another environment, capacity, format or set of columns, and UserError when new columns cannot fit
+    the disk.
+    """
+    create, segments = not any(path.exists() for path in description_files(directory)), None
+    if create:
+        _require_space(directory, spec, capacity, greedy)
+    else:
+        segments = require_same(directory, describe(spec, capacity, greedy), greedy)
+        if not machine.read_only and any(map(description_fault, description_files(directory))):
+            write_description(directory, spec, capacity, greedy, segments)
+    files: list[MappedFile] = []
+    arrays: list[Array] = []
+    for name, shape, dtype in _layout(spec, greedy):
+        full_shape = (capacity, *shape)
+        nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
+        files.append(MappedFile(directory / f"{name}.bin", nbytes, create, machine))
+        arrays.append(np.frombuffer(files[-1].map, dtype).reshape(full_shape))
+        if name in _WHOLE:
+            files[-1].allocate(nbytes)
+    observations, actions, *rest = arrays
+    rewards, flags, versions, ages, priorities, *last = rest
+    columns = Columns(
+        observations,
+        actions,
+        rewards.view(np.float32),
+        flags.view(np.uint8),
+        versions.view(np.int64),
+        ages.view(np.uint8),
+        priorities.view(np.float32),
+        last[0] if last else None,
+        tuple(files),
+    )
+    return columns, segments
+
+
+def row_nbytes(spec: EnvironmentSpec, greedy: bool = False) -> int:
+    """Bytes that one row takes over all columns; `greedy`: with one of greedy actions."""
+    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, greedy))
+
+
+def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
+    columns: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
+        ("observations", spec.observations.shape, np.dtype(spec.observations.dtype)),
+        ("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
+        ("rewards", (), np.dtype(np.float32)),
+        ("flags", (), np.dtype(np.uint8)),
+        ("policy_versions", (), np.dtype(np.int64)),
+        ("ages", (), np.dtype(np.uint8)),
+        ("priorities", (), np.dtype(np.float32)),
+    ]
+    if greedy:
+        columns.append(("greedy_actions", spec.actions.shape, np.dtype(spec.actions.dtype)))
+    return columns
+
+
+def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
+    # Writing to a mapped sparse file on a full disk ends the process with SIGBUS, so a lack of space has to be
+    # found out before the first row.
+    needed = row_nbytes(spec, greedy) * capacity
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise UserError(
+            f"replay: {capacity} rows need {needed / 2**30:.2f} GiB below {directory}, where {free / 2**30:.2f} GiB "
+            "are free; lower the replay capacity or choose another directory"
+        )

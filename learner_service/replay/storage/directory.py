@@ -1,0 +1,239 @@
+"""The segment directory: the commit log of the replay ring.
+
+A mapped file of two header pages and a ring of fixed-size records. A record says where a segment's rows are, the
+checksum of the rows, and who sent them; it carries its own number (the global index) and a CRC-32. A segment is stored
+if and only if its record is complete and its index is in [tail, head).
+
+The header keeps the tail and the watermark, each in two copies with checksums. The head is not stored: it follows the
+highest index of all records. A record that cannot be read is therefore a hole, and the segments behind it stay.
+"""
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorq.statefiles.crc import crc32
+from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile, PairedSlot
+from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
+
+HEADER_BYTES = 2 * PAGE_BYTES
+RECORD_BYTES = 96
+_BODY = struct.Struct("<QQQIIQQ16sQQI")
+_CRC = struct.Struct("<I")
+# Part of every CRC, so that a page of zeros is not a record.
+_CRC_SEED = 0x41515250
+# However few segments are live: the records of the evicted ones tell duplicates until the table of sequences does.
+_MIN_SLOTS = 4096
+
+_TAIL_AT, _WATERMARK_AT, _CEILING_AT = 0, 512, 1024
+_NOBODY = SegmentSource(bytes(KEY_BYTES), 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a segment of `steps` x `environments` lies, how many transitions it has, and how many came up to it.
+
+    checksum: of its rows as they were written. rows: 0 where the segment was found damaged and given up.
+    """
+
+    index: int
+    start: int
+    rows: int
+    steps: int
+    environments: int
+    transitions: int
+    cumulative_transitions: int
+    source: SegmentSource
+    checksum: int
+
+    @property
+    def stop(self) -> int:
+        """The row after the segment's last."""
+        return self.start + self.rows
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the segment was found damaged."""
+        return self.rows == 0
+
+    @property
+    def known_source(self) -> bool:
+        """Whether the record tells who sent the segment; it does not where the record itself was damaged."""
+        return self.source.actor_key != _NOBODY.actor_key
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Everything before global index `index`, `transitions` in all, was on the disk in the boot `boot_id`."""
+
+    index: int
+    transitions: int
+    boot_id: str
+
+
+class SegmentDirectory:
+    """Live records, oldest first, over a mapped ring of records. Not thread-safe; the store's owner locks.
+
+    segments: how many may be live at once.
+    """
+
+    def __init__(self, path: Path, segments: int, create: bool, machine: Machine) -> None:
+        """Map the file; `recovery` decides which records of an existing one are live."""
+        self.segments = segments
+        self.slots = max(_MIN_SLOTS, segments)
+        self.live: deque[Record] = deque()
+        self.head = 0
+        """Global index that the next record gets."""
+        self.total_transitions = 0
+        """Transitions of all records ever appended."""
+        self._file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
+        self._map = self._file.map
+        self._file.allocate(len(self._file))
+        self._tail = PairedSlot(self._map, _TAIL_AT, "Q")
+        self._watermark = PairedSlot(self._map, _WATERMARK_AT, "QQ36s")
+        self._ceiling = PairedSlot(self._map, _CEILING_AT, "d")
+
+    @property
+    def tail(self) -> int | None:
+        """Global index before which nothing is live; None where the header does not tell."""
+        return int(self._tail.value[0]) if self._tail.value else None
+
+    @property
+    def watermark(self) -> Watermark | None:
+        """What is on the disk for certain; None where the header does not tell."""
+        if self._watermark.value is None:
+            return None
+        index, transitions, boot_id = self._watermark.value
+        return Watermark(index, transitions, boot_id.rstrip(b"\0").decode("ascii", "replace"))
+
+    @property
+    def ceiling(self) -> float | None:
+        """Above it a priority is damaged; None where nobody has said."""
+        return float(self._ceiling.value[0]) if self._ceiling.value else None
+
+    def raise_ceiling(self, priority: float) -> None:
+        """Allow priorities up to this one."""
+        self._ceiling.write(priority)
+
+    @property
+    def full(self) -> bool:
+        """True when the next record needs the oldest to be evicted."""
+        return len(self.live) >= self.segments or (bool(self.live) and self.head - self.live[0].index >= self.slots)
+
+    @property
+    def file(self) -> MappedFile:
+        """The file."""
+        return self._file
+
+    @property
+    def header_is_whole(self) -> bool:
+        """Whether both copies of tail and watermark could be read when the file was opened."""
+        return self._tail.copies == self._watermark.copies == 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file."""
+        return len(self._file)
+
+    def begin(self, boot_id: str) -> None:
+        """Write the header of a new file."""
+        for _ in range(2):
+            self._tail.write(0)
+            self.write_watermark(Watermark(0, 0, boot_id))
+
+    def recover(self, live: list[Record], head: int, transitions: int) -> None:
+        """Take over what `recovery` found, and forget all records from `head` on."""
+        self.live, self.head, self.total_transitions = deque(live), head, transitions
+        self._write_tail()
+        for slot in range(self.slots):
+            at = HEADER_BYTES + slot * RECORD_BYTES
+            (index,) = struct.unpack_from("<Q", self._map, at)
+            if index >= head and any(self._map[at : at + RECORD_BYTES]):
+                self._map[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
+
+    def append(self, record: Record) -> None:
+        """Commit `record`, whose index must be `head`. The caller has evicted the oldest if the ring was full."""
+        if record.index != self.head or self.full:
+            raise ValueError(f"record {record.index} cannot follow: head {self.head}, full {self.full}")
+        self._write(record)
+        self.live.append(record)
+        self.head = record.index + 1
+        self.total_transitions = record.cumulative_transitions
+
+    def evict_oldest(self) -> Record:
+        """Take the oldest record out of the live ones, first on disk, then here."""
+        self._tail.write(self.live[1].index if len(self.live) > 1 else self.head)
+        return self.live.popleft()
+
+    def give_up(self, index: int, record: Record | None) -> None:
+        """Take a damaged segment out for good; who sent it stays known if `record` tells."""
+        source = record.source if record else _NOBODY
+        transitions = record.cumulative_transitions if record else 0
+        self._write(Record(index, 0, 0, 0, 0, 0, transitions, source, 0))
+        if record is not None and record in self.live:
+            self.live.remove(record)
+
+    def records(self) -> dict[int, Record]:
+        """All records that can be read, by index; those before the tail are evicted but remembered."""
+        found = (self._read(slot) for slot in range(self.slots))
+        return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
+
+    def write_watermark(self, watermark: Watermark) -> None:
+        """Say what is on the disk; `sync` brings this there too."""
+        boot_id = watermark.boot_id.encode("ascii", "replace")[:36]
+        self._watermark.write(watermark.index, watermark.transitions, boot_id)
+
+    def touch(self) -> None:
+        """Mark all pages as changed, after the disk has refused them."""
+        for at in range(0, len(self._map), PAGE_BYTES):
+            self._map[at] = self._map[at]
+
+    def sync(self) -> None:
+        """Return when records and header are on the disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_tail(self) -> None:
+        tail = self.live[0].index if self.live else self.head
+        if tail != self.tail:
+            self._tail.write(tail)
+
+    def _write(self, record: Record) -> None:
+        at = HEADER_BYTES + record.index % self.slots * RECORD_BYTES
+        self._map[at : at + RECORD_BYTES] = _pack(record)
+
+    def _read(self, slot: int) -> Record | None:
+        at = HEADER_BYTES + slot * RECORD_BYTES
+        body = self._map[at : at + _BODY.size]
+        (crc,) = _CRC.unpack_from(self._map, at + _BODY.size)
+        if crc != crc32(body, _CRC_SEED):
+            return None
+        record = _unpack(body)
+        return record if record.index % self.slots == slot else None
+
+
+def _unpack(body: bytes) -> Record:
+    index, start, rows, steps, environments, transitions, cumulative, *source, checksum = _BODY.unpack(body)
+    return Record(index, start, rows, steps, environments, transitions, cumulative, SegmentSource(*source), checksum)
+
+
+def _pack(record: Record) -> bytes:
+    source = record.source
+    body = _BODY.pack(
+        record.index,
+        record.start,
+        record.rows,
+        record.steps,
+        record.environments,
+        record.transitions,
+        record.cumulative_transitions,
+        source.actor_key,
+        source.incarnation,
+        source.sequence,
+        record.checksum,
+    )
+    return (body + _CRC.pack(crc32(body, _CRC_SEED))).ljust(RECORD_BYTES, b"\0")

@@ -1,0 +1,223 @@
+"""Files that outlive the process: a claim on a directory, mapped files, values in two copies, checked JSON."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.errors import ConflictError
+from actorq.statefiles.crc import crc32
+from actorq.statefiles.files import replace_file
+
+PAGE_BYTES = 4096
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Part of every checksum, so that zeros are not a value.
+_SEED = 0x41515250
+# From here on a call to the kernel costs less than the page faults.
+_MANY_BYTES = 16 * PAGE_BYTES
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_log = logging.getLogger(__name__)
+
+Allocate = Callable[[int, int, int], None]
+
+
+def this_boot() -> str:
+    """The kernel's identifier of this boot; empty where it tells none."""
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    return ""
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that this process may still write to the disk of `folder`."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the replay asks of the machine it runs on; a test passes its own.
+
+    boot_id: changes when the machine loses what its page cache held. Empty when unknown.
+    allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
+    free_bytes: of the disk of a folder.
+    read_only: files are opened for reading; changes stay in this process's memory.
+    """
+
+    boot_id: str
+    allocate: Allocate = os.posix_fallocate
+    free_bytes: Callable[[Path], int] = free_bytes
+    read_only: bool = False
+
+
+def claim_directory(directory: Path) -> int:
+    """Create `directory` if needed and lock it for this process; returns the descriptor that holds the lock.
+
+    The kernel drops the lock when the descriptor is closed or the process dies, however it dies. Raises
+    ConflictError when another process (or another store of this one) has the directory open.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ConflictError(
+            f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
+        ) from None
+    return descriptor
+
+
+class MappedFile:
+    """`nbytes` of a file, mapped for reading and writing and shared with the page cache.
+
+    A new file is zeros and takes no disk space. A store to a page without disk space would end the process with
+    SIGBUS, so `allocate` comes before the first store to a page.
+    """
+
+    def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
+        """Make the file, or open it: ConflictError when it is missing.
+
+        A file of another size is damaged. Missing bytes become zeros, which the checksums of segments tell.
+        """
+        access = os.O_RDONLY if machine.read_only else os.O_RDWR
+        flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0)
+        try:
+            self._descriptor = os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            raise ConflictError(
+                f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
+            ) from None
+        self.name = path.stem
+        self._read_only = machine.read_only
+        self._allocate = machine.allocate
+        self._allocated = 0
+        try:
+            self.found_bytes = os.fstat(self._descriptor).st_size
+            """Bytes of the file before it was opened here."""
+            if not create and self.found_bytes != nbytes:
+                _log.warning("replay: %s is damaged: expected %d bytes, got %d", path, nbytes, self.found_bytes)
+            self.map = self._mapping(nbytes)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __len__(self) -> int:
+        """Bytes of the file."""
+        return len(self.map)
+
+    def allocate(self, stop: int) -> None:
+        """Take disk space for the bytes before `stop`. Raises OSError; then there is as much as before, or more."""
+        if self._read_only or stop <= self._allocated:
+            return
+        try:
+            self._allocate(self._descriptor, self._allocated, stop - self._allocated)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._rewrite_blocks(self._allocated, stop)
+        self._allocated = stop
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Store bytes from `offset` on, where there is disk space; others see them in the mapping at once.
+
+        Many bytes go through the kernel. A store to a page that was flushed costs a page fault, for each page.
+        """
+        written = 0
+        if len(data) >= _MANY_BYTES:
+            # What the kernel refuses is stored through the mapping.
+            with contextlib.suppress(OSError):
+                written = os.pwrite(self._descriptor, data, offset)
+        if written < len(data):
+            self.map[offset + written : offset + len(data)] = data[written:]
+
+    def sync(self) -> None:
+        """Return when everything that was stored before the call is on the disk; releases Python's lock meanwhile."""
+        # Unlike msync by way of `mmap.flush`, which holds the lock. Linux finds the pages that are dirty by itself.
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping stays until the last array over it is gone."""
+        os.close(self._descriptor)
+
+    def _mapping(self, nbytes: int) -> mmap.mmap:
+        if not self._read_only:
+            os.ftruncate(self._descriptor, nbytes)
+            return mmap.mmap(self._descriptor, nbytes)
+        if self.found_bytes >= nbytes:
+            return mmap.mmap(self._descriptor, nbytes, access=mmap.ACCESS_COPY)
+        # A mapping beyond the end of a file cannot be read.
+        memory = mmap.mmap(-1, nbytes)
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.readinto(memory)
+        return memory
+
+    def _rewrite_blocks(self, start: int, stop: int) -> None:
+        """Write back one byte of each block: what file systems that cannot allocate take for it."""
+        for offset in range(start, stop, PAGE_BYTES):
+            os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
+
+
+class PairedSlot:
+    """A few numbers on two pages of a mapped file, each copy with a checksum; the newer whole copy counts.
+
+    A kill in the middle of `write` leaves the other copy, which has the value before.
+    """
+
+    def __init__(self, mapped: mmap.mmap, offset: int, layout: str) -> None:
+        """The copies are at `offset` of the first and of the second page; `layout` is that of `struct`."""
+        self._map = mapped
+        self._offsets = (offset, PAGE_BYTES + offset)
+        self._body = struct.Struct("<Q" + layout)
+        whole = [(copy, number) for number in (0, 1) if (copy := self._read(number)) is not None]
+        newest, self._newest = max(whole, default=(None, 1))
+        self._generation: int = newest[0] if newest else 0
+        self.value: tuple[Any, ...] | None = newest[1:] if newest else None
+        """As last written; None where no copy is whole."""
+        self.copies = len(whole)
+        """Whole copies that were found, 0 to 2."""
+
+    def write(self, *value: Any) -> None:
+        """Replace the value, in the older copy."""
+        self._generation += 1
+        self._newest = 1 - self._newest
+        body = self._body.pack(self._generation, *value)
+        offset = self._offsets[self._newest]
+        self._map[offset : offset + len(body) + 4] = body + crc32(body, _SEED).to_bytes(4, "little")
+        self.value = value
+
+    def _read(self, number: int) -> tuple[Any, ...] | None:
+        offset = self._offsets[number]
+        body = self._map[offset : offset + self._body.size]
+        crc = self._map[offset + self._body.size : offset + self._body.size + 4]
+        return self._body.unpack(body) if int.from_bytes(crc, "little") == crc32(body, _SEED) else None
+
+
+def write_checked(path: Path, values: Any) -> None:
+    """Put JSON `values` with their checksum in place of `path`; on the disk when it returns."""
+    text = json.dumps(values)
+    replace_file(path, json.dumps({"crc32": crc32(text.encode()), "values": values}), sync=True)
+
+
+def read_checked(path: Path) -> Any:
+    """What `write_checked` wrote; None when there is no such file. Raises ValueError when it is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+        crc, values = found["crc32"], found["values"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if crc32(json.dumps(values).encode()) != crc:
+        raise ValueError(f"{path} is damaged: its checksum is wrong")
+    return values

@@ -1,0 +1,140 @@
+"""Decides what of a replay's files is kept when they are opened again.
+
+In the same boot of the machine the page cache has everything that was stored before the process ended. In another boot
+everything before the watermark is on the disk; of what came after it, pages reached the disk in any order. There the
+longest run of whole segments is kept, and the rest is dropped, so that the actors can be asked for it again.
+
+A segment is whole when its record and its rows agree with their checksums. One that is not is given up for good, and
+the segments behind it stay. One whose rows were overwritten by a newer one was evicted.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from learner_service.replay.storage.columns import Columns
+from learner_service.replay.storage.directory import Record, SegmentDirectory
+
+_log = logging.getLogger(__name__)
+
+# Checksums take a second for about 3 GB that are in the page cache. Beyond this many bytes the older segments are
+# checked when they are first drawn.
+CHECKED_AT_ONCE_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was found.
+
+    records: all that can be read before the head, by index, also of evicted segments.
+    unchecked: the live segments whose rows are still to be compared with their checksums.
+    damaged: indexes of the segments that were given up, in order.
+    dropped: segments beyond the watermark that a power cut took.
+    rebooted: whether the page cache of the last process is gone.
+    """
+
+    records: dict[int, Record]
+    unchecked: tuple[Record, ...]
+    damaged: tuple[int, ...]
+    dropped: int
+    rebooted: bool
+
+
+def recover(
+    directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int = CHECKED_AT_ONCE_BYTES
+) -> Recovered:
+    """Fill `directory` with the live segments of its file, and clear the flags of all other rows."""
+    records, watermark, tail = directory.records(), directory.watermark, directory.tail
+    rebooted = watermark is not None and (not boot_id or watermark.boot_id != boot_id)
+    head = max([index + 1 for index in records] + [tail or 0, watermark.index if watermark else 0])
+    ahead = head
+    if rebooted and watermark is not None:
+        head = _whole_until(records, watermark.index, head, tail or 0, columns)
+    dropped = sum(index >= head for index in records)
+    records = {index: record for index, record in records.items() if index < head}
+    first = max(tail or 0, head - directory.slots, 0)
+    live, damaged = _not_overwritten(records, first, head, len(columns.flags), tail is None or rebooted)
+    bad, unchecked = _check(live, columns, checked_at_once)
+    while live and live[0].index in bad and (rebooted or not columns.flags[live[0].start : live[0].stop].any()):
+        # The oldest ones were being evicted, and the files have a part of that.
+        bad.discard(live.pop(0).index)
+    transitions = max([record.cumulative_transitions for record in records.values()], default=0)
+    if watermark is not None and watermark.index >= max(records, default=-1) + 1:
+        transitions = max(transitions, watermark.transitions)
+    directory.recover([record for record in live if record.index not in bad], head, transitions)
+    for index in (*damaged, *bad):
+        directory.give_up(index, records.get(index))
+    _clear_others(directory, columns)
+    if rebooted and watermark is not None and ahead > watermark.index:
+        _log.warning(
+            "replay: the machine has restarted: of %d segments after the last flush, %d are whole and kept, %d dropped",
+            *(ahead - watermark.index, head - watermark.index, dropped),
+        )
+    if damaged or bad:
+        _log.warning(
+            "replay: %d segments are damaged and skipped; %d are kept", len(damaged) + len(bad), len(directory.live)
+        )
+    return Recovered(records, tuple(unchecked), tuple(sorted({*damaged, *bad})), dropped, rebooted)
+
+
+def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, columns: Columns) -> int:
+    """The index after the longest run of whole segments from `start` on; evicted ones count as whole."""
+    for index in range(start, head):
+        record = records.get(index)
+        if record is None or (index >= tail and not _is_whole(record, columns)):
+            return index
+    return head
+
+
+def _not_overwritten(
+    records: dict[int, Record], first: int, head: int, capacity: int, tail_is_old: bool
+) -> tuple[list[Record], list[int]]:
+    """The segments of [first, head) that none behind them overlaps, and the indexes without a readable record.
+
+    tail_is_old: some before the first readable record were perhaps evicted, and are no damage.
+    """
+    covered = np.zeros(capacity, np.bool_)
+    live: list[Record] = []
+    holes: list[int] = []
+    for index in reversed(range(first, head)):
+        record = records.get(index)
+        if record is None:
+            holes.append(index)
+        elif not record.given_up:
+            if covered[record.start : record.stop].any():
+                break
+            covered[record.start : record.stop] = True
+            live.append(record)
+    live.reverse()
+    if tail_is_old:
+        oldest = live[0].index if live else head
+        holes = [index for index in holes if index > oldest]
+    return live, holes
+
+
+def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int], list[Record]]:
+    """Indexes of the newest segments, up to `budget` bytes of them, that are not whole; and those not looked at."""
+    bad: set[int] = set()
+    row_nbytes = columns.row_nbytes
+    for position in reversed(range(len(live))):
+        record = live[position]
+        budget -= record.rows * row_nbytes
+        if budget < 0:
+            return bad, live[: position + 1]
+        if not _is_whole(record, columns):
+            bad.add(record.index)
+    return bad, []
+
+
+def _is_whole(record: Record, columns: Columns) -> bool:
+    return record.given_up or columns.checksum(record.start, record.stop) == record.checksum
+
+
+def _clear_others(directory: SegmentDirectory, columns: Columns) -> None:
+    covered = np.zeros(len(columns.flags), np.bool_)
+    for record in directory.live:
+        covered[record.start : record.stop] = True
+    leftover = np.flatnonzero(~covered & (columns.flags != 0))
+    columns.flags[leftover] = 0
+    columns.priorities[leftover] = 0

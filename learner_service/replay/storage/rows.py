@@ -1,0 +1,102 @@
+"""Turns segments into rows of the replay ring and writes these.
+
+Each environment of a segment has a block of rows: the context that only stacks reach, the steps, the bootstrap row.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.trajectory import Array, Segment
+from actorq.statefiles.crc import crc32
+from learner_service.replay.storage.columns import MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
+from learner_service.replay.storage.files import MappedFile
+
+
+def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
+    """Rows that a segment takes: of each environment the context of its first stack, its steps, and a bootstrap row."""
+    return environments * (frame_stack + steps)
+
+
+class RowWriter:
+    """Writes segments to `columns`. The memory in which it makes the rows serves all segments of one shape.
+
+    Not thread-safe: the lock of the store covers it.
+    """
+
+    def __init__(self, columns: Columns, frame_stack: int) -> None:
+        self._columns = columns
+        self._frame_stack = frame_stack
+        self._rows: _Rows | None = None
+
+    def write(self, segment: Segment, start: int) -> int:
+        """Write the `segment_rows` of a segment from row `start` on; returns their `Columns.checksum`."""
+        rows = self._rows
+        if rows is None or rows.shape != segment.rewards.shape:
+            rows = self._rows = _Rows(self._columns, self._frame_stack, *segment.rewards.shape)
+        rows.fill(segment)
+        rows.write(start)
+        self._columns.priorities[start : start + rows.count] = 0
+        return crc32(rows.memory)
+
+
+class _Rows:
+    """The rows of a segment of `steps` x `environments`, one column after the other as in `Columns.checksum`.
+
+    Of the context and bootstrap rows only observations and ages are ever written: the rest of them stays 0.
+    """
+
+    def __init__(self, columns: Columns, frame_stack: int, steps: int, environments: int) -> None:
+        self.shape = (steps, environments)
+        self.count = segment_rows(steps, environments, frame_stack)
+        self._context = frame_stack - 1
+        self._steps = np.arange(steps + 1)[:, None]
+        sizes = [column.dtype.itemsize * math.prod(column.shape[1:]) for _, column in columns.checksummed]
+        self.memory = memoryview(bytearray(self.count * sum(sizes)))
+        # Of each column: its file, the bytes of a row there, and the rows in memory.
+        self._pieces: list[tuple[MappedFile, int, memoryview]] = []
+        blocks: list[Array] = []
+        at = 0
+        for (file, column), size in zip(columns.checksummed, sizes, strict=True):
+            piece = self.memory[at : at + self.count * size]
+            self._pieces.append((file, size, piece))
+            blocks.append(
+                np.frombuffer(piece, column.dtype).reshape(environments, -1, *column.shape[1:]).swapaxes(0, 1)
+            )
+            at += len(piece)
+        acted = slice(self._context, -1)
+        self._observations, self._ages = blocks[0], blocks[5][self._context :]
+        self._actions, self._rewards, self._flags, self._versions = (block[acted] for block in blocks[1:5])
+        self._greedy_actions = blocks[6][acted] if len(blocks) > 6 else None
+
+    def fill(self, segment: Segment) -> None:
+        """Take the values of a segment of this shape."""
+        valid = segment.valid
+        self._observations[...] = segment.observations
+        self._actions[...] = segment.actions
+        self._rewards[...] = segment.rewards
+        flags = segment.terminated * np.uint8(TERMINATED)
+        flags |= segment.truncated * np.uint8(TRUNCATED)
+        flags |= np.uint8(VALID)
+        np.multiply(flags, valid, out=self._flags)
+        self._versions[...] = segment.policy_versions()[:, None]
+        self._ages[...] = self._ages_of(segment)
+        if self._greedy_actions is not None:
+            assert segment.greedy_actions is not None
+            self._greedy_actions[...] = segment.greedy_actions
+
+    def write(self, start: int) -> None:
+        """Store the rows in the files from row `start` on."""
+        for file, size, piece in self._pieces:
+            file.write(start * size, piece)
+
+    def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
+        """Steps since the reset before each step and after the last, int64[T + 1, N], at most 255."""
+        if segment.transitions == segment.valid.size:
+            return np.minimum(np.add(self._steps, segment.ages, dtype=np.int64), MAX_AGE)
+        # The step, counted from the segment's first, at which each observation's episode began.
+        began = np.empty((len(self._steps), len(segment.ages)), np.int64)
+        np.negative(segment.ages, out=began[0], dtype=np.int64)
+        began[1:] = np.where(segment.valid, -MAX_AGE, self._steps[1:])
+        return np.minimum(self._steps - np.maximum.accumulate(began, axis=0), MAX_AGE)

@@ -1,0 +1,119 @@
+"""Which segments have been stored: the last sequence number of every incarnation of every actor.
+
+An actor numbers its segments in order and sends them again after a broken stream. A number at or below the last one
+stored is therefore a duplicate.
+"""
+
+import contextlib
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner_service.replay.storage.files import read_checked, write_checked
+
+_log = logging.getLogger(__name__)
+
+KEY_BYTES = 16
+
+# Two processes may use one actor's name for a while, for example an old one that is slow to die and its successor.
+# Each needs its own last number; a handful covers them and bounds the table by the number of actors.
+_INCARNATIONS_KEPT = 4
+
+
+def actor_key(name: str) -> bytes:
+    """Stands for an actor's name in the records: its BLAKE2b-128 digest."""
+    return hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSource:
+    """Identity of a segment: who sent it (a 16-byte key), in which life of that process, and its number there."""
+
+    actor_key: bytes
+    incarnation: int
+    sequence: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the key has 16 bytes and both numbers fit 64 unsigned bits."""
+        if len(self.actor_key) != KEY_BYTES:
+            raise ValueError(f"actor_key must have {KEY_BYTES} bytes, got {len(self.actor_key)}")
+        if not (0 <= self.incarnation < 2**64 and 0 <= self.sequence < 2**64):
+            raise ValueError(
+                f"incarnation and sequence must be in [0, 2**64), got {self.incarnation} and {self.sequence}"
+            )
+
+    @classmethod
+    def from_name(cls, actor_name: str, incarnation: int, sequence: int) -> "SegmentSource":
+        """The source of a segment of the actor called `actor_name`."""
+        return cls(actor_key(actor_name), incarnation, sequence)
+
+
+class LastSequences:
+    """The last sequence number per (actor key, incarnation); the latest few incarnations of each actor are kept."""
+
+    def __init__(self) -> None:
+        """Start with no actors."""
+        self._actors: dict[bytes, dict[int, int]] = {}
+
+    def contains(self, source: SegmentSource) -> bool:
+        """True when a segment of this incarnation with this or a later number has been recorded."""
+        last = self._actors.get(source.actor_key, {}).get(source.incarnation)
+        return last is not None and source.sequence <= last
+
+    def last(self, source: SegmentSource) -> int:
+        """The last number of the incarnation of `source`, 0 when there is none."""
+        return self._actors.get(source.actor_key, {}).get(source.incarnation, 0)
+
+    def newest_incarnation(self, source: SegmentSource) -> int:
+        """The highest incarnation of the actor of `source`, 0 when there is none."""
+        return max(self._actors.get(source.actor_key, {}), default=0)
+
+    def advance(self, source: SegmentSource) -> None:
+        """Record `source`; a number below the recorded one changes nothing."""
+        incarnations = self._actors.setdefault(source.actor_key, {})
+        # Taking the entry out and putting it back keeps the dict ordered by latest use, so the first is the stalest.
+        last = incarnations.pop(source.incarnation, -1)
+        incarnations[source.incarnation] = max(last, source.sequence)
+        if len(incarnations) > _INCARNATIONS_KEPT:
+            del incarnations[next(iter(incarnations))]
+
+    def as_dict(self) -> dict[tuple[bytes, int], int]:
+        """A copy: (actor key, incarnation) -> last sequence number."""
+        return {
+            (key, incarnation): sequence
+            for key, incarnations in self._actors.items()
+            for incarnation, sequence in incarnations.items()
+        }
+
+    def load(self, path: Path) -> int:
+        """Record what `save_sequences` wrote to `path` and return its `through`; a missing file is an empty table.
+
+        A damaged file counts as missing: the table before it and the records since then say the same.
+        """
+        for candidate in (path, _previous(path)):
+            try:
+                table = read_checked(candidate)
+                if table is None:
+                    continue
+                for key, incarnations in table["actors"].items():
+                    for incarnation, sequence in incarnations:
+                        self.advance(SegmentSource(bytes.fromhex(key), incarnation, sequence))
+                return int(table["through"])
+            except ValueError as error:
+                _log.warning("replay: %s; the table is rebuilt from the records", error)
+        return 0
+
+
+def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int) -> None:
+    """Put a table in place of the one at `path`; it covers the records before global index `through`."""
+    actors: dict[str, list[tuple[int, int]]] = {}
+    for (key, incarnation), sequence in last.items():
+        actors.setdefault(key.hex(), []).append((incarnation, sequence))
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(_previous(path))
+    write_checked(path, {"through": through, "actors": actors})
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.previous{path.suffix}")

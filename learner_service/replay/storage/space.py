@@ -1,0 +1,80 @@
+"""Disk space for the replay: taken before it is needed, and watched."""
+
+import contextlib
+import logging
+from pathlib import Path
+
+from actorq.errors import UnavailableError
+from learner_service.replay.storage.columns import Columns
+from learner_service.replay.storage.files import Machine
+
+_log = logging.getLogger(__name__)
+
+# Disk space is taken in pieces of about this many bytes.
+_AHEAD_BYTES = 2**24
+# A disk that was low is low until it has this much more than the least.
+_ENOUGH = 1.25
+
+
+class SpaceAhead:
+    """Takes disk space for rows in large pieces. The lock of the store covers it."""
+
+    def __init__(self, columns: Columns) -> None:
+        """Nothing is taken yet; to take again what a file has costs little."""
+        self._columns = columns
+        self._capacity = len(columns.flags)
+        self._ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
+        self._rows = 0
+
+    def reserve(self, rows: int) -> None:
+        """Take disk space for the first `rows` rows, and more where there is room. Raises UnavailableError."""
+        if rows <= self._rows:
+            return
+        reason: str | None = None
+        for wanted in (min(self._capacity, rows + self._ahead), rows):
+            try:
+                self._columns.allocate(wanted)
+            except OSError as error:
+                reason = error.strerror
+            else:
+                self._rows = wanted
+                return
+        raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
+
+    def reserve_ahead(self, cursor: int) -> bool:
+        """Take disk space behind row `cursor`, if there is little left of it; False when there is none."""
+        with contextlib.suppress(UnavailableError):
+            self.reserve(min(self._capacity, cursor + self._ahead // 2))
+            return True
+        return False
+
+
+class DiskWatch:
+    """Says in one line when the disk of a folder becomes low, and when it has room again.
+
+    least_bytes: below it the disk is low.
+    """
+
+    def __init__(self, folder: Path, least_bytes: int, machine: Machine) -> None:
+        self._folder = folder
+        self._least = least_bytes
+        self._machine = machine
+        self.free_bytes = machine.free_bytes(folder)
+        """At the last look."""
+        self.low = False
+        """Whether actors should wait."""
+
+    def look(self, reserved: bool) -> bool:
+        """Whether the disk is low now; `reserved`: whether the replay got the space that it asked for."""
+        self.free_bytes = self._machine.free_bytes(self._folder)
+        least = self._least * (_ENOUGH if self.low else 1.0)
+        low = not reserved or self.free_bytes < least
+        if low and not self.low:
+            _log.warning(
+                "the disk of %s is full: %.1f MB are free, below %.1f MB; actors wait until there is room",
+                *(self._folder, self.free_bytes / 1e6, self._least / 1e6),
+            )
+        if self.low and not low:
+            _log.info("the disk of %s has room again: %.1f MB are free", self._folder, self.free_bytes / 1e6)
+        self.low = low
+        return low

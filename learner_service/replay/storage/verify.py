@@ -1,0 +1,123 @@
+"""Which files of a replay are whole. It opens them as a learner does, and changes none of them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from actorq.errors import ConflictError
+from actorq.statefiles.findings import Finding
+from learner_service.replay.storage.columns import Columns, open_columns
+from learner_service.replay.storage.description import described, description_fault, description_files, read_description
+from learner_service.replay.storage.directory import SegmentDirectory
+from learner_service.replay.storage.files import Machine, MappedFile, read_checked, this_boot
+from learner_service.replay.storage.recovery import Recovered, recover
+
+_DIRECTORY = "directory.bin"
+# Segments that one line names.
+_MOST_NAMED = 10
+# More than any replay has: all rows are compared with their checksums.
+_ALL_BYTES = 2**63
+_REFUSED = "a resume is refused: restore the file, or remove the folder to start with an empty replay"
+_OTHER_COPY = "the other copy is used, and both are written again"
+_SKIPPED = "these segments are skipped; all others are kept"
+_TABLES = {
+    "sequences.json": "the table before it and the records tell the same",
+    "sequences.previous.json": "the newer table counts",
+    "dynamic_capacity.json": "the counts of drops start anew",
+}
+
+
+def verify(directory: Path) -> list[Finding]:
+    """What is whole or damaged, and what a resume does about it. Nothing for a folder that is not there."""
+    if not any(path.exists() for path in description_files(directory)):
+        # A learner that found this would begin a new replay.
+        return []
+    return [*_description(directory), *_segments(directory), *_tables(directory)]
+
+
+def _description(directory: Path) -> Iterator[Finding]:
+    faults = {path: description_fault(path) for path in description_files(directory)}
+    on_resume = _REFUSED if all(faults.values()) else _OTHER_COPY
+    for path, fault in faults.items():
+        if fault:
+            yield Finding(path.name, "damaged" if path.exists() else "missing", fault, on_resume)
+        else:
+            yield Finding(path.name, "whole", "shapes and capacity of the replay")
+
+
+def _segments(directory: Path) -> Iterator[Finding]:
+    machine = Machine(this_boot(), read_only=True)
+    try:
+        spec, capacity, greedy, segments = described(read_description(directory))
+    except (ConflictError, KeyError, TypeError, ValueError):
+        # `_description` tells it, or another version of ActorQ wrote it.
+        return
+    try:
+        columns, _ = open_columns(directory, spec, capacity, greedy, machine)
+    except ConflictError as error:
+        yield Finding("", "missing", str(error), _REFUSED)
+        return
+    try:
+        log = SegmentDirectory(directory / _DIRECTORY, segments, False, machine)
+    except ConflictError as error:
+        columns.close()
+        yield Finding(_DIRECTORY, "missing", str(error), _REFUSED)
+        return
+    recovered = recover(log, columns, machine.boot_id, _ALL_BYTES)
+    yield from _records(log, recovered)
+    yield from _columns(log, columns, recovered)
+    columns.close()
+    log.close()
+
+
+def _records(log: SegmentDirectory, recovered: Recovered) -> Iterator[Finding]:
+    """What the records of the segments tell."""
+    unreadable = [index for index in recovered.damaged if index not in recovered.records]
+    faults = {
+        _size_fault(log.file): "missing bytes count as zeros",
+        _named("records", unreadable, log, recovered): _SKIPPED,
+        "" if log.header_is_whole else "a copy of its header is damaged": "the other copy or the records tell the same",
+        f"{recovered.dropped} segments after the last flush did not reach the disk"
+        if recovered.dropped
+        else "": "they are dropped; actors that still have them send them again",
+    }
+    faults.pop("", None)
+    if faults:
+        yield Finding(_DIRECTORY, "damaged", "; ".join(faults), "; ".join(dict.fromkeys(faults.values())))
+    else:
+        yield Finding(_DIRECTORY, "whole", f"{len(log.live):,} segments, {log.total_transitions:,} transitions so far")
+
+
+def _columns(log: SegmentDirectory, columns: Columns, recovered: Recovered) -> Iterator[Finding]:
+    """What the checksums of the rows tell. Each covers a segment's rows in all columns but the priorities."""
+    damaged = _named("segments", [i for i in recovered.damaged if i in recovered.records], log, recovered)
+    if damaged:
+        yield Finding("", "damaged", f"{damaged}; their rows do not agree with their checksums", _SKIPPED)
+    for file in columns.files:
+        name = f"{file.name}.bin"
+        if fault := _size_fault(file):
+            yield Finding(name, "damaged", fault, f"missing bytes count as zeros; {_SKIPPED}")
+        elif file.name == "priorities":
+            yield Finding(name, "unchecked", "priorities have no checksum: one that is out of range is replaced")
+        elif not damaged:
+            yield Finding(name, "whole", f"{len(columns.flags):,} rows")
+
+
+def _tables(directory: Path) -> Iterator[Finding]:
+    for name, on_resume in _TABLES.items():
+        try:
+            if read_checked(directory / name) is not None:
+                yield Finding(name, "whole", "its checksum is right")
+        except ValueError as error:
+            yield Finding(name, "damaged", str(error), on_resume)
+
+
+def _size_fault(file: MappedFile) -> str:
+    return "" if file.found_bytes == len(file) else f"expected {len(file):,} bytes, got {file.found_bytes:,}"
+
+
+def _named(what: str, indexes: Sequence[int], log: SegmentDirectory, recovered: Recovered) -> str:
+    """How many of the live segments are damaged, with the numbers of some; empty when none is."""
+    if not indexes:
+        return ""
+    names = ", ".join(map(str, indexes[:_MOST_NAMED])) + (", ..." if len(indexes) > _MOST_NAMED else "")
+    return f"{len(indexes)} of {len(log.live) + len(recovered.damaged)} {what} are damaged: {names}"

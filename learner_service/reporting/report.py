@@ -1,0 +1,166 @@
+"""Tells how a run goes: its status for the wire, its events for TensorBoard, its summary at the end."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from actorq.domain.status import Energy, RunState, RunStatus
+from actorq.statefiles.documents import write_document
+from learner_service.actors.intake import NOTHING_STORED
+from learner_service.reporting.statistics import RateMeter
+from learner_service.run.run import Run
+from learner_service.sparsity import Flops
+
+
+class Reporter:
+    """Builds statuses of one run; it owns the meters for "lately"."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._steps_rate = RateMeter(time.monotonic)
+        self._updates_rate = RateMeter(time.monotonic)
+
+    def status(self) -> RunStatus:
+        """How the run goes now."""
+        run, training = self._run, self._run.training
+        run.resources.note_self()
+        steps = training.replay.total_transitions if training else 0
+        updates = training.trainer.updates if training else 0
+        stored = training.intake.statistics() if training else NOTHING_STORED
+        return RunStatus(
+            run_id=run.identity.run_id,
+            state=run.state,
+            environment_id=run.config.environment,
+            algorithm=run.config.algorithm,
+            elapsed_s=run.clock.elapsed_s,
+            environment_steps=steps,
+            environment_steps_per_s=self._steps_rate.rate(steps),
+            updates=updates,
+            updates_per_s=self._updates_rate.rate(updates),
+            samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
+            episodes=stored.episodes,
+            training_return=stored.mean_return,
+            evaluation=run.evaluations.newest,
+            target_return=run.target_return,
+            max_environment_steps=run.config.max_environment_steps,
+            policy_version=training.publisher.version if training else 0,
+            staleness_p50=stored.staleness_p50,
+            staleness_p99=stored.staleness_p99,
+            emitted=run.emitted,
+            quantizer_connected=training.publisher.connected if training else False,
+            actors=run.members.statuses(),
+            processes=run.resources.usages(),
+            energy=run.resources.energy(),
+            starved_s=training.replay.limiter.starved_seconds if training else 0.0,
+            loss=training.trainer.loss if training else 0.0,
+            activation_s=run.activation.median,
+            quantization_aware_since=training.quantization_aware.since if training else None,
+            replay_bytes=training.replay.nbytes if training else 0,
+            batch_bytes=training.trainer.batch_nbytes if training else 0,
+            multi_step_since=training.replay.multi_step_since if training else None,
+            dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
+            problem=run.preparation.problem,
+            refused_environments=run.preparation.refused,
+            storage=training.storage() if training else None,
+            flagged_evaluation=run.flagged_evaluation,
+            precision=training.precision if training else "",
+        )
+
+    def write_events(self) -> None:
+        """Write the status to TensorBoard."""
+        status = self.status()
+        self._run.events.status(status, time.time())
+        if (flops := self._flops()) is not None:
+            self._run.events.flops(flops, status.updates, status.environment_steps, time.time())
+
+    def write_summary(self, path: Path) -> None:
+        """Write summary.json whole or not at all."""
+        write_document(path, self._summary(), indent=2)
+
+    def _flops(self) -> Flops | None:
+        """What the networks cost; None before there are any, and for an algorithm that does not tell."""
+        return getattr(self._run.training.algorithm, "flops", None) if self._run.training else None
+
+    def _summary(self) -> dict[str, Any]:
+        run, status = self._run, self.status()
+        evaluation, emitted = status.evaluation, status.emitted
+        elapsed = status.elapsed_s
+        return {
+            "solved": status.state is RunState.SOLVED,
+            "state": status.state.value,
+            "run_id": status.run_id,
+            "environment": status.environment_id,
+            "algorithm": status.algorithm,
+            "seed": run.config.seed,
+            "target_return": status.target_return,
+            "evaluation": evaluation
+            and {
+                "mean_return": evaluation.mean_return,
+                "episodes": len(evaluation.returns),
+                "scheme": evaluation.scheme,
+                "policy_version": evaluation.policy_version,
+            },
+            "training_return": status.training_return,
+            "exploring_returns": run.training.intake.statistics().exploring_returns if run.training else None,
+            "flagged_evaluation": status.flagged_evaluation,
+            "wall_clock_s": round(elapsed, 3),
+            "first_transition_s": _rounded(run.first_transition_s),
+            "last_transition_s": _rounded(run.last_transition_s),
+            "environment_steps": status.environment_steps,
+            "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
+            "updates": status.updates,
+            "precision": status.precision,
+            "quantization_aware_since": status.quantization_aware_since,
+            "multi_step_since": status.multi_step_since,
+            "dynamic_capacity": status.dynamic_capacity and asdict(status.dynamic_capacity),
+            "updates_per_s": round(status.updates / elapsed, 1),
+            "samples_per_insert": round(status.samples_per_insert, 3),
+            "policy_versions": status.policy_version,
+            "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
+            "activation_ms": _milliseconds(status.activation_s),
+            "emission_ms": _milliseconds(run.emission.median),
+            "flops": _operations(self._flops(), status.updates),
+            "replay_bytes": status.replay_bytes,
+            "batch_bytes": status.batch_bytes,
+            "policy_bytes": emitted and {"fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
+            "fidelity": emitted and asdict(emitted.fidelity),
+            "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
+            "starved_s": round(status.starved_s, 3),
+            "peak_memory_mb": {
+                usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
+            },
+            "energy": _energy(status.energy),
+            "evaluations_taken": run.evaluations.count,
+            "evaluations": list(run.evaluations.curve),
+        }
+
+
+def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
+    """FLOPs of an action and of an update, now and if networks were dense, and of all updates at what they cost now."""
+    if flops is None:
+        return None
+    return {
+        **{
+            name: {"flops": round(cost.now), "dense": round(cost.dense), "ratio": round(cost.ratio, 4)}
+            for name, cost in (("action", flops.action), ("update", flops.update))
+        },
+        "training": round(updates * flops.update.now),
+    }
+
+
+def _energy(energy: Energy) -> dict[str, Any]:
+    """What was measured; None where nothing was, such as in a run that was over before the meter's first reading."""
+    if energy.kwh <= 0:
+        method = f"not measured ({energy.method.removeprefix('unavailable: ')})"
+        return {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
+    services = {name: {"kwh": kwh} for name, kwh in energy.kwh_per_service.items()}
+    return {"kwh": energy.kwh, "co2_kg": energy.co2_kg, "method": energy.method, "per_service": services}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 2)

@@ -1,0 +1,74 @@
+"""What the run's processes use: their own reports, and the energy of their nodes shared out to them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from actorq.domain.status import Energy, ProcessUsage
+from actorq.telemetry.energy import EnergyLedger, NodeEnergy, ProcessEnergy
+from actorq.telemetry.process_stats import ProcessStats, measure_process
+
+# Processes that are told of one by one; of more, those that reported last.
+_MOST_PROCESSES = 1000
+
+
+class Resources:
+    """Processes by name, and the energy ledger. Lives on the event loop.
+
+    node: the machine that the learner runs on, the host name when empty.
+    """
+
+    def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
+        self._ledger = energy or EnergyLedger()
+        self._node = node
+        self._processes: dict[str, ProcessStats] = {}
+
+    def note(self, stats: ProcessStats) -> None:
+        """Take a process's own report."""
+        # Peaks belong to the name, not to the life: a restarted process starts small.
+        known = self._processes.pop(stats.name, None)
+        peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)
+        self._processes[stats.name] = replace(stats, peak_resident_bytes=peak)
+        while len(self._processes) > _MOST_PROCESSES:
+            del self._processes[next(iter(self._processes))]
+        self._ledger.report_process(
+            stats.name, stats.role, stats.node, stats.cpu_seconds, incarnation=stats.incarnation
+        )
+
+    def note_self(self) -> None:
+        """Take the learner's own report."""
+        self.note(measure_process("learner", "learner", self._node))
+
+    def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
+        """Take a node's energy from its meter, which is the first of `processes`."""
+        self.note_self()
+        for stats in processes:
+            self.note(stats)
+        self._ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
+
+    def estimate_to_now(self, elapsed_s: float) -> None:
+        """The run is over after this time: count in what its meters have not read yet."""
+        self.note_self()
+        self._ledger.estimate_to_now(elapsed_s)
+
+    def usages(self) -> tuple[ProcessUsage, ...]:
+        """Each process with the energy attributed to it so far."""
+        shares = {key.partition("/")[2]: share.kwh for key, share in self._ledger.snapshot().per_process.items()}
+        return tuple(ProcessUsage(stats, shares.get(name, 0.0)) for name, stats in self._processes.items())
+
+    def energy(self) -> Energy:
+        """Energy of the whole run and of each service."""
+        snapshot = self._ledger.snapshot()
+        return Energy(
+            kwh=snapshot.kwh,
+            co2_kg=snapshot.co2_kg,
+            method=snapshot.method,
+            kwh_per_service={service: share.kwh for service, share in snapshot.per_service.items()},
+        )
+
+    def per_service(self) -> Mapping[str, ProcessEnergy]:
+        """Energy and carbon of each service."""
+        return self._ledger.snapshot().per_service
+
+    def state(self) -> dict[str, object]:
+        """The ledger's state for a checkpoint; safe to call from any thread."""
+        return self._ledger.state()

@@ -1,0 +1,200 @@
+"""The evaluations of a run, on disk before they are acknowledged."""
+
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.domain.trajectory import Evaluation
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
+from actorq.statefiles.files import append_whole, replace_file, sync_folder
+from actorq.statefiles.lines import encode_line, read_lines
+from learner_service.actors.members import Member
+
+_CURVE_POINTS = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An evaluation and where the run stood when it arrived; `wall_clock_s` since the start of the run."""
+
+    evaluator: str
+    incarnation: int
+    environment_steps: int
+    wall_clock_s: float
+    evaluation: Evaluation
+
+    def point(self) -> dict[str, Any]:
+        """One point of the learning curve, for the summary."""
+        return {
+            "environment_steps": self.environment_steps,
+            "updates": self.evaluation.learner_step,
+            "wall_clock_s": round(self.wall_clock_s, 3),
+            "policy_version": self.evaluation.policy_version,
+            "scheme": self.evaluation.scheme,
+            "mean_return": self.evaluation.mean_return,
+        }
+
+
+class EvaluationLog:
+    """One JSON object per line, appended. It outlives a killed process; after `sync` it outlives a power failure too.
+
+    Lines that are damaged when the log is opened move to a file beside it, NAME.damaged; the others count. Another file
+    keeps the number of synced lines, so that a log that was cut off between two lines is found.
+
+    One thread appends; all others may read meanwhile, and never wait for the disk.
+
+    count: evaluations so far. newest: None before the first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.count = 0
+        self._curve: deque[dict[str, Any]] = deque(maxlen=_CURVE_POINTS)
+        self.newest: Evaluation | None = None
+        self._last: dict[tuple[str, int], int] = {}
+        self._path = path
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        damaged = self._read(path) if path.exists() else 0
+        self._file = path.open("ab", buffering=0)
+        os.fsync(self._file.fileno())
+        sync_folder(path.parent)
+        self._check_count(self.count + damaged)
+        self._synced = self.count
+        self._durable = dict(self._last)
+
+    @property
+    def curve(self) -> tuple[dict[str, Any], ...]:
+        """A point for each evaluation, the last 10,000 of them."""
+        with self._lock:
+            return tuple(self._curve)
+
+    def append(self, member: Member, evaluation: Evaluation, environment_steps: int, wall_clock_s: float) -> bool:
+        """Write an evaluation; when it returns, the evaluation may be acknowledged. False when it is there already.
+
+        Raises OSError when the disk is full; then nothing is written.
+        """
+        if evaluation.sequence <= self.last_sequence(member):
+            return False
+        entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)
+        with self._writing:
+            append_whole(self._file, encode_line(asdict(entry)))
+        self._note(entry)
+        return True
+
+    def sync(self) -> None:
+        """Return when all evaluations are on the disk. Another thread may append meanwhile."""
+        with self._writing:
+            if self._synced != (count := self.count):
+                last = dict(self._last)
+                os.fsync(self._file.fileno())
+                self._write_count(count)
+                self._synced, self._durable = count, last
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run at the newest evaluation, 0 before the first."""
+        return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
+
+    def last_sequence(self, member: Member) -> int:
+        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        return self._last.get((member.name, member.incarnation), 0)
+
+    def durable_sequence(self, member: Member) -> int:
+        """The highest sequence of this incarnation that the last `sync` brought to the disk, 0 when there is none."""
+        return self._durable.get((member.name, member.incarnation), 0)
+
+    def set_aside(self, folder: Path) -> None:
+        """Move the file into `folder` and begin another; only the sequences are remembered."""
+        with self._writing:
+            self._write_count(0)
+            self._file.close()
+            self._path.rename(folder / self._path.name)
+            self._file = self._path.open("ab", buffering=0)
+        with self._lock:
+            self._curve.clear()
+        self.count = self._synced = 0
+        self.newest = None
+
+    def newest_incarnation(self, name: str) -> int:
+        """The highest incarnation of this evaluator that has stored anything, 0 when none has."""
+        return max((incarnation for evaluator, incarnation in list(self._last) if evaluator == name), default=0)
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        self.sync()
+        self._file.close()
+
+    def _write_count(self, count: int) -> None:
+        write_document(count_file(self._path), {"count": count})
+
+    def _check_count(self, found: int) -> None:
+        synced: int | None = None
+        try:
+            synced = synced_count(self._path)
+        except InvalidInputError as error:
+            _log.warning("%s; it is written again", error)
+        if synced is not None and synced > found:
+            _log.warning("%s: %d evaluations are missing at its end", self._path.name, synced - found)
+        if synced != self.count:
+            self._write_count(self.count)
+
+    def _read(self, path: Path) -> int:
+        """Take over the whole lines; returns how many are damaged."""
+        whole, damaged = 0, 0
+        for line, values in read_lines(path):
+            if values is None:
+                damaged += 1
+            else:
+                whole += len(line) + 1
+                self._note(_from_json(values))
+        if whole != path.stat().st_size:
+            aside = _set_damaged_lines_aside(path)
+            _log.warning("%s: %d damaged lines moved to %s, %d are whole", path.name, damaged, aside.name, self.count)
+        return damaged
+
+    def _note(self, entry: Entry) -> None:
+        with self._lock:
+            self._curve.append(entry.point())
+        self.count += 1
+        self.newest = entry.evaluation
+        self._last[(entry.evaluator, entry.incarnation)] = entry.evaluation.sequence
+
+
+def count_file(path: Path) -> Path:
+    """Where the log at `path` keeps how many of its lines were synced."""
+    return path.with_name(f"{path.stem}.count.json")
+
+
+def synced_count(path: Path) -> int:
+    """How many lines the log at `path` had when it was last synced; raises InvalidInputError when nobody can tell."""
+    try:
+        return int(read_document(count_file(path))["count"])
+    except FileNotFoundError:
+        return 0
+
+
+def _set_damaged_lines_aside(path: Path) -> Path:
+    """Move all damaged lines to the end of another file, and leave the whole ones; returns the other file."""
+    whole, damaged = bytearray(), bytearray()
+    for line, values in read_lines(path):
+        (damaged if values is None else whole).extend(line + b"\n")
+    aside = path.with_name(f"{path.name}.damaged")
+    with aside.open("ab") as file:
+        file.write(damaged)
+        file.flush()
+        os.fsync(file.fileno())
+    replace_file(path, bytes(whole), sync=True)
+    return aside
+
+
+def _from_json(values: dict[str, Any]) -> Entry:
+    evaluation = values["evaluation"]
+    sequences = {name: tuple(evaluation[name]) for name in ("returns", "lengths")}
+    return Entry(**{**values, "evaluation": Evaluation(**{**evaluation, **sequences})})

@@ -1,0 +1,136 @@
+"""The files that identify a run: its id, its environment, and how long it has run."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import InvalidInputError, UserError
+from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
+from learner_service.sparsity import check_same_topology
+
+# A learner that is back within this time was restarted: the gap belongs to the run. A longer one was a pause.
+_RESTART_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """The run of a directory.
+
+    lives: how many learners have worked on it, this one included.
+    """
+
+    directory: Path
+    run_id: str
+    lives: int
+
+    @classmethod
+    def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
+        """Take the directory for this learner.
+
+        Raises UserError rather than take over another run by accident, and when nobody can tell which run it holds.
+        """
+        path = directory / "run.json"
+        directory.mkdir(parents=True, exist_ok=True)
+        if not resume and (path.exists() or copy_of(path).exists()):
+            raise UserError(
+                f"--run-directory: {directory} holds a run already; add --resume to go on with it, or name another one"
+            )
+        try:
+            values = read_either(path) or {"run_id": uuid.uuid4().hex, "lives": 0}
+        except InvalidInputError as error:
+            raise UserError(
+                f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
+                "backup, or name another folder to start a new run"
+            ) from None
+        run_id, lives = values["run_id"], values["lives"] + 1
+        write_twice(path, {"run_id": run_id, "lives": lives})
+        return cls(directory, run_id, lives)
+
+    def read_environment(self) -> EnvironmentSpec | None:
+        """The environment's spec; None before the first actor has told it, or when nobody can tell, which is logged."""
+        try:
+            values = read_either(self.directory / "environment.json")
+        except InvalidInputError as error:
+            _log.error("%s, and no copy of it is whole: the next actor tells the environment", error)
+            return None
+        return None if values is None else EnvironmentSpec.from_json(values)
+
+    def write_environment(self, spec: EnvironmentSpec) -> None:
+        """Keep the environment's spec, so that a restarted learner need not wait for an actor."""
+        write_twice(self.directory / "environment.json", spec.to_json())
+
+
+class RunClock:
+    """Seconds of a run over all lives of its learner; `beat` about once a second keeps them on disk. Thread-safe.
+
+    started_at: when this learner's process started, in unix seconds: importing PyTorch is part of what a run costs.
+    known_s: seconds that the run has taken at least; the clock goes on from there when its file is damaged or missing.
+    """
+
+    def __init__(
+        self, directory: Path, started_at: float, clock: Callable[[], float] = time.time, known_s: float = 0.0
+    ) -> None:
+        self._path = directory / "clock.json"
+        self._clock = clock
+        self._since = started_at
+        self._before = known_s
+        self._stopped_at: float | None = None
+        self._lock = threading.Lock()
+        try:
+            self._go_on(read_document(self._path), started_at)
+        except FileNotFoundError:
+            pass
+        except InvalidInputError as error:
+            _log.warning("%s; the run's time goes on at %.0f s, the newest that is known", error, known_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds so far."""
+        if self._stopped_at is not None:
+            return self._stopped_at
+        return self._before + self._clock() - self._since
+
+    def stop(self, elapsed_s: float | None = None) -> None:
+        """The run is over, after `elapsed_s` seconds or now: time passes on, but not the run's."""
+        self._stopped_at = self.elapsed_s if elapsed_s is None else elapsed_s
+        self.beat(ended=True)
+
+    def beat(self, ended: bool = False) -> None:
+        """Return when the time is on the disk; `ended` when a pause follows and no restart."""
+        with self._lock:
+            ended = ended or self._stopped_at is not None
+            write_document(self._path, {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended})
+
+    def _go_on(self, values: Mapping[str, Any], started_at: float) -> None:
+        self._before = values["elapsed_s"]
+        gap = started_at - values["at"]
+        if not values["ended"] and 0 <= gap < _RESTART_S:
+            self._since = values["at"]
+
+
+def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
+    """Raise UserError when what is on disk is of another environment, algorithm or sparsity than `config` says.
+
+    checkpoint: the values of the newest one, empty when there is none. spec: of the run's environment if it is known.
+    """
+    of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
+    if spec is not None:
+        of_run["environment"] = spec.environment_id
+    for name, value in of_run.items():
+        configured = getattr(config, name)
+        if value != configured:
+            raise UserError(
+                f"the run's checkpoint is of {name} {value!r}, the configuration says {configured!r}; resume with "
+                f"--{name} {value}, or start a new run in another --run-directory"
+            )
+    if checkpoint:
+        check_same_topology(config, checkpoint)

@@ -1,0 +1,54 @@
+"""What an actor is told when it joins: the run, its place in it, and where to go on."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import Exploration, Membership, RunSpec
+from learner_service.actors.members import Member
+from learner_service.run.identity import RunIdentity
+
+
+def membership(
+    config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
+) -> Membership:
+    """All that an actor needs.
+
+    resume_after: the highest sequence that is stored of it.
+    environment_steps: of the run so far.
+    """
+    return Membership(
+        run=RunSpec(
+            run_id=identity.run_id,
+            environment_id=config.environment,
+            environments_per_actor=config.environments_per_actor,
+            segment_length=config.actor.segment_length,
+            max_segment_bytes=config.actor.max_segment_bytes,
+            queue_segments=config.actor.queue_segments,
+            scheme=config.scheme,
+            evaluation_episodes=config.evaluation.episodes,
+            evaluation_period_updates=config.evaluation.period_updates,
+            report_period_s=config.actor.report_period_s,
+            max_steps_per_policy=config.actor.max_steps_per_policy,
+            evaluation_share=config.evaluation.share,
+            target_return=config.target_return,
+        ),
+        actor_index=member.index,
+        exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
+        resume_after_sequence=resume_after,
+        seed=_seed(config.seed, identity.lives, member),
+        incarnation=member.incarnation,
+    )
+
+
+def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
+    exploration = config.exploration_of(member.index, environment_steps)
+    return replace(exploration, report_greedy=config.asks_for_greedy_actions)
+
+
+def _seed(run_seed: int, lives: int, member: Member) -> int:
+    """Of an actor's environments and exploration: the same for the same run, another one in each life."""
+    role = ("actor", "evaluator").index(member.role)
+    sequence = np.random.SeedSequence([run_seed, lives, role, member.index, member.life])
+    return int(sequence.generate_state(1, np.uint64)[0])

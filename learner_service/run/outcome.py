@@ -1,0 +1,53 @@
+"""How a run ended, on disk, so that a restarted learner neither trains it further nor forgets how long it took."""
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_either, remove_both, write_twice
+
+_NAME = "outcome.json"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The final state of a run, its seconds, and the settings that decide when it ends, as they were configured."""
+
+    state: RunState
+    elapsed_s: float
+    target_return: float | None
+    max_environment_steps: int
+
+    @classmethod
+    def of(cls, state: RunState, elapsed_s: float, config: RunConfig) -> "Outcome":
+        """The outcome of a run with this configuration."""
+        return cls(state, elapsed_s, config.target_return, config.max_environment_steps)
+
+    @classmethod
+    def read(cls, directory: Path) -> "Outcome | None":
+        """What the directory says; None when its run is not over, or when nobody can tell, which is logged."""
+        try:
+            values: dict[str, Any] | None = read_either(directory / _NAME)
+        except InvalidInputError as error:
+            _log.error("%s, and no copy of it is whole: the run goes on as if it were not over", error)
+            return None
+        return None if values is None else cls(**{**values, "state": RunState(values["state"])})
+
+    @staticmethod
+    def forget(directory: Path) -> None:
+        """The run goes on."""
+        remove_both(directory / _NAME)
+
+    def write(self, directory: Path) -> None:
+        """Put it on the disk; returns when it would outlive a power failure."""
+        write_twice(directory / _NAME, {**asdict(self), "state": self.state.value})
+
+    def holds_for(self, config: RunConfig) -> bool:
+        """Whether a run with this configuration is over: not if the target or the budget was changed since."""
+        return (self.target_return, self.max_environment_steps) == (config.target_return, config.max_environment_steps)

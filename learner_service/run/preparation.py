@@ -1,0 +1,250 @@
+"""Decides a run's environment: builds the training for the first spec that fits, and forgets it for an operator."""
+
+import asyncio
+import logging
+import shutil
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.status import EnvironmentReset, Receipt
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.statefiles.documents import copy_of
+from actorq.tasks import may_be_left
+from actorq.text import one_line
+from learner_service.actors.members import Member
+from learner_service.run.evaluations import EvaluationLog
+from learner_service.run.identity import RunIdentity
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from learner_service.training.training import Training, build_training
+
+_log = logging.getLogger(__name__)
+
+# Of what the status tells of a refused environment.
+_MOST_BYTES = 500
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run gives to its training; `values` are what a checkpoint holds of the run itself."""
+
+    config: RunConfig
+    identity: RunIdentity
+    client: QuantizerClient
+    evaluations: EvaluationLog
+    values: Callable[[], dict[str, object]]
+    on_receipt: Callable[[Receipt], None]
+    on_built: Callable[[Training, PolicyGraph], None]
+
+
+class Preparation:
+    """Builds the training once. Lives on the event loop; building and resetting happen on other threads.
+
+    known: the run's spec, None before it is decided. training: None until it is built.
+    problem: why the newest environment was refused, in one line. refused: how many were.
+    """
+
+    def __init__(self, parts: Parts, resume: bool) -> None:
+        """Read what the run's folder holds; raises UserError when none of its checkpoints is whole."""
+        self._parts = parts
+        self._directory = parts.identity.directory
+        self._checkpoints = self._open_checkpoints()
+        self.restored: LearnerState | None = self._checkpoints.load_newest() if resume else None
+        self.known = parts.identity.read_environment()
+        self.training: Training | None = None
+        self.problem = ""
+        self.refused = 0
+        self._built: Training | None = None
+        self._building: tuple[EnvironmentSpec, asyncio.Task[None]] | None = None
+        self._resetting: asyncio.Task[EnvironmentReset] | None = None
+        # After a reset: what was published and stored before it.
+        self._published = 0
+        self._sequences: dict[tuple[bytes, int], int] = {}
+
+    async def restore(self) -> None:
+        """Build the training for the known spec, if there is one. What does not fit is an error of the run's own."""
+        if self.known is not None:
+            await self._build(self.known)
+
+    async def prepare(self, spec: EnvironmentSpec, name: str) -> Training:
+        """The training, for actor `name` in an environment of this spec.
+
+        Raises ConflictError when the run is on another environment, and InvalidInputError when no training can be built
+        for this one. Then the run is as it was, and the next actor may fit.
+        """
+        try:
+            return await self._fitting(spec)
+        except (ConflictError, InvalidInputError) as error:
+            self.refused += 1
+            self.problem = one_line(f"{name}: {error}", _MOST_BYTES)
+            raise
+
+    def resume_after(self, member: Member) -> int:
+        """The highest sequence that is stored of this incarnation, also before a reset; 0 when there is none."""
+        stored = self.training.intake.resume_after(member) if self.training else 0
+        source = member.source(0)
+        return max(stored, self._sequences.get((source.actor_key, source.incarnation), 0))
+
+    def save(self, updates: int) -> Path:
+        """Write a checkpoint; called on the trainer's thread, or on another when that has ended."""
+        assert self._built is not None
+        return self._checkpoints.save(self._built.state(updates, self._parts.values()))
+
+    async def settle(self) -> None:
+        """Wait until nothing is being built or reset."""
+        for task in (self._building and self._building[1], self._resetting):
+            if task is not None:
+                await asyncio.wait((task,))
+
+    async def reset(self, discard: bool, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
+        """Forget the spec and set its training's files aside; the next spec that fits counts.
+
+        discard: also when the run has made progress; ConflictError otherwise.
+        on_forget: called once the run has no training any more, before the files are moved.
+        """
+        self._require_idle()
+        if self.training is not None and not discard:
+            _check_no_progress(self._parts.config, self.training)
+        self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
+        try:
+            # Shielded: a caller that hangs up must not leave half of the files where they were.
+            return await asyncio.shield(self._resetting)
+        except OSError as error:
+            raise UnavailableError(f"cannot set the run's files aside: {error}; try again") from error
+
+    async def _fitting(self, spec: EnvironmentSpec) -> Training:
+        configured = self._parts.config.environment
+        if spec.environment_id != configured:
+            raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
+        while self.training is None:
+            if self._building is None:
+                self._require_idle()
+                building = may_be_left(asyncio.create_task(self._build(spec)), "building the run's networks")
+                self._building = (spec, building)
+            built_for, building = self._building
+            try:
+                # Shielded: an actor that leaves meanwhile must not take with it what all the others wait for.
+                await asyncio.shield(building)
+            except InvalidInputError as error:
+                # A refused spec of another actor says nothing of this one.
+                if built_for == spec:
+                    raise InvalidInputError(str(error)) from None
+        if spec != self.training.spec:
+            raise ConflictError(
+                f"environment: expected the run's {configured}, got one with {self.training.spec.differences(spec)}; "
+                "if the run's is the wrong one: actorq reset-environment"
+            )
+        return self.training
+
+    async def _build(self, spec: EnvironmentSpec) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_receipt(receipt: Receipt) -> None:
+            loop.call_soon_threadsafe(self._parts.on_receipt, receipt)
+
+        make = self._make if self.known is not None else self._make_first
+        try:
+            training, graph = await asyncio.to_thread(make, spec, on_receipt)
+        finally:
+            self._building = None
+        self.known, self.problem = spec, ""
+        self.training = self._built = training
+        self._parts.on_built(training, graph)
+
+    def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
+        """Build for a spec that comes from an actor: it leaves nothing on the disk where that fails."""
+        replay = self._directory / "replay"
+        existed = replay.exists()
+        try:
+            training, graph = self._make(spec, on_receipt)
+            try:
+                self._parts.identity.write_environment(spec)
+            except BaseException:
+                training.close()
+                raise
+            return training, graph
+        except Exception as error:
+            if not existed:
+                shutil.rmtree(replay, ignore_errors=True)
+            raise _refusal(error) from None
+
+    def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
+        parts = self._parts
+        return build_training(
+            *(parts.config, spec, self._directory, parts.identity.run_id, parts.client),
+            *(self.restored, self.save, on_receipt, self._published),
+        )
+
+    async def _reset(self, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
+        training, self.training = self.training, None
+        spec, self.known = self.known, None
+        try:
+            await on_forget()
+            if training is not None:
+                self._published = training.publisher.version
+                self._sequences |= training.replay.last_sequences()
+                await asyncio.to_thread(training.close)
+            set_aside = await asyncio.to_thread(self._set_aside)
+        finally:
+            self._resetting = None
+        self._built = self.restored = None
+        self.problem = ""
+        _log.warning("the run's environment was reset; its earlier files are in %s", set_aside)
+        return EnvironmentReset(set_aside, spec)
+
+    def _set_aside(self) -> Path | None:
+        """Move what belongs to the spec. The spec goes last: a run without it must not find the others."""
+        spec = Path("environment.json")
+        names = [
+            name
+            for name in ("checkpoints", "replay", copy_of(spec).name, spec.name)
+            if (self._directory / name).exists()
+        ]
+        if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
+            return None
+        folder = _unused_folder(self._directory)
+        folder.mkdir()
+        self._parts.evaluations.set_aside(folder)
+        for name in names:
+            (self._directory / name).rename(folder / name)
+        self._checkpoints = self._open_checkpoints()
+        return folder
+
+    def _open_checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._directory / "checkpoints", self._parts.config.checkpoint.keep)
+
+    def _require_idle(self) -> None:
+        if self._building is not None or self._resetting is not None:
+            raise UnavailableError("the run's environment is being decided: try again")
+
+
+def _check_no_progress(config: RunConfig, training: Training) -> None:
+    """Raise ConflictError when the run has learned something, or could at once."""
+    updates, transitions = training.trainer.updates, training.replay.total_transitions
+    if updates or transitions >= config.replay.min_size:
+        raise ConflictError(
+            f"the run has made progress: {updates} updates, {transitions} transitions; a reset sets all of them aside "
+            "and begins again, which needs `discard` (actorq reset-environment --discard)"
+        )
+
+
+def _unused_folder(directory: Path) -> Path:
+    taken = [path.name.rpartition("-")[2] for path in directory.glob("before-reset-*")]
+    return directory / f"before-reset-{max((int(number) for number in taken if number.isdecimal()), default=0) + 1}"
+
+
+def _refusal(error: Exception) -> InvalidInputError:
+    """What an actor is told, in one line, when no training can be built for its environment."""
+    if isinstance(error, UserError):
+        return InvalidInputError(str(error))
+    lines = str(error).strip().splitlines()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return InvalidInputError(
+        f"no training can be built for this environment: {type(error).__name__}: {lines[0] if lines else ''} "
+        f"({Path(frame.filename).name}:{frame.lineno})"
+    )

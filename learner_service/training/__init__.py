@@ -1,0 +1,1 @@
+"""The training loop: updates, publication of policies, checkpoints."""

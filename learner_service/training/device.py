@@ -1,0 +1,41 @@
+"""Where the learner computes, and the batches that it copies there."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from actorq.domain.trajectory import Array, EnvironmentSpec
+from actorq.errors import UserError
+from learner_service.replay import NStepBatch, Returns, empty_batch
+
+
+def choose_device(setting: str) -> torch.device:
+    """The device of `learner.device`: cpu, cuda, cuda:N, or auto for a GPU if there is one.
+
+    Raises UserError when there is no such device.
+    """
+    if setting == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(setting)
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UserError(
+            f"learner.device is {setting}, but torch {torch.__version__} finds {gpus or 'no'} GPUs; use cpu or auto"
+        )
+    return device
+
+
+def batches_for(device: torch.device, spec: EnvironmentSpec, returns: Returns) -> Callable[[int], NStepBatch]:
+    """Makes empty batches of a size for such returns: plain arrays for the CPU, which computes on them as they are.
+
+    For a GPU they are in pinned memory, from which copies are asynchronous.
+    """
+    allocate = _pinned if device.type == "cuda" else np.empty
+    return lambda size: empty_batch(spec, size, returns, allocate)
+
+
+def _pinned(shape: tuple[int, ...], dtype: str) -> Array:
+    tensor = torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), pin_memory=True)
+    array: Array = tensor.numpy()
+    return array

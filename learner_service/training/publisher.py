@@ -1,0 +1,333 @@
+"""Publishes checkpoints to the quantizer over one long stream, and takes its receipts.
+
+The trainer offers a snapshot and goes on; a thread sends the newest one. When the quantizer is away, snapshots
+replace each other until it is back: actors only ever want the newest.
+"""
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from actorq import wire
+from actorq.client import QuantizerClient
+from actorq.domain.policy import CALIBRATION_PREFIX, MAX_VERSION_STEP, PolicyGraph
+from actorq.domain.status import Receipt
+from actorq.domain.trajectory import Evaluation
+from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, UnavailableError
+from actorq.statefiles.highwater import HighWaterMark
+from actorq.transport.errors import error_from_rpc
+from actorq.transport.payload.blobs import split_blob
+from actorq.transport.reconnect import keep_connected
+from actorq.v1 import quantizer_pb2, tensor_pb2
+
+_log = logging.getLogger(__name__)
+
+# Versions that may wait for a receipt: enough to hide the round trip, few enough that what is sent is new.
+_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The policy's parameters at one moment; `at` is unix seconds.
+
+    calibration: for each data input of the graph a batch of what it is given, as many rows each.
+    """
+
+    learner_step: int
+    parameters: dict[str, NDArray[Any]]
+    calibration: dict[str, NDArray[Any]]
+    at: float
+
+
+class Publisher:
+    """Owns the stream to the quantizer. `offer` and `evaluated` may be called from any thread.
+
+    mark: reserves each version before it is sent, so that a learner that was killed never sends its number again.
+    """
+
+    def __init__(
+        self,
+        client: QuantizerClient,
+        run_id: str,
+        scheme: str,
+        on_receipt: Callable[[Receipt], None],
+        first_version: int = 1,
+        mark: HighWaterMark | None = None,
+    ) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._scheme = scheme
+        self._on_receipt = on_receipt
+        self._mark = mark
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._graph: PolicyGraph | None = None
+        self._version = first_version - 1
+        self._snapshot: tuple[int, Snapshot] | None = None
+        self._sent_version = 0
+        self._received_version = 0
+        self._refused_version = 0
+        self._in_flight: deque[int] = deque(maxlen=_IN_FLIGHT + 1)
+        self._evaluations: deque[Evaluation] = deque(maxlen=100)
+        # With the version that was sent last before each.
+        self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
+        self._connected = False
+        self._fault: ActorQError | None = None
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self, graph: PolicyGraph) -> None:
+        """Begin to publish policies of this graph."""
+        self._graph = graph
+        self._thread.start()
+
+    def offer(self, snapshot: Snapshot) -> int:
+        """Make this the newest version, to be sent as soon as possible; returns its number."""
+        with self._changed:
+            self._version += 1
+            self._snapshot = (self._version, snapshot)
+            self._changed.notify_all()
+            return self._version
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Pass an evaluation on, so that the quantizer retains the best versions."""
+        with self._changed:
+            self._evaluations.append(evaluation)
+            self._changed.notify_all()
+
+    @property
+    def version(self) -> int:
+        """The newest version that was offered."""
+        with self._changed:
+            return self._version
+
+    @property
+    def connected(self) -> bool:
+        """Whether the quantizer has answered on the open stream."""
+        with self._changed:
+            return self._connected
+
+    @property
+    def fault(self) -> ActorQError | None:
+        """What ended the stream for good, such as a quantizer that holds another run."""
+        with self._changed:
+            return self._fault
+
+    def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
+        """Wait until the newest version has been received and all evaluations sent.
+
+        wait_for_quantizer: also wait for one that is away.
+
+        False when it takes too long, and at once when there is a fault or the publisher is closed.
+        """
+
+        def settled() -> bool:
+            away = not self._connected and not wait_for_quantizer
+            return self._flushed() or away or self._fault is not None or self._stop.is_set()
+
+        with self._changed:
+            self._changed.wait_for(settled, timeout_s)
+            return self._flushed()
+
+    def close(self) -> None:
+        """Stop publishing and wait for the thread."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+        if self._mark is not None and not self._thread.is_alive():
+            self._mark.close()
+
+    def _run(self) -> None:
+        try:
+            # A quantizer takes no larger checkpoint later: only `_publish` knows when ExhaustedError will pass.
+            retried = (UnavailableError,)
+            keep_connected(self._publish, self._stop, self._client.peer, random.Random(), retried=retried)
+        except ActorQError as error:
+            _log.error("publishing has ended: %s", error)
+            self._fail(error)
+        except Exception:
+            _log.exception("publishing has ended")
+            self._fail(ActorQError("the publisher failed; the learner's log has the details"))
+
+    def _fail(self, error: ActorQError) -> None:
+        with self._changed:
+            self._fault = error
+            self._changed.notify_all()
+
+    def _flushed(self) -> bool:
+        return self._received_version >= self._version and not self._evaluations
+
+    def _publish(self, connected: Callable[[], None]) -> None:
+        """One life of the stream: requests go out from a generator, answers come in here."""
+        ended = threading.Event()
+        ready: deque[wire.Ready] = deque(maxlen=1)
+        call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
+        try:
+            for response in call:
+                if response.WhichOneof("payload") == "ready":
+                    connected()
+                    self._begin(wire.ready_from_proto(response.ready), ready)
+                else:
+                    self._take_receipt(wire.receipt_from_proto(response.receipt))
+        except Exception as error:
+            self._raise_unless_stopped(error)
+        finally:
+            ended.set()
+            call.cancel()
+            with self._changed:
+                self._connected = False
+                self._changed.notify_all()
+        if not self._stop.is_set():
+            raise UnavailableError(f"{self._client.peer} ended the stream")
+
+    def _raise_unless_stopped(self, error: Exception) -> None:
+        if self._stop.is_set():
+            return
+        if isinstance(error, InvalidInputError):
+            # The quantizer may be mended or replaced, and the run goes on meanwhile.
+            raise UnavailableError(f"{self._client.peer} answered what cannot be read: {error}") from error
+        if not isinstance(error, grpc.RpcError):
+            raise error
+        translated = error_from_rpc(error, self._client.peer)
+        with self._changed:
+            connected = self._connected
+            sending = connected and self._sent_version > self._received_version
+            if sending and isinstance(translated, InvalidInputError):
+                # Of two in flight the older one is meant. If it was the newer one, that is refused alone next time.
+                self._refused_version = max(self._refused_version, min(self._in_flight, default=self._sent_version))
+        if sending and isinstance(translated, InvalidInputError | ConflictError):
+            # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good. And a
+            # stream that broke may have left the quantizer with a version that we believe unsent.
+            _log.warning("version %d was refused: %s", self._sent_version, translated)
+            raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
+        if isinstance(translated, ExhaustedError) and not connected:
+            # It has too many other callers.
+            raise UnavailableError(str(translated)) from error
+        raise translated from error
+
+    def _begin(self, message: wire.Ready, ready: deque[wire.Ready]) -> None:
+        if message.newest_version > self.version + MAX_VERSION_STEP:
+            # Tried again: its operator may mend it, and the run goes on meanwhile.
+            raise UnavailableError(
+                f"{self._client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
+                f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; is its store another run's?"
+            )
+        with self._changed:
+            newest, snapshot = message.newest_version, self._snapshot
+            # A number is sent once: a quantizer that lost its store may have served what it never confirmed.
+            unconfirmed = (
+                snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= self._sent_version
+            )
+            if unconfirmed or (newest > self._sent_version and newest >= self._version):
+                # A learner that restarted from an older checkpoint goes on above what it published before.
+                self._version = max(newest, self._version)
+                if snapshot is not None:
+                    self._version += 1
+                    self._snapshot = (self._version, snapshot[1])
+            self._received_version = message.newest_version
+            self._connected = True
+            self._in_flight.clear()
+            self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
+            self._unconfirmed.clear()
+            ready.append(message)
+            self._changed.notify_all()
+
+    def _take_receipt(self, receipt: Receipt) -> None:
+        with self._changed:
+            self._received_version = max(self._received_version, receipt.version)
+            while self._in_flight and self._in_flight[0] <= receipt.version:
+                self._in_flight.popleft()
+            # The stream is in order: what was sent before this version has arrived.
+            while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
+                self._unconfirmed.popleft()
+            self._changed.notify_all()
+        self._on_receipt(receipt)
+
+    def _requests(
+        self, ready: deque[wire.Ready], ended: threading.Event
+    ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+        yield quantizer_pb2.PublishCheckpointsRequest(
+            open=quantizer_pb2.PublishOpen(run_id=self._run_id, scheme=self._scheme)
+        )
+        with self._changed:
+            self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
+        if not ready or self._graph is None:
+            return
+        if self._graph.topology not in ready[0].topologies:
+            yield from _graph_requests(self._graph)
+        sent = ready[0].newest_version
+        while (work := self._next_work(sent, ended)) is not None:
+            if isinstance(work, Evaluation):
+                yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
+            else:
+                sent, snapshot = work
+                if not self._reserve(sent):
+                    return
+                yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
+
+    def _reserve(self, version: int) -> bool:
+        """Put a version's number on disk; False when the disk does not take it, and the stream has to end."""
+        try:
+            if self._mark is not None:
+                self._mark.reserve(version)
+        except OSError as error:
+            _log.warning("version %d is not published, since its number cannot be stored: %s", version, error)
+            return False
+        return True
+
+    def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
+        with self._changed:
+            while not (self._stop.is_set() or ended.is_set()):
+                if self._evaluations:
+                    evaluation = self._evaluations.popleft()
+                    self._unconfirmed.append((self._sent_version, evaluation))
+                    self._changed.notify_all()
+                    return evaluation
+                waiting_for_receipts = sent - self._received_version >= _IN_FLIGHT
+                already = max(sent, self._refused_version)
+                if self._snapshot is not None and self._snapshot[0] > already and not waiting_for_receipts:
+                    self._sent_version = self._snapshot[0]
+                    self._in_flight.append(self._sent_version)
+                    return self._snapshot
+                self._changed.wait()
+            return None
+
+
+def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    yield quantizer_pb2.PublishCheckpointsRequest(
+        graph=quantizer_pb2.GraphHeader(
+            topology=graph.topology,
+            inputs=graph.inputs,
+            discrete_actions=graph.discrete_actions,
+            action_spans=graph.action_spans,
+        )
+    )
+    for part in split_blob(graph.model):
+        yield quantizer_pb2.PublishCheckpointsRequest(part=part)
+
+
+def checkpoint_requests(
+    version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
+) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    """The messages that carry a snapshot as a version; encodings: those that the quantizer takes."""
+    yield quantizer_pb2.PublishCheckpointsRequest(
+        checkpoint=quantizer_pb2.CheckpointHeader(
+            version=version,
+            learner_step=snapshot.learner_step,
+            topology=graph.topology,
+            snapshot_at=wire.timestamp_to_proto(snapshot.at),
+        )
+    )
+    calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
+    tensors = {**snapshot.parameters, **calibration}
+    for part in split_blob(safetensors.numpy.save(tensors), version, encodings=encodings):
+        yield quantizer_pb2.PublishCheckpointsRequest(part=part)

@@ -1,0 +1,267 @@
+"""Everything that exists once the environment is known: replay, algorithm, publisher, trainer, intake."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.status import Receipt, StorageStatus
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import ConflictError, ExhaustedError, UserError
+from actorq.statefiles.highwater import HighWaterMark
+from actorq.statefiles.tolerance import Tolerated
+from actorq.transport.options import MAX_SEGMENT_BYTES
+from learner_service.actors.intake import Intake
+from learner_service.algorithms import Algorithm, make_algorithm
+from learner_service.networks.observations import are_frames
+from learner_service.networks.precision import FP32
+from learner_service.policy.kept_graph import FILE, kept_policy_graph
+from learner_service.quantization.fake_quantization import FakeQuantization
+from learner_service.quantization.quantization_aware import QuantizationAware
+from learner_service.replay import (
+    DiskWatch,
+    DynamicCapacity,
+    Flusher,
+    ObservationMoments,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    UniformSampler,
+)
+from learner_service.replay.storage.rows import segment_rows
+from learner_service.sparsity import topology_settings
+from learner_service.training.checkpoint import LearnerState
+from learner_service.training.device import choose_device
+from learner_service.training.mechanisms import dynamic_capacity, returns_of
+from learner_service.training.publisher import Publisher
+from learner_service.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The parts of a run that know its environment."""
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    algorithm: Algorithm
+    replay: ReplayBuffer
+    intake: Intake
+    publisher: Publisher
+    trainer: Trainer
+    quantization_aware: QuantizationAware
+    flusher: Flusher
+    rng: np.random.Generator
+    dynamic_capacity: DynamicCapacity | None = None
+
+    def start(self, graph: PolicyGraph) -> None:
+        """Publish the first policy and begin to train."""
+        self.flusher.start()
+        self.trainer.start()
+        self.publisher.start(graph)
+
+    def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
+        """What a checkpoint must hold; `values` are the run's own.
+
+        When it returns, the transitions that the checkpoint counts on are on the disk. Raises OSError when the disk
+        refuses them.
+        """
+        state = self._state(updates, values)
+        self.replay.flush()
+        return state
+
+    def _state(self, updates: int, values: dict[str, Any]) -> LearnerState:
+        return LearnerState(
+            updates,
+            self.algorithm.state(),
+            {
+                **values,
+                "environment": self.spec.environment_id,
+                # As it was asked for: a class of a user's own has a name that no flag takes.
+                "algorithm": self.config.algorithm,
+                "sparsity": topology_settings(self.config),
+                "version": self.publisher.version,
+                "limiter": self.replay.state_dict(),
+                "rng": self.rng.bit_generator.state,
+                "intake": self.intake.state(),
+                "quantization_aware": self.quantization_aware.state(),
+            },
+        )
+
+    @property
+    def precision(self) -> str:
+        """The numbers in the products of wide hidden layers; fp32 for an algorithm that does not tell."""
+        return str(getattr(self.algorithm, "precision", FP32))
+
+    def storage(self) -> StorageStatus:
+        """How whole and how durable the replay is now."""
+        storage, disk = self.replay.storage(), self.flusher.disk
+        return StorageStatus(
+            disk_free_bytes=disk.free_bytes,
+            disk_low=disk.low,
+            damaged_segments=storage.damaged_segments,
+            dropped_segments=storage.dropped_segments,
+            lost_segments=self.intake.statistics().lost_segments,
+            unflushed_transitions=storage.unflushed_transitions,
+        )
+
+    def close(self) -> None:
+        """End all threads and release the replay, in the order in which data flows."""
+        self.trainer.stop()
+        self.publisher.close()
+        self.flusher.close()
+        Tolerated("the replay").attempt(self.replay.close)
+
+
+def build_training(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    run_id: str,
+    client: QuantizerClient,
+    state: LearnerState | None,
+    save: Callable[[int], Path],
+    on_receipt: Callable[[Receipt], None],
+    published: int = 0,
+) -> tuple[Training, PolicyGraph]:
+    """Build everything, from a checkpoint's `state` when there is one; blocks for a second or two.
+
+    published: the newest version that the run is known to have published; later ones are above it.
+
+    Returns the training, not yet started, and the graph to start it with. Raises UserError when algorithm, environment,
+    replay or checkpoint do not fit; then nothing stays open.
+    """
+    _check_segment_size(config, spec)
+    device = choose_device(config.learner.device)
+    algorithm = make_algorithm(config, spec, device)
+    if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
+        _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
+    rng = np.random.default_rng(config.seed)
+    try:
+        replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
+    except (ConflictError, ExhaustedError) as error:
+        raise UserError(str(error)) from error
+    try:
+        training, graph = _assemble(
+            *(config, spec, algorithm, device, replay, directory, rng, run_id),
+            *(client, state, save, on_receipt, published),
+        )
+    except BaseException:
+        replay.close()
+        raise
+    _log.info(
+        "replay: %d rows, %.1f MB on disk; batches: %.1f MB, for %s",
+        *(replay.capacity, replay.nbytes / 1e6, training.trainer.batch_nbytes / 1e6, device),
+    )
+    return training, graph
+
+
+def _assemble(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    algorithm: Algorithm,
+    device: torch.device,
+    replay: ReplayBuffer,
+    directory: Path,
+    rng: np.random.Generator,
+    run_id: str,
+    client: QuantizerClient,
+    state: LearnerState | None,
+    save: Callable[[int], Path],
+    on_receipt: Callable[[Receipt], None],
+    published: int,
+) -> tuple[Training, PolicyGraph]:
+    published = max(published, state.values.get("version", 0) if state else 0)
+    mark = HighWaterMark(directory / "published.json", published)
+    publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
+    intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
+    if state is not None:
+        _restore(state, algorithm, replay, intake, rng)
+    intake.account_for(replay.total_transitions)
+    dynamic = dynamic_capacity(config, algorithm, replay, device)
+    graph = _graph(directory / FILE, algorithm, spec, greedy=dynamic is not None)
+    after = config.learner.quantization_aware_after
+    starts_at = None if after is None else after * config.max_environment_steps
+    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+    # Checkpoints of before there was such a thing do not have it.
+    if state is not None and "quantization_aware" in state.values:
+        aware.load_state(state.values["quantization_aware"])
+    updates = state.updates if state else 0
+    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
+    disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
+    flusher = Flusher(replay, disk, config.replay.flush_s)
+    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, flusher, rng, dynamic), graph
+
+
+def _open_replay(
+    config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
+) -> ReplayBuffer:
+    replay, returns = config.replay, returns_of(config, algorithm)
+    greedy_actions = config.dynamic_capacity_of(spec) is not None
+    rows = segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
+    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions, rows)
+    sampler = (
+        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
+        if replay.prioritized
+        else UniformSampler(store, rng)
+    )
+    limiter = RateLimiter(
+        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
+    )
+    normalized = config.normalize_observations and not are_frames(spec)
+    moments = ObservationMoments(spec.observations.shape) if normalized else None
+    return ReplayBuffer(store, sampler, limiter, returns, moments)
+
+
+def _graph(path: Path, algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
+    try:
+        return kept_policy_graph(path, algorithm.policy, spec, algorithm.stochastic, greedy)
+    except UserError:
+        raise
+    except Exception as error:
+        # The exporter wraps what went wrong into advice on how to report it.
+        reason = error.__cause__ or error
+        first = next(iter(str(reason).strip().splitlines()), "")
+        raise UserError(f"the policy cannot be exported to ONNX: {type(reason).__name__}: {first}") from error
+
+
+def _restore(
+    state: LearnerState, algorithm: Algorithm, replay: ReplayBuffer, intake: Intake, rng: np.random.Generator
+) -> None:
+    try:
+        algorithm.load_state(state.tensors)
+        replay.load_state_dict(state.values["limiter"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the checkpoint does not fit the configured networks: {' '.join(str(error).split())}; resume with the "
+            "settings in the run's config.yaml"
+        ) from None
+    rng.bit_generator.state = state.values["rng"]
+    intake.load_state(state.values["intake"])
+
+
+def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:
+    environments = config.environments_per_actor
+    smallest = environments * ((spec.frame_stack + 1) * spec.observations.nbytes + 2 * (spec.actions.nbytes + 16))
+    limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
+    if smallest > limit:
+        raise UserError(
+            f"a segment of one step needs {smallest} bytes with {environments} environments per actor, but "
+            f"actor.max_segment_bytes is {limit}; use fewer environments per actor"
+        )
+    rows = segment_rows(config.actor.segment_length, environments, spec.frame_stack)
+    if 2 * rows > config.replay.capacity:
+        raise UserError(
+            f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
+            f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
+        )

@@ -1,0 +1,1 @@
+"""`actorq quantize`: any ONNX policy in every scheme."""

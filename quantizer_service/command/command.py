@@ -1,0 +1,149 @@
+"""`actorq quantize`: any ONNX policy in every scheme, compared; and the best of them, or a given one, in a file."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from actorq.config import settings
+from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.sections import GateConfig, QuantizerConfig, SchemeName
+from actorq.config.settings import DefaultText, OneLineParser, Settings
+from actorq.domain.policy import AUTO
+from actorq.errors import InvalidInputError, UserError
+from actorq.process import EXIT_OK, main
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Options
+from actorq.statefiles.files import replace_file
+from quantizer_service.command.comparison import Comparison, compare
+from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
+from quantizer_service.command.table import print_table
+
+_PROGRAM = "actorq quantize"
+_DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
+relative to the action range, and what the fidelity gate says. Each scheme is what a quantizer would serve: where the
+gate refuses one, its most sensitive layers stay in float, in the end all. The one marked * is the given --scheme; auto
+takes the fastest that passes at --batch. Settings of this command are flags only. Exit codes: 0, 2 for a mistake in
+what was given, with nothing written."""
+
+_TABLE_BATCHES = (1, 32)
+
+
+def _help(field: str) -> str:
+    return QuantizerConfig.model_fields[field].description or ""
+
+
+class QuantizeSettings(Settings):
+    """What to emit, and how to compare it."""
+
+    scheme: Literal[SchemeName, "auto"] = Field("auto", description="what to take; auto: the fastest that passes")
+    calibration: Annotated[Path | None, DefaultText(f"{RANDOM_ROWS} random rows")] = Field(
+        None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
+    )
+    output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
+    force: bool = Field(False, description="replace the output file if it is there")
+    batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
+    discrete_actions: bool = Field(
+        False, description="the largest of the first output is taken: the gate looks at agreement, not at errors"
+    )
+    action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the outputs seen")] = Field(
+        (), description="highest minus lowest action of each component"
+    )
+    seed: NonNegativeInt = Field(0, description="seed of random observations")
+    quantize_ends: bool = Field(False, description=_help("quantize_ends"))
+    per_tensor_error: NonNegativeFloat = Field(
+        QuantizerConfig().per_tensor_error, description=_help("per_tensor_error")
+    )
+    compensate: bool = Field(True, description="make up for the rounding of weights, as quantizers do")
+    gate: GateConfig = GateConfig()
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print, and write what was asked for."""
+    path, how = _parse(arguments)
+    if how.output is not None:
+        _check_output(how.output, how.force)
+    try:
+        comparison, batches = _compare(path, how)
+    except InvalidInputError as error:
+        raise UserError(f"{path}: {error}") from None
+    chosen = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
+    print_table(comparison, batches, chosen)
+    _say_what_it_means(comparison, how, chosen)
+    if how.output is not None:
+        _write(how.output, comparison, chosen)
+    return EXIT_OK
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
+    parser = OneLineParser(
+        prog=_PROGRAM, usage=f"{_PROGRAM} MODEL.onnx [flags]", description=_DESCRIPTION, allow_abbrev=False
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.onnx", help="the policy, complete with its weights")
+    settings.add_flags(parser, QuantizeSettings, "quantize")
+    parser.add_argument("-o", dest="output", type=Path, metavar="OUT.onnx", help="the same as --output")
+    namespace = parser.parse_args(arguments)
+    return namespace.model, settings.build(QuantizeSettings, settings.from_flags(QuantizeSettings, namespace))
+
+
+def _compare(path: Path, how: QuantizeSettings) -> tuple[Comparison, tuple[int, ...]]:
+    graph, parameters = Graph.from_model(read_model(path), how.discrete_actions, how.action_spans)
+    if how.calibration is None:
+        observations = random_observations(graph, how.seed)
+    else:
+        observations = read_observations(how.calibration, graph)
+        try:
+            graph.check_calibration(observations)
+        except InvalidInputError as error:
+            raise UserError(f"{how.calibration}: {error}") from None
+    batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
+    options = Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error, compensate=how.compensate)
+    return compare(graph, parameters, observations, batches, options, how.gate), batches
+
+
+def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
+    rows = comparison.emitted[0].report.observations
+    if how.calibration is None:
+        _say(
+            f"errors on {rows} random observations (standard normal; seed {how.seed}) are only indicative: give "
+            "--calibration for real ones"
+        )
+    else:
+        _say(f"errors on {rows} observations of {how.calibration}")
+    took = "auto takes" if how.scheme == AUTO else "the scheme is"
+    _say(f"{took} {chosen}" + (f" at batch {how.batch}" if how.scheme == AUTO else ""))
+
+
+def _check_output(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise UserError(f"--output: {path} is a folder; name the file to write")
+    if path.exists() and not force:
+        raise UserError(f"--output: {path} is there already; give --force to replace it, or another name")
+    if not path.parent.is_dir():
+        raise UserError(f"--output: there is no folder {path.parent}")
+
+
+def _write(path: Path, comparison: Comparison, scheme: str) -> None:
+    """Write a model that was run and whose outputs were compared: the comparison has nothing else."""
+    try:
+        model = comparison.of(scheme).model
+    except InvalidInputError as error:
+        raise UserError(str(error)) from None
+    try:
+        replace_file(path, model, sync=True)
+    except OSError as error:
+        raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
+    _say(f"{path}: {scheme}, {len(model):,} bytes")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    # The table tells what the ladder did.
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
+    sys.exit(main(run))

@@ -1,0 +1,109 @@
+"""What `actorq quantize` reads: a model with its weights, and observations for its data inputs."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from numpy.typing import NDArray
+from onnx import TensorProto
+from onnx.external_data_helper import load_external_data_for_model
+
+from actorq.errors import UserError
+from actorq.quantization.graph import Graph, tensors_of
+
+# Far beyond any policy; what is larger was given by mistake, and would take all memory.
+MAX_FILE_BYTES = 1024**3
+RANDOM_ROWS = 256
+
+
+def read_model(path: Path) -> bytes:
+    """An ONNX file, with the weights that lie in files beside it inside; raises UserError that says what is wrong."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise UserError(f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, got {size:,} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise UserError(
+            f"{path}: expected an ONNX model, got {size:,} bytes that do not parse; export it with torch.onnx.export "
+            "or the exporter of your library"
+        ) from None
+    if not model.graph.node:
+        raise UserError(f"{path}: expected an ONNX model, got {size:,} bytes without a graph")
+    elsewhere = [t for t in tensors_of(model.graph) if t.data_location == TensorProto.EXTERNAL]
+    if not elsewhere:
+        return data
+    _check_sizes(path, elsewhere)
+    try:
+        load_external_data_for_model(model, str(path.parent))
+        return bytes(model.SerializeToString())
+    except (OSError, ValueError, RuntimeError, EncodeError, onnx.checker.ValidationError) as error:
+        raise UserError(f"{path}: its weights lie in another file that cannot be read: {_one_line(error)}") from None
+
+
+def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
+    """One array for every data input, by name; in a file of one array, that of a single input under any name.
+
+    Raises UserError that says what is wrong; what the graph expects of each array it checks itself.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > MAX_FILE_BYTES:
+            raise UserError(
+                f"{path}: expected at most {MAX_FILE_BYTES >> 20} MiB of observations, got {size:,} bytes; a few "
+                "hundred rows are enough"
+            )
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        raise UserError(
+            f"{path}: expected an .npz of plain arrays, as numpy.savez makes them: {_one_line(error)}"
+        ) from None
+    if len(graph.inputs) == len(arrays) == 1:
+        return dict(zip(graph.inputs, arrays.values(), strict=True))
+    return arrays
+
+
+def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
+    """256 rows for every data input: standard normal, or of all values of uint8, of 0 and 1 for other integers."""
+    rng = np.random.default_rng(seed)
+    observations: dict[str, NDArray[Any]] = {}
+    for name, spec in graph.inputs.items():
+        shape = (RANDOM_ROWS, *spec.shape)
+        if spec.dtype.kind == "f":
+            observations[name] = rng.standard_normal(shape).astype(spec.dtype)
+        else:
+            # Other integers may be indices, of which these are always two.
+            observations[name] = rng.integers(0, 256 if spec.dtype == np.uint8 else 2, shape).astype(spec.dtype)
+    return observations
+
+
+def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
+    """What a tensor says that it has elsewhere is believed only within bounds."""
+    size = 0
+    for tensor in tensors:
+        length = next((entry.value for entry in tensor.external_data if entry.key == "length"), "0")
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        if length.isdecimal() and int(length):
+            size += int(length)
+        elif (file := path.parent / location).is_file():
+            size += file.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise UserError(
+            f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, its weights in other files have "
+            f"{size:,} bytes"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

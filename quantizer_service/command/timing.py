@@ -1,0 +1,51 @@
+"""How long a call of a model takes, in a session like that of an actor: one thread, buffers bound once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+from actorq.timing import time_calls
+from quantizer_service.emission.inference import open_session
+
+Times = dict[str, dict[int, float]]
+
+
+def time_models(
+    models: Mapping[str, bytes], feeds: Mapping[str, NDArray[Any]], batches: Iterable[int], budget_s: float = 0.5
+) -> Times:
+    """Seconds of one call by model and batch, all models in turn; see actorq.timing.
+
+    feeds: rows for every data input, of which a batch repeats the first ones. budget_s: real time for each batch.
+    Raises InvalidInputError when a model cannot be loaded or run.
+    """
+    times: Times = {name: {} for name in models}
+    for batch in batches:
+        rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
+        calls = {name: bound_call(open_session(model, name, arena=True), rows, name) for name, model in models.items()}
+        for name, seconds in time_calls(calls, budget_s).items():
+            times[name][batch] = seconds
+    return times
+
+
+def bound_call(session: ort.InferenceSession, rows: Mapping[str, NDArray[Any]], what: str) -> Callable[[], object]:
+    """A call on these rows that copies nothing but what ONNX Runtime copies; made once, to see that it runs."""
+    binding = session.io_binding()
+    for value in session.get_inputs():
+        array = np.ascontiguousarray(rows[value.name])
+        binding.bind_cpu_input(value.name, array)
+    for value in session.get_outputs():
+        binding.bind_output(value.name)
+
+    def call() -> None:
+        session.run_with_iobinding(binding)
+
+    try:
+        call()
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(f"{what}: it does not run on {len(next(iter(rows.values())))} rows: {reason}") from None
+    return call

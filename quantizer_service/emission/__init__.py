@@ -1,0 +1,1 @@
+"""From a checkpoint to quantized policies that passed the fidelity gate."""

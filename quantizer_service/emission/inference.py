@@ -1,0 +1,88 @@
+"""Running models: the one way in which this service opens an ONNX Runtime session."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+from quantizer_service.emission.job import OverdueError, current_job
+
+_ERRORS_ONLY = 3
+CALIBRATION_BATCH = "the calibration batch"
+
+
+def open_session(model: bytes, what: str, arena: bool = False) -> ort.InferenceSession:
+    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
+
+    Its runs belong to the job of the caller, which can end them: see job.
+
+    arena: keep memory between calls, which makes many calls faster; a session that runs a few times only holds it.
+    """
+    current_job().check()
+    options = ort.SessionOptions()
+    # One thread: the service shares its machine with learners and actors, and its batches are small.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    # Weights held in int8 are made float once, when the model is loaded. Actors open their sessions so too.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.enable_cpu_mem_arena = arena
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(
+            f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason}); export it with operators and an opset "
+            "that this version has"
+        ) from None
+
+
+def run_session(
+    session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], rows: int, what: str, trial: bool = False
+) -> dict[str, NDArray[np.float64]]:
+    """Every output by name, float64[rows, M].
+
+    feeds: may have more than the session takes. Raises InvalidInputError when the model named `what` does not run, an
+    output is not batch first, or not finite.
+
+    trial: the feeds are made up: outputs need not be finite.
+    """
+    batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
+    outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
+    return {name: checked_output(output, name, rows, what, trial) for name, output in outputs.items()}
+
+
+def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:
+    """Every output by name as it is; raises InvalidInputError that begins with `failure` when the model does not run.
+
+    feeds: may have more than the session takes.
+    """
+    # An input that no node reads is not an input of the session.
+    inputs = {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        with current_job().run_options() as options:
+            outputs = session.run(names, {name: array for name, array in feeds.items() if name in inputs}, options)
+    except OverdueError:
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(f"{failure}: {reason}") from None
+    return dict(zip(names, outputs, strict=True))
+
+
+def checked_output(output: object, name: str, rows: int, what: str, trial: bool = False) -> NDArray[np.float64]:
+    """An output as float64[rows, M]; raises InvalidInputError when it is not batch first, or not finite."""
+    if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
+        raise InvalidInputError(
+            f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "
+            f"{list(getattr(output, 'shape', ()))}; outputs must be batch first"
+        )
+    if not trial and not np.isfinite(output).all():
+        raise InvalidInputError(
+            f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}"
+        )
+    return output.reshape(rows, -1).astype(np.float64)

@@ -1,0 +1,107 @@
+"""What a publisher may send, in which order, and what it amounts to."""
+
+from collections.abc import Callable
+
+from actorq import wire
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.trajectory import Evaluation
+from actorq.errors import InvalidInputError
+from actorq.transport.payload.blobs import BlobAssembler
+from actorq.v1 import quantizer_pb2
+from quantizer_service.store.files import decode_tensors
+
+# Graphs hold no weights: the largest seen have some hundred kilobytes.
+MAX_GRAPH_BYTES = 8 * 1024**2
+# Four times the FP32 tensors of a policy with three layers of 4096 units: no actor runs a larger one on its CPU.
+MAX_CHECKPOINT_BYTES = 512 * 1024**2
+
+
+Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
+
+
+class Publication:
+    """Puts a publisher's messages together: an opening, then graphs and checkpoints in parts, and evaluations.
+
+    Raises InvalidInputError at the first message that is out of order or malformed; nothing can follow it.
+    """
+
+    def __init__(self) -> None:
+        self._opened = False
+        self._assembler: BlobAssembler | None = None
+        self._finish: Callable[[bytes], Submission] | None = None
+        self._announced = ""
+
+    def take(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
+        """Take the next message; return what it completes, if anything."""
+        kind = request.WhichOneof("payload")
+        if self._opened == (kind == "open"):
+            expected = "a graph, checkpoint, part or evaluation" if self._opened else "`open` first"
+            raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
+        if (self._finish is not None) != (kind == "part"):
+            expected = f"the parts of {self._announced}" if self._finish else "a graph, checkpoint or evaluation"
+            raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
+        if kind == "open":
+            self._opened = True
+            return wire.opening_from_proto(request.open)
+        if kind == "graph":
+            self._announce_graph(request.graph)
+        elif kind == "checkpoint":
+            self._announce_checkpoint(request.checkpoint)
+        elif kind == "evaluation":
+            return wire.evaluation_from_proto(request.evaluation)
+        elif kind == "part":
+            return self._add(request)
+        else:
+            raise InvalidInputError("publication: expected a payload, got none")
+        return None
+
+    def end(self) -> None:
+        """The publisher has ended its stream; raises InvalidInputError when it did so amid a graph or checkpoint."""
+        if self._finish is not None:
+            raise InvalidInputError(
+                f"publication: expected the parts of {self._announced}, got the end of the stream; it is dropped"
+            )
+
+    def _announce_graph(self, message: quantizer_pb2.GraphHeader) -> None:
+        header = wire.graph_header_from_proto(message)
+
+        def finish(blob: bytes) -> PolicyGraph:
+            graph = PolicyGraph(blob, header.inputs, header.discrete_actions, header.action_spans)
+            if graph.topology != header.topology:
+                raise InvalidInputError(
+                    f"graph: expected the blob of topology {header.topology.hex()}, got one of {graph.topology.hex()}; "
+                    "the topology is the SHA-256 of the model's bytes"
+                )
+            return graph
+
+        self._announce("the graph", 0, MAX_GRAPH_BYTES, finish)
+
+    def _announce_checkpoint(self, message: quantizer_pb2.CheckpointHeader) -> None:
+        header = wire.checkpoint_header_from_proto(message)
+        what = f"checkpoint {header.version}"
+
+        def finish(blob: bytes) -> Checkpoint:
+            parameters, calibration = decode_tensors(blob, what)
+            return Checkpoint(
+                header.version, header.learner_step, header.topology, parameters, calibration, header.snapshot_at
+            )
+
+        self._announce(what, header.version, MAX_CHECKPOINT_BYTES, finish)
+
+    def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[bytes], Submission]) -> None:
+        self._announced = what
+        self._assembler = BlobAssembler(version, limit_bytes)
+        self._finish = finish
+
+    def _add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
+        assert self._assembler is not None
+        assert self._finish is not None
+        blob = self._assembler.add(request.part)
+        if blob is None:
+            return None
+        finish, self._finish, self._assembler = self._finish, None, None
+        return finish(blob)
+
+
+def _named(kind: str | None) -> str:
+    return "an empty message" if kind is None else f"`{kind}`"

@@ -1,0 +1,100 @@
+"""The FP32 policy of a topology, run on calibration batches: what emitted policies are compared and calibrated with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
+from actorq.quantization.footprint import TRIAL_ROWS
+from actorq.quantization.graph import Graph
+from actorq.quantization.statistics import Observed, summarize
+from quantizer_service.emission.inference import (
+    CALIBRATION_BATCH,
+    call_session,
+    checked_output,
+    open_session,
+    run_session,
+)
+
+Outputs = dict[str, NDArray[np.float64]]
+# Sessions that give hidden tensors: one for each set of schemes that is asked for, and for what ladders did meanwhile.
+_MAX_PROBES = 8
+
+
+class Reference:
+    """Runs a graph with its parameters as inputs: one session serves all versions.
+
+    Making one loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and the
+    reason, when that fails, an output is not batch first, or the action spans do not fit the first one.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._session = open_session(graph.source.model, "graph")
+        self._outputs = tuple(value.name for value in graph.model.graph.output)
+        self._probes: dict[frozenset[str], ort.InferenceSession] = {}
+        self._run_once()
+
+    def _run_once(self) -> None:
+        zeros: dict[str, NDArray[Any]] = {
+            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+        }
+        zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
+        # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
+        outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
+        components = next(iter(outputs.values())).shape[1]
+        if (spans := len(self._graph.source.action_spans)) not in (0, components):
+            raise InvalidInputError(
+                f"graph: expected an action span for each of the {components} components of the first output, or "
+                f"none, got {spans}"
+            )
+
+    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
+        """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.
+
+        parameters, calibration: as checked by the graph.
+        """
+        return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
+
+    def observe(
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        calibration: Mapping[str, NDArray[Any]],
+        observed: Iterable[Observed],
+    ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
+        """What `run` returns, and these statistics of tensors of the graph over the batch, all from one run."""
+        wanted, rows = frozenset(observed), rows_of(calibration)
+        feeds = {**parameters, **calibration}
+        inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
+        values = call_session(self._probe(inner), feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
+        outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
+        values |= feeds
+        return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
+
+    def _probe(self, inner: frozenset[str]) -> ort.InferenceSession:
+        """A session with these tensors as outputs besides the graph's own."""
+        if not inner:
+            return self._session
+        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph")
+        self._probes[inner] = session
+        while len(self._probes) > _MAX_PROBES:
+            del self._probes[next(iter(self._probes))]
+        return session
+
+
+def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:
+    """Rows of a calibration batch, which all its tensors have."""
+    return len(next(iter(calibration.values())))
+
+
+def _with_outputs(graph: Graph, names: frozenset[str]) -> bytes:
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    present = {value.name for value in (*model.graph.output, *model.graph.input)}
+    # Without a type: ONNX Runtime infers it.
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names - present))
+    return bytes(model.SerializeToString())

@@ -1,0 +1,234 @@
+"""Takes units out of a policy that do not count, exactly: sparse weights become smaller dense ones.
+
+A unit none of whose inputs counts has a constant output, which is folded into the biases of the layers that read it
+(RLx2's networks, arXiv 2205.15043, have many such units; Evci et al., arXiv 1911.11134, have the masks that make them).
+A unit that nothing reads is dropped. Either may make further units so, until nothing changes. Of every layer at least
+one unit stays. What the policy computes stays the same but for the order in which float32 numbers are added.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import Layer
+from actorq.quantization.units import UnitGroup, activation, find_units
+from quantizer_service.emission.inference import call_session, open_session
+
+Parameters = Mapping[str, NDArray[Any]]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """What is left of a policy: for each group, in their order, the units that stay.
+
+    kept: bool[units] each. counted: those of them that count; a unit that was kept for its layer's sake does not.
+    constant: units whose constant output is folded.
+    biased: layers that get a bias, because something is folded into them and they have none.
+    """
+
+    kept: tuple[Mask, ...]
+    counted: tuple[Mask, ...]
+    constant: tuple[Mask, ...]
+    biased: tuple[Layer, ...]
+
+    @cached_property
+    def key(self) -> bytes:
+        """Names the topology that is left: equal ones have equal shapes and nodes."""
+        parts = [np.packbits(mask).tobytes() for mask in self.kept]
+        return b"".join(parts) + "\0".join(layer.output for layer in self.biased).encode()
+
+
+class Shrinker:
+    """Shrinks the versions of one graph. `fixed` tells whose units stay whatever the weights are, and why."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        units = find_units(graph)
+        self.fixed = units.fixed
+        self._groups = units.groups
+        self._made_by = {group.layer: index for index, group in enumerate(self._groups)}
+        self._read_by = {reader: index for index, group in enumerate(self._groups) for reader in group.readers}
+        self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
+
+    def survivors(self, parameters: Parameters) -> Survivors | None:
+        """What is left of this version, None when all of it is: for dense weights that costs microseconds."""
+        if not any(self._may_shrink(group, parameters) for group in self._groups):
+            return None
+        used = {layer: _units_first(layer, parameters) != 0 for layer in self._layers}
+        counted = [np.ones(len(used[group.layer]), np.bool_) for group in self._groups]
+        constant = [np.zeros(len(each), np.bool_) for each in counted]
+        while self._settle(used, counted, constant):
+            pass
+        if all(each.all() for each in counted):
+            return None
+        kept = [each.copy() for each in counted]
+        for each in kept:
+            each[0] |= not each.any()
+        folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
+        return Survivors(tuple(kept), tuple(counted), tuple(constant), tuple(folded))
+
+    def parameters(self, parameters: Parameters, survivors: Survivors) -> dict[str, NDArray[Any]] | None:
+        """What is left of a version's parameters; None when a folded constant is beyond float32.
+
+        The sums that are folded are taken in float64 and rounded once.
+        """
+        result = dict(parameters)
+        biases = self._folded(parameters, survivors)
+        if biases is None:
+            return None
+        for layer in self._layers:
+            weight = _units_first(layer, parameters)
+            bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
+            if (index := self._read_by.get(layer)) is not None:
+                weight = weight[:, survivors.kept[index]]
+                # A unit that is kept for its layer's sake does not count.
+                if not (counted := survivors.counted[index][survivors.kept[index]]).all():
+                    weight = weight * counted
+            if (index := self._made_by.get(layer)) is not None:
+                weight = weight[survivors.kept[index]]
+                bias = None if bias is None else bias[survivors.kept[index]]
+            result[layer.weight] = np.ascontiguousarray(weight.swapaxes(0, layer.channels))
+            if bias is not None:
+                result[layer.bias or _bias_name(layer)] = bias
+        return result
+
+    def graph(self, survivors: Survivors) -> Graph:
+        """The graph of what is left: the same nodes and names, and a bias for layers that get one."""
+        shapes = {name: list(shape) for name, shape in self._graph.parameters.items()}
+        for layer in self._layers:
+            if (index := self._read_by.get(layer)) is not None:
+                shapes[layer.weight][1 - layer.channels] = int(survivors.kept[index].sum())
+            if (index := self._made_by.get(layer)) is not None:
+                shapes[layer.weight][layer.channels] = int(survivors.kept[index].sum())
+                if layer.bias:
+                    shapes[layer.bias] = [int(survivors.kept[index].sum())]
+        shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in survivors.biased}
+        model = onnx.ModelProto()
+        model.CopyFrom(self._graph.model)
+        body = model.graph
+        # Shapes of intermediate values were noted for all units.
+        body.ClearField("value_info")
+        data = list(body.input)[: len(self._graph.inputs)]
+        parameters = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
+        ]
+        nodes = list(_with_biases(body.node, survivors.biased))
+        for field, values in (("input", [*data, *parameters]), ("node", nodes)):
+            copies = [type(value).FromString(value.SerializeToString()) for value in values]
+            body.ClearField(field)
+            getattr(body, field).extend(copies)
+        source = replace(self._graph.source, model=model.SerializeToString(deterministic=True))
+        return replace(
+            self._graph, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
+        )
+
+    def widths(self, survivors: Survivors) -> dict[str, tuple[int, int]]:
+        """Units of each layer that may shrink before and after, by its name."""
+        return {
+            group.layer.name: (len(kept), int(kept.sum()))
+            for group, kept in zip(self._groups, survivors.kept, strict=True)
+        }
+
+    def _may_shrink(self, group: UnitGroup, parameters: Parameters) -> bool:
+        """Whether a unit has no inputs, or nothing reads it."""
+        # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
+        # others are looked at whole.
+        weight = _units_first(group.layer, parameters)
+        if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
+            return True
+        candidates = np.ones(len(weight), np.bool_)
+        for reader in group.readers:
+            weight = _units_first(reader, parameters)
+            if np.count_nonzero(weight[0]) == len(candidates):
+                return False
+            candidates[candidates] = ~weight[:, candidates].any(axis=0)
+        return bool(candidates.any())
+
+    def _settle(self, used: Mapping[Layer, Mask], counted: list[Mask], constant: list[Mask]) -> bool:
+        """Find further units without inputs, then further ones that nothing reads; whether there were any."""
+        before = sum(int(each.sum()) for each in counted)
+        for index, group in enumerate(self._groups):
+            inputs = used[group.layer]
+            source = self._read_by.get(group.layer)
+            fed = (inputs if source is None else inputs[:, counted[source]]).any(axis=1)
+            constant[index] |= counted[index] & ~fed
+            counted[index] &= fed
+        for index, group in reversed(list(enumerate(self._groups))):
+            wanted = np.zeros(len(counted[index]), np.bool_)
+            for reader in group.readers:
+                made = self._made_by.get(reader)
+                wanted |= (used[reader] if made is None else used[reader][counted[made]]).any(axis=0)
+            counted[index] &= wanted
+        return sum(int(each.sum()) for each in counted) < before
+
+    def _folded(self, parameters: Parameters, survivors: Survivors) -> dict[Layer, NDArray[np.float32]] | None:
+        """The biases into which constants are folded, of all units, by layer; None when one is beyond float32."""
+        biases: dict[Layer, NDArray[np.float32]] = {}
+        for index, group in enumerate(self._groups):
+            if not (constant := survivors.constant[index]).any():
+                continue
+            own = group.layer
+            bias = biases.get(own, parameters[own.bias] if own.bias else np.zeros(len(constant), np.float32))
+            values = self._values(index, bias[constant])
+            for reader, value in zip(group.readers, values, strict=True):
+                weight = _units_first(reader, parameters)[:, constant]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total = weight.astype(np.float64) @ value.astype(np.float64)
+                    before = parameters[reader.bias] if reader.bias else np.float32(0)
+                    biases[reader] = (before + total).astype(np.float32)
+                if not np.isfinite(biases[reader]).all():
+                    return None
+        return biases
+
+    def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """What each reader of a group reads of units whose sums are `bias`, as ONNX Runtime computes it."""
+        session = self._activations[index]
+        if session is None:
+            return [bias] * len(self._groups[index].readers)
+        feeds = {self._groups[index].layer.output: bias[None]}
+        found = list(call_session(session, feeds, "constant units").values())
+        names = list(dict.fromkeys(reader.input for reader in self._groups[index].readers))
+        return [found[names.index(reader.input)][0] for reader in self._groups[index].readers]
+
+    @cached_property
+    def _activations(self) -> list[Any]:
+        # Not before it is needed: dense policies never do.
+        models = [activation(self._graph, group) for group in self._groups]
+        return [model and open_session(model, "constant units") for model in models]
+
+
+def _units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:
+    return parameters[layer.weight].swapaxes(0, layer.channels)
+
+
+def _bias_name(layer: Layer) -> str:
+    return f"{layer.name}:folded"
+
+
+def _with_biases(nodes: Any, biased: tuple[Layer, ...]) -> Iterator[onnx.NodeProto]:
+    """The nodes with a bias for each of these layers."""
+    products = {layer.nodes[0]: layer for layer in biased}
+    for index, original in enumerate(nodes):
+        layer = products.get(index)
+        if layer is None:
+            yield original
+            continue
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        if node.op_type == "Gemm":
+            inputs = [*node.input[:2], _bias_name(layer)]
+            node.ClearField("input")
+            node.input.extend(inputs)
+            yield node
+        else:
+            node.output[0] = f"{layer.output}:product"
+            yield node
+            yield helper.make_node("Add", [node.output[0], _bias_name(layer)], [layer.output], name=_bias_name(layer))

@@ -1,0 +1,1 @@
+"""Policies for watchers: the quantizer at work, and relays of it."""

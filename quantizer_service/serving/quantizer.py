@@ -1,0 +1,193 @@
+"""The emitter at work in an event loop: CPU work on one thread of its own, new policies on the board."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Generic, ParamSpec, TypeVar
+
+from actorq.config.sections import QuantizerConfig
+from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.domain.status import Receipt
+from actorq.domain.trajectory import Evaluation
+from actorq.errors import UnavailableError
+from actorq.quantization.schemes import scheme_named
+from actorq.tasks import may_be_left
+from actorq.telemetry.process_stats import ProcessStats
+from quantizer_service.emission.emissions import Emissions
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.serving.board import Board, Subscription
+from quantizer_service.serving.worker import Worker
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Quantizer(Generic[T]):
+    """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
+
+    encode: what is sent of a policy; made once for a policy of the newest version and shared by all who get it.
+    resources: measures this process.
+    clock: seconds; times emissions.
+    worker: does the CPU work; None for one with the usual limit.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        encode: Callable[[Policy], T],
+        resources: Callable[[], ProcessStats],
+        clock: Callable[[], float] = time.perf_counter,
+        worker: Worker | None = None,
+    ) -> None:
+        self._emitter = emitter
+        self._encode = encode
+        self._resources = resources
+        self._board: Board[T] = Board()
+        self.worker = worker or Worker(QuantizerConfig().work_limit_s)
+        self.emissions = Emissions()
+        self._publishing: set[asyncio.Task[Receipt]] = set()
+        self.clock = clock
+        self.draining = asyncio.Event()
+        for policy in emitter.newest_policies():
+            self._board.post(policy.descriptor.version, [(policy.descriptor.scheme, encode(policy))])
+            self.emissions.found(policy.descriptor)
+
+    @property
+    def subscribers(self) -> int:
+        """How many actors watch."""
+        return self._board.subscribers
+
+    @property
+    def subscribers_by_scheme(self) -> Mapping[str, int]:
+        """How many actors watch each scheme, without those that nobody watches."""
+        return self._board.subscribers_by_scheme
+
+    def intake(self) -> "Quantizer[T]":
+        """What takes a publisher's checkpoints; see quantizer_service.servicer.Intake."""
+        return self
+
+    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run CPU work off the event loop, after the work that is waiting already; see Worker.do."""
+        return await self.worker.do(function, *args, **kwargs)
+
+    async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
+        """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready.
+
+        With "auto" each actor chooses, and a version is emitted in the schemes that are watched.
+        """
+        if scheme != AUTO:
+            scheme_named(scheme)
+        return await self.work(self._emitter.ready, run_id)
+
+    async def add_graph(self, graph: PolicyGraph) -> None:
+        """See Emitter.add_graph."""
+        await self.work(self._emitter.add_graph, graph)
+
+    async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
+        """Emit a version in the run's scheme and those that are watched; serve it, then store it, then answer.
+
+        received_at: when its last byte came, by this object's clock.
+        """
+        own = () if scheme == AUTO else (scheme,)
+        schemes = tuple(dict.fromkeys((*own, *self._board.schemes)))
+        begun = threading.Event()
+        task = asyncio.create_task(self._publish(checkpoint, schemes, received_at, begun))
+        may_be_left(task, f"publication of version {checkpoint.version}")
+        self._publishing.add(task)
+        task.add_done_callback(self._publishing.discard)
+        try:
+            # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not begun.is_set():
+                task.cancel()
+            raise
+
+    async def get(self, scheme: str, version: int = 0) -> T:
+        """A retained policy as it is sent; see Emitter.get."""
+        item = self._board.newest(scheme)
+        if item is not None and self._is_newest(scheme) and version in (0, self._board.version(scheme)):
+            return item
+        return await self.work(lambda: self._encode(self._emitter.get(scheme, version)))
+
+    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """All of a retained policy but its bytes; see Emitter.get."""
+        return (await self.work(self._emitter.get, scheme, version)).descriptor
+
+    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
+        """See Emitter.list_versions."""
+        return await self.work(self._emitter.list_versions, page_size, page_token)
+
+    async def hold(self, version: int, seconds: float) -> float:
+        """See Emitter.hold."""
+        return await self.work(self._emitter.hold, version, seconds)
+
+    async def record_evaluation(self, evaluation: Evaluation) -> None:
+        """See Emitter.record_evaluation."""
+        await self.work(self._emitter.record_evaluation, evaluation)
+
+    async def subscribe(self, scheme: str, after_version: int) -> Subscription[T]:
+        """Watch a scheme, which is emitted from now on; raises NotFoundError when there is no such scheme."""
+        scheme_named(scheme)
+        if self.draining.is_set():
+            raise UnavailableError("the quantizer is draining; connect again later")
+        # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
+        subscription = self._board.subscribe(scheme, after_version)
+        try:
+            if not self._is_newest(scheme):
+                await self._emit_newest(scheme)
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def begin_drain(self) -> None:
+        """Take no new work: watchers' streams end, publishers' after the receipt that they wait for."""
+        self.draining.set()
+        self._board.close()
+
+    async def settle(self) -> None:
+        """Wait until every checkpoint that was taken is stored."""
+        await asyncio.gather(*self._publishing, return_exceptions=True)
+
+    async def _publish(
+        self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float, begun: threading.Event
+    ) -> Receipt:
+        """begun: set once the version is being emitted, after which it is also served and stored."""
+        policies, items = await self.work(self._emit, checkpoint, schemes, begun)
+        self._board.post(checkpoint.version, items)
+        emit_seconds = self.clock() - received_at
+        self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
+        for late in self._board.schemes:
+            # Who came while this version was emitted found the one before on the board.
+            if not self._is_newest(late):
+                await self._emit_newest(late)
+        await self.work(self._emitter.persist, checkpoint, policies)
+        return Receipt(
+            version=checkpoint.version,
+            policies=tuple(policy.descriptor for policy in policies),
+            emit_seconds=emit_seconds,
+            subscribers=self._board.subscribers,
+            process=await self.work(self._resources),
+        )
+
+    def _emit(
+        self, checkpoint: Checkpoint, schemes: tuple[str, ...], begun: threading.Event
+    ) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
+        begun.set()
+        policies = self._emitter.emit(checkpoint, schemes)
+        return policies, [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
+
+    def _is_newest(self, scheme: str) -> bool:
+        """Whether the newest version hangs on the board in that scheme."""
+        return self._board.version(scheme) >= self._emitter.newest_version
+
+    async def _emit_newest(self, scheme: str) -> None:
+        version, item = await self.work(self._newest, scheme)
+        self._board.post(version, [(scheme, item)])
+
+    def _newest(self, scheme: str) -> tuple[int, T]:
+        policy = self._emitter.get(scheme)
+        return policy.descriptor.version, self._encode(policy)

@@ -1,0 +1,105 @@
+"""The one thread that quantizes, seen from the event loop: each job has a limit, and a job that hangs can be told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from actorq.tasks import may_be_left
+from quantizer_service.emission.job import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Worker:
+    """Runs functions one after another, in the order in which they came.
+
+    limit_s: how long one of them may take. Then its run in ONNX Runtime is ended, and it raises OverdueError.
+    hanging: entered while a function runs; for what ends the process when a function cannot be ended.
+    clock: seconds.
+
+    cancelled: functions that took too long.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        hanging: AbstractContextManager[object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit_s = limit_s
+        self._hanging = hanging or nullcontext()
+        self._clock = clock
+        # One thread: the emitter is for one, and a second one would take its core from learner or actors.
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
+        self._running: _Timed | None = None
+        self.cancelled = 0
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the function that runs now has run; 0 when none does."""
+        running = self._running
+        return running.age_s(self._clock()) if running else 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether work makes progress: the function that runs now, if any, is within its limit."""
+        return self.busy_s <= self._limit_s
+
+    async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function, after those that are waiting already.
+
+        A caller that is cancelled takes back a function that waits. One that runs is finished.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Timed()
+        # A partial and no lambda: its frame, in the traceback of an error, would hold on to the arguments.
+        call = loop.run_in_executor(self._pool, partial(self._run, job, partial(function, *args, **kwargs)))
+        job.timer = loop.call_later(self._limit_s, self._look, loop, job)
+        try:
+            return await may_be_left(call, "work of the quantizer")
+        finally:
+            # One that runs on without its caller keeps its limit.
+            if job.over or job.since is None:
+                job.timer.cancel()
+
+    def _run(self, job: "_Timed", function: Callable[[], R]) -> R:
+        job.since = self._clock()
+        self._running = job
+        try:
+            with self._hanging, job.current():
+                return function()
+        finally:
+            self._running = None
+            job.over = True
+
+    def _look(self, loop: asyncio.AbstractEventLoop, job: "_Timed") -> None:
+        if job.over:
+            return
+        left = self._limit_s - job.age_s(self._clock())
+        if left > 0:
+            job.timer = loop.call_later(left, self._look, loop, job)
+            return
+        self.cancelled += 1
+        job.cancel(
+            f"it took more than {self._limit_s:g} s and was ended; publish a smaller policy, give the quantizer more "
+            "CPU, or raise quantizer.work_limit_s"
+        )
+
+
+class _Timed(Job):
+    """A job with the time at which its function began."""
+
+    timer: asyncio.TimerHandle
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since: float | None = None
+        self.over = False
+
+    def age_s(self, now: float) -> float:
+        return 0.0 if self.since is None else max(0.0, now - self.since)

@@ -1,0 +1,382 @@
+"""The acting loop in real environments, with policies that are swapped at chosen steps."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from actor_service.acting.rollout import MOST_DROPPED, Rollout, fitting_segment_length
+from actor_service.acting.turns import PolicyTurns
+from actor_service.counts import ActorCounts
+from actor_service.environments import Environments, Step, describe_environment, make_environments
+from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actorq import wire
+from actorq.domain.policy import Policy
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.errors import ActorQError
+from actorq.watchdog import Watched
+from tests.actor_service.actor_policies import all_in_float, constant_policy, random_policy
+
+SPEC = describe_environment("CartPole-v1")
+COUNT, LENGTH, SEED = 3, 8, 5
+DEADLINE_S = 30.0
+
+
+def load(policy: Policy) -> OnnxPolicy:
+    return OnnxPolicy(policy, SPEC.observations, COUNT)
+
+
+def greedy(policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+    actions: NDArray[Any] = policy(observations).argmax(axis=1)
+    return actions
+
+
+class Scripted:
+    """Explores greedily, and does something at the n-th choice of actions, counted from 0."""
+
+    def __init__(self, at: dict[int, Callable[[], None]]) -> None:
+        self._at = at
+        self._choices = 0
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        self._at.get(self._choices, lambda: None)()
+        self._choices += 1
+        return greedy(policy, observations)
+
+
+@pytest.fixture
+def slot() -> PolicySlot:
+    return PolicySlot(clock=lambda: 10.0)
+
+
+def rollout(slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy) -> Rollout:
+    return Rollout(make_environments("CartPole-v1", COUNT), PolicyTurns(slot), explore, LENGTH, SEED)
+
+
+def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
+    segment = collecting.collect(stop or threading.Event())
+    assert segment is not None
+    segment.check(SPEC)
+    return segment
+
+
+def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: PolicySlot) -> None:
+    slot.put(load(random_policy(4, 2)))
+    collecting = rollout(slot)
+    segments = [collect(collecting) for _ in range(10)]
+    assert [segment.sequence for segment in segments] == list(range(1, 11))
+    for one, next_one in pairwise(segments):
+        np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
+
+    plain, policy = make_environments("CartPole-v1", COUNT), load(random_policy(4, 2))
+    observations = plain.reset(SEED)
+    episodes: list[Episode] = []
+    for segment in segments:
+        for step in range(LENGTH):
+            actions = greedy(policy, observations)
+            np.testing.assert_array_equal(segment.observations[step], observations)
+            np.testing.assert_array_equal(segment.actions[step], actions)
+            taken = plain.step(actions)
+            for column in ("rewards", "terminated", "truncated", "valid"):
+                np.testing.assert_array_equal(getattr(segment, column)[step], getattr(taken, column))
+            observations = taken.observations
+            episodes += taken.episodes
+    assert [episode for segment in segments for episode in segment.episodes] == episodes != []
+    assert collecting.environment_steps == sum(segment.transitions for segment in segments) < 10 * LENGTH * COUNT
+
+
+def test_spans_say_what_acted_and_not_what_was_asked_for(slot: PolicySlot) -> None:
+    slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8")))
+    assert collect(rollout(slot)).spans == (PolicySpan(0, 7, "fp32"),)
+
+
+def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: PolicySlot) -> None:
+    first, second = load(constant_policy([1.0, 0.0], version=1)), load(constant_policy([0.0, 1.0], version=2))
+    slot.put(first)
+    collecting = rollout(slot, Scripted({2: lambda: slot.put(second)}))
+    segment = collect(collecting)
+    assert segment.spans == (PolicySpan(0, 1, "fp32"), PolicySpan(3, 2, "fp32"))
+    np.testing.assert_array_equal(segment.actions, [[0] * COUNT] * 3 + [[1] * COUNT] * 5)
+    assert list(segment.policy_versions()) == [1] * 3 + [2] * 5
+    assert slot.take_activations() == (10.0, 10.0)
+    assert collect(collecting).spans == (PolicySpan(0, 2, "fp32"),)
+    assert slot.take_activations() == ()
+
+
+def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(slot: PolicySlot) -> None:
+    slot.put(load(constant_policy([1.0, 0.0], version=1)))
+    collecting = rollout(slot)
+    collect(collecting)
+    slot.put(load(constant_policy([1.0, 0.0], version=5)))
+    assert collect(collecting).spans == (PolicySpan(0, 5, "fp32"),)
+
+
+def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySlot) -> None:
+    stop = threading.Event()
+    slot.put(load(random_policy(4, 2)))
+    collecting = rollout(slot, Scripted({2: stop.set}))
+    partial = collect(collecting, stop)
+    assert (partial.steps, partial.sequence) == (3, 1)
+    assert collecting.collect(stop) is None
+    stop.clear()
+    following = collect(collecting, stop)
+    assert (following.steps, following.sequence) == (LENGTH, 2)
+    np.testing.assert_array_equal(partial.observations[-1], following.observations[0])
+
+
+def test_it_waits_for_the_first_policy(slot: PolicySlot) -> None:
+    collected: list[Segment] = []
+    collecting = rollout(slot)
+    thread = threading.Thread(target=lambda: collected.append(collect(collecting)))
+    thread.start()
+    slot.put(load(constant_policy([1.0, 0.0], version=3)))
+    thread.join(DEADLINE_S)
+    assert collected[0].spans == (PolicySpan(0, 3, "fp32"),)
+
+
+def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> None:
+    stop = threading.Event()
+    collected: list[Segment | None] = []
+    collecting = rollout(slot)
+    thread = threading.Thread(target=lambda: collected.append(collecting.collect(stop)))
+    thread.start()
+    stop.set()
+    slot.close()
+    thread.join(DEADLINE_S)
+    assert collected == [None]
+
+
+def spec_of(shape: tuple[int, ...], dtype: str, frame_stack: int = 1) -> EnvironmentSpec:
+    observations, actions = ArraySpec(shape, dtype), ArraySpec((), "int64")
+    return EnvironmentSpec("Any-v0", observations, actions, discrete_actions=3, frame_stack=frame_stack)
+
+
+def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
+    """Episodes of one step in all environments, and another policy at every step."""
+    rows = (steps, environments)
+    return Segment(
+        sequence=2**40,
+        observations=np.zeros(
+            (steps + spec.frame_stack, environments, *spec.observations.shape), spec.observations.dtype
+        ),
+        actions=np.ones(rows, np.int64),
+        rewards=np.ones(rows, np.float32),
+        terminated=np.ones(rows, np.bool_),
+        truncated=np.zeros(rows, np.bool_),
+        valid=np.ones(rows, np.bool_),
+        spans=tuple(PolicySpan(step, 2**40 + step, "int8-weights") for step in range(steps)),
+        ages=np.zeros(environments, np.uint8),
+        episodes=tuple(Episode(1.5, 1, index) for index in range(environments) for _ in range((steps + 1) // 2)),
+    )
+
+
+@pytest.mark.parametrize("max_bytes", [4_096, 65_536, 1_048_576])
+@pytest.mark.parametrize("environments", [1, 16])
+@pytest.mark.parametrize(
+    "spec",
+    [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8"), spec_of((7, 5), "uint8", 4)],
+    ids=["1", "4", "image", "stacked frames"],
+)
+def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, environments: int, max_bytes: int) -> None:
+    steps = fitting_segment_length(spec, environments, longest=10_000, max_bytes=max_bytes)
+    size = wire.segment_to_proto(fullest_segment(spec, environments, steps)).ByteSize()
+    assert size <= max_bytes or steps == 1
+    if 1 < steps < 10_000:
+        # And the limit is made use of.
+        plain = wire.segment_to_proto(fullest_segment(spec, environments, 2 * steps)).ByteSize()
+        assert plain > max_bytes
+
+
+@pytest.mark.parametrize("max_bytes", [4_096, 65_536])
+def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
+    actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
+    spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions, discrete_actions=0)
+    steps = fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes, greedy=True)
+    column = np.ones((steps, 16, 6), np.float32)
+    fullest = replace(fullest_segment(spec, 16, steps), actions=column, greedy_actions=column)
+    assert 1 < steps < fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes)
+    assert wire.segment_to_proto(fullest).ByteSize() <= max_bytes
+
+
+class Noisy:
+    """Acts as its greedy actions say, and half the range beyond it in every other step."""
+
+    def __init__(self) -> None:
+        self.greedy_actions = np.zeros((COUNT, 1), np.float32)
+        self.steps = 0
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        self.greedy_actions[:] = 0.1 * self.steps
+        self.steps += 1
+        actions: NDArray[Any] = self.greedy_actions + self.steps % 2
+        return actions
+
+
+def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot: PolicySlot) -> None:
+    environments = make_environments("Pendulum-v1", COUNT)
+    spec, explore = environments.spec, Noisy()
+    slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
+    collecting = Rollout(environments, PolicyTurns(slot), explore, LENGTH, SEED, greedy=explore.greedy_actions)
+    for first in (0, LENGTH):
+        segment = collecting.collect(threading.Event())
+        assert segment is not None
+        segment.check(spec)
+        expected = np.broadcast_to(0.1 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
+        assert segment.greedy_actions is not None
+        np.testing.assert_allclose(segment.greedy_actions.astype(float), expected, rtol=1e-6)
+        np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)
+    assert collect(rollout_of_cartpoles(slot)).greedy_actions is None
+
+
+def rollout_of_cartpoles(slot: PolicySlot) -> Rollout:
+    slot.put(load(random_policy(4, 2)))
+    return rollout(slot)
+
+
+def test_segments_are_not_longer_than_wanted_and_have_a_step() -> None:
+    assert fitting_segment_length(SPEC, 8, longest=8, max_bytes=2**20) == 8
+    assert fitting_segment_length(SPEC, 1000, longest=8, max_bytes=1024) == 1
+
+
+FRAMES = "environment_doubles:Frames-v0"
+
+
+def stacked(environments: Environments, depth: int) -> Environments:
+    """The same environments, of which a policy sees the last `depth` observations."""
+    environments.spec = replace(environments.spec, frame_stack=depth)
+    return environments
+
+
+class Seeing:
+    """Takes the actions of a table, row by row, and keeps what the policy would see."""
+
+    def __init__(self, actions: NDArray[Any]) -> None:
+        self._actions = actions
+        self.seen: list[NDArray[Any]] = []
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        self.seen.append(observations.copy())
+        taken: NDArray[Any] = self._actions[len(self.seen) - 1]
+        return taken
+
+
+def expected_stacks(segment: Segment, depth: int) -> NDArray[Any]:
+    """What a policy saw at each step of a segment, rebuilt from single frames and ages: [T, N, K, ...]."""
+    count = segment.environments
+    stacks = []
+    ages = segment.ages.astype(int)
+    for step in range(segment.steps):
+        rows = [
+            [segment.observations[depth - 1 + step - min(back, ages[index]), index] for back in reversed(range(depth))]
+            for index in range(count)
+        ]
+        stacks.append(rows)
+        ages = np.where(segment.valid[step], ages + 1, 0)
+    return np.array(stacks)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, length: int) -> None:
+    count, depth, steps = 3, 4, 40
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 4), ArraySpec((4,), "float32"), count))
+    seeing = Seeing(np.zeros((steps, count), np.int64))
+    environments = stacked(make_environments(FRAMES, count), depth)
+    collecting = Rollout(environments, PolicyTurns(slot), seeing, length, SEED)
+    segments = [collecting.collect(threading.Event()) for _ in range(steps // length)]
+    endings = 0
+    for number, segment in enumerate(segments):
+        assert segment is not None
+        segment.check(environments.spec)
+        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2)
+        seen = np.array(seeing.seen[number * length : (number + 1) * length])
+        np.testing.assert_array_equal(seen, expected_stacks(segment, depth))
+        endings += len(segment.episodes)
+    assert endings == 3 * count
+    # Never more than one episode in a stack: the twenties say which.
+    assert all((stack // 20 == stack[-1] // 20).all() for row in seeing.seen for stack in row)
+
+
+def test_ages_are_those_of_the_episodes_and_stop_at_255(slot: PolicySlot) -> None:
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1))
+    environments = make_environments("MountainCar-v0", 1)
+    collecting = Rollout(environments, PolicyTurns(slot), lambda policy, seen: np.ones(1, np.int64), 50, SEED)
+    ages = [int(collect_of(collecting).ages[0]) for _ in range(6)]
+    # 200 steps and one that resets.
+    assert ages == [0, 50, 100, 150, 200, 49]
+    environments.lengths[:] = 300
+    assert int(collect_of(collecting).ages[0]) == 255
+
+
+def collect_of(collecting: Rollout) -> Segment:
+    segment = collecting.collect(threading.Event())
+    assert segment is not None
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "resets"), [("Raising", 1, 0), ("NaNReward", 0, 1), ("InfiniteObservation", 0, 1)]
+)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_segment_in_which_an_environment_failed_is_dropped(
+    slot: PolicySlot, name: str, restarts: int, resets: int, depth: int
+) -> None:
+    count, fatal = 2, 6
+    actions = np.zeros((100, count), np.int64)
+    actions[fatal, 1] = 2
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), count))
+    seeing, counts = Seeing(actions), ActorCounts()
+    environments = stacked(make_environments(f"environment_doubles:{name}-v0", count), depth)
+    collecting = Rollout(environments, PolicyTurns(slot), seeing, 4, SEED, counts)
+    first, second, third = (collect_of(collecting) for _ in range(3))
+    assert (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value) == (
+        1,
+        restarts,
+        resets,
+    )
+    for segment in (first, second, third):
+        segment.check(environments.spec)
+    # Numbers without a gap, as the learner wants them, but time has gone on: 4 steps, 3 that were dropped.
+    assert [segment.sequence for segment in (first, second, third)] == [1, 2, 3]
+    np.testing.assert_array_equal(first.observations[-1], [[4, 1], [4, 1]])
+    np.testing.assert_array_equal(second.observations[depth - 1], [[7, 1], [0, 1 if restarts else 2]])
+    np.testing.assert_array_equal(second.ages, [7, 0])
+    assert second.valid.all()
+    assert collecting.environment_steps == first.transitions + second.transitions + third.transitions
+    if depth > 1:
+        # What was dropped may still be stacked upon, where the episode is the same.
+        np.testing.assert_array_equal(second.observations[: depth - 1, 0], [[5, 1], [6, 1]])
+        np.testing.assert_array_equal(np.array(seeing.seen[7:11]), expected_stacks(second, depth))
+
+
+def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
+    slot.put(load(constant_policy([1.0, 0.0])))
+    watched = Watched(clock=lambda: 3.0)
+    inside: list[float | None] = []
+    environments = make_environments("CartPole-v1", COUNT)
+    step = environments.step
+
+    def look(actions: NDArray[Any]) -> Step:
+        inside.append(watched.since)
+        return step(actions)
+
+    environments.step = look  # type: ignore[method-assign]
+    collect(Rollout(environments, PolicyTurns(slot), greedy, LENGTH, SEED, watched=watched))
+    assert inside == [3.0] * LENGTH
+    assert watched.since is None
+
+
+def test_an_environment_that_fails_in_every_segment_is_given_up(slot: PolicySlot) -> None:
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
+    counts = ActorCounts()
+    environments = make_environments("environment_doubles:Fragile-v0", 2)
+    collecting = Rollout(environments, PolicyTurns(slot), greedy, 8, SEED, counts)
+    with pytest.raises(
+        ActorQError, match=r"Fragile-v0 failed in 100 segments in a row; the last time: RuntimeError: the"
+    ):
+        collecting.collect(threading.Event())
+    assert counts.dropped_segments.value == MOST_DROPPED

@@ -1,0 +1,120 @@
+"""Whose turn it is: the newest policy's, and nobody's for long while a newer one is on its way."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from actor_service.acting.turns import PolicyTurns
+from actor_service.counts import ActorCounts
+from actor_service.environments import describe_environment
+from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from tests.actor_service.actor_policies import random_policy
+
+SPEC = describe_environment("CartPole-v1")
+DEADLINE_S = 30.0
+
+
+def policy(version: int) -> OnnxPolicy:
+    return OnnxPolicy(random_policy(4, 2, version=version), SPEC.observations, 1)
+
+
+class Waited:
+    """A slot's waits: notes that there was one, and has something done in it, as by the thread that puts policies."""
+
+    def __init__(self, slot: PolicySlot, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.versions: Iterator[int] = iter(())
+        wait = slot.wait
+
+        def noted(*arguments: object) -> OnnxPolicy | None:
+            self.count += 1
+            for version in self.versions:
+                slot.put(policy(version))
+                break
+            return wait(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(slot, "wait", noted)
+
+
+@pytest.fixture
+def slot() -> PolicySlot:
+    return PolicySlot()
+
+
+@pytest.fixture
+def waited(slot: PolicySlot, monkeypatch: pytest.MonkeyPatch) -> Waited:
+    return Waited(slot, monkeypatch)
+
+
+def versions(turns: PolicyTurns, steps: int) -> list[int]:
+    taken = [turns.next(threading.Event()) for _ in range(steps)]
+    return [policy.descriptor.version if policy else 0 for policy in taken]
+
+
+def test_without_a_limit_a_policy_goes_on_until_there_is_another(slot: PolicySlot, waited: Waited) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot)
+    assert versions(turns, 50) == [1] * 50
+    slot.put(policy(2))
+    assert versions(turns, 2) == [2, 2]
+    assert waited.count == 0
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_after_its_steps_a_newer_one_is_waited_for(slot: PolicySlot, waited: Waited, most: int) -> None:
+    slot.put(policy(1))
+    waited.versions = iter((2, 3, 4))
+    assert versions(PolicyTurns(slot, most, patience_s=DEADLINE_S), 4 * most) == [
+        v for v in (1, 2, 3, 4) for _ in range(most)
+    ]
+    assert waited.count == 3
+
+
+def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicySlot, waited: Waited) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot, 3, patience_s=DEADLINE_S)
+    assert versions(turns, 2) == [1, 1]
+    slot.put(policy(2))
+    assert versions(turns, 3) == [2, 2, 2]
+    assert waited.count == 0
+
+
+def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: PolicySlot, waited: Waited) -> None:
+    slot.put(policy(1))
+    counts = ActorCounts()
+    turns = PolicyTurns(slot, 2, counts, patience_s=0.01)
+    assert versions(turns, 10) == [1] * 10
+    assert waited.count == 1
+    slot.put(policy(2))
+    waited.versions = iter((3,))
+    assert versions(turns, 3) == [2, 2, 3]
+    assert waited.count == counts.policy_wait_seconds.snapshot()[0][-1][1] == 2
+
+
+def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot, 1, patience_s=DEADLINE_S)
+    assert versions(turns, 1) == [1]
+    threading.Timer(0.05, lambda: slot.put(policy(2))).start()
+    assert versions(turns, 1) == [2]
+
+
+def test_nobody_has_a_turn_once_the_slot_is_closed(slot: PolicySlot) -> None:
+    slot.put(policy(1))
+    turns, stop = PolicyTurns(slot, 1, patience_s=DEADLINE_S), threading.Event()
+    assert turns.next(stop) is not None
+
+    def close() -> None:
+        stop.set()
+        slot.close()
+
+    threading.Timer(0.05, close).start()
+    assert turns.next(stop) is None
+
+
+def test_a_policy_is_noted_as_activated_at_its_first_step(slot: PolicySlot) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot)
+    versions(turns, 5)
+    assert len(slot.take_activations()) == 1

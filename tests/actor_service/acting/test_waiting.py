@@ -1,0 +1,50 @@
+"""How long an actor says that it has waited for credit: the scaling of actors rests on it."""
+
+import threading
+
+from actor_service.uploader import Uploader
+from actorq.client import LearnerClient
+from actorq.domain.trajectory import Evaluation
+
+
+class WatchedClock:
+    """Seconds that pass when a test says so; tells when it has been looked at so often."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._looks = threading.Semaphore(0)
+
+    def __call__(self) -> float:
+        now = self.now
+        self._looks.release()
+        return now
+
+    def await_looks(self, count: int) -> None:
+        for _ in range(count):
+            assert self._looks.acquire(timeout=30)
+
+
+def evaluation(sequence: int) -> Evaluation:
+    return Evaluation(sequence, 1, 1, "int8", (1.0,), (1,), 0.1)
+
+
+def test_the_time_in_which_the_queue_is_full_counts_and_no_other() -> None:
+    clock, stop = WatchedClock(), threading.Event()
+    with LearnerClient("127.0.0.1:1") as client:
+        unused = [lambda *_: None] * 5
+        uploader = Uploader(client, "actor-0", *unused, clock=clock)  # type: ignore[arg-type]
+        uploader.put(evaluation(1), stop)
+        clock.await_looks(2)
+        clock.now = 10.0
+        assert uploader.waited_s == 0.0
+        waiting = threading.Thread(target=uploader.put, args=(evaluation(2), stop))
+        waiting.start()
+        clock.await_looks(1)
+        clock.now = 13.0
+        # While it waits, and when it has waited.
+        assert uploader.waited_s == 3.0
+        stop.set()
+        uploader.wake()
+        waiting.join()
+        clock.now = 20.0
+        assert uploader.waited_s == 3.0

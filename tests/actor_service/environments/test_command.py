@@ -1,0 +1,46 @@
+"""What the launcher asks about an environment, in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from actor_service.environments import describe_environment
+from actorq.domain.trajectory import EnvironmentSpec
+
+TIMEOUT_S = 60.0
+
+
+def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "actor_service.environments", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_the_spec_is_printed_as_json() -> None:
+    ended = told("Pendulum-v1")
+    assert ended.returncode == 0, ended.stderr
+    assert EnvironmentSpec.from_json(json.loads(ended.stdout)) == describe_environment("Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mistake"),
+    [
+        (("Nope-v0",), "error: environment 'Nope-v0' cannot be made"),
+        (("CartPole-v1", "--backend", "quick"), "invalid choice: 'quick'"),
+        ((), "the following arguments are required: id"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], mistake: str) -> None:
+    ended = told(*arguments)
+    assert ended.returncode == 2
+    assert mistake in ended.stderr.splitlines()[-1]
+
+
+def test_it_imports_nothing_that_acting_takes() -> None:
+    heavy = "{'onnxruntime', 'grpc', 'pydantic'}"
+    script = f"import sys, actor_service.environments.__main__; print(sorted({heavy} & set(sys.modules)))"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert ended.stdout.strip() == "[]"

@@ -1,0 +1,184 @@
+"""Gymnasium's environments as one batch, compared with plain loops over the same seeds and actions."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from environment_doubles import copied
+
+from actor_service.environments import Step, describe_environment, make_environments
+from actorq.domain.trajectory import ArraySpec, Episode
+from actorq.errors import UserError
+
+IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "size", "actions", "limit", "threshold"),
+    [("CartPole-v1", 4, 2, 500, 475.0), ("MountainCar-v0", 2, 3, 200, -110.0), ("Acrobot-v1", 6, 3, 500, -100.0)],
+)
+def test_the_spec_tells_spaces_limit_and_threshold(
+    environment_id: str, size: int, actions: int, limit: int, threshold: float
+) -> None:
+    spec = describe_environment(environment_id)
+    assert (spec.observations.shape, spec.observations.dtype) == ((size,), "float32")
+    assert spec.actions == ArraySpec((), "int64")
+    assert (spec.discrete_actions, spec.max_episode_steps) == (actions, limit)
+    assert (spec.environment_id, spec.reward_threshold) == (environment_id, threshold)
+
+
+def test_continuous_actions_have_bounds_and_no_count() -> None:
+    spec = describe_environment("Pendulum-v1")
+    assert spec.actions == ArraySpec((1,), "float32", (-2.0,), (2.0,))
+    assert spec.discrete_actions == 0
+    assert spec.reward_threshold is None
+
+
+@pytest.mark.parametrize(
+    "environment_id", ["NoSuch-v1", "CartPole-v99", "no such id", "nomodule:Env-v0", "", ":CartPole-v1"]
+)
+def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
+    for make in (describe_environment, lambda name: make_environments(name, 1)):
+        with pytest.raises(UserError) as refused:
+            make(environment_id)
+        assert repr(environment_id) in str(refused.value)
+        assert "give the id of an installed environment" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TextObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Text("),
+        ("DictObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Dict("),
+        ("MatrixObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("ScalarObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("UnevenObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("EndlessActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("MultiDiscreteActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Multi"),
+        ("LateActions", "discrete actions must start at 0, got 1"),
+        ("UnboundedActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("IntegerActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("MatrixActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+    ],
+)
+def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str) -> None:
+    environment_id = f"environment_doubles:{name}-v0"
+    with pytest.raises(UserError) as refused:
+        describe_environment(environment_id)
+    assert str(refused.value).startswith(f"environment {environment_id}: {expected}")
+    assert "\n" not in str(refused.value)
+
+
+def test_float64_observations_travel_as_float32() -> None:
+    batch = make_environments("Hopper-v5", 2)
+    environment = gymnasium.make("Hopper-v5")
+    assert environment.reset(seed=4)[0].dtype == np.float64
+    assert batch.spec.observations == ArraySpec((11,), "float32")
+    np.testing.assert_array_equal(batch.reset(4)[0], environment.reset(seed=4)[0].astype(np.float32))
+    batch.close()
+
+
+def test_pictures_are_drawn_without_a_display() -> None:
+    batch = make_environments("environment_doubles:Counting-v0", 2, rendered=True)
+    batch.reset(0)
+    batch.step(np.zeros(2, np.int64))
+    np.testing.assert_array_equal(batch.render(0), np.full((5, 7, 3), 1, np.uint8))
+    assert batch.steps_per_second == 10
+    batch.close()
+    with pytest.raises(UserError, match="it has no pictures"):
+        make_environments("environment_doubles:NoPictures-v0", 1, rendered=True)
+
+
+def plain_loop(environment_id: str, seed: int, actions: list[int]) -> tuple[list[Any], list[Step], list[Episode]]:
+    """One environment, reset by hand with the step after its end, as rows of a batch of one."""
+    environment = gymnasium.make(environment_id)
+    observation, _ = environment.reset(seed=seed)
+    observations, rows, episodes = [observation], [], []
+    ended, total, length = False, 0.0, 0
+    for action in actions:
+        reward, terminated, truncated = 0.0, False, False
+        valid = not ended
+        if ended:
+            observation, _ = environment.reset()
+            ended = False
+        else:
+            observation, step_reward, terminated, truncated, _ = environment.step(action)
+            reward = float(step_reward)
+            total, length, ended = total + reward, length + 1, terminated or truncated
+            if ended:
+                episodes.append(Episode(total, length, 0))
+                total, length = 0.0, 0
+        observations.append(observation)
+        rows.append(
+            Step(
+                observation,
+                np.array([reward], np.float32),
+                np.array([terminated]),
+                np.array([truncated]),
+                np.array([valid]),
+                (),
+            )
+        )
+    environment.close()
+    return observations, rows, episodes
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_a_batch_is_the_plain_loops_side_by_side(environment_id: str) -> None:
+    count, steps, seed = 3, 650, 11
+    spec = describe_environment(environment_id)
+    actions = np.random.default_rng(0).integers(spec.discrete_actions, size=(steps, count))
+    batch = make_environments(environment_id, count)
+    observations = [batch.reset(seed).copy()]
+    taken = [copied(batch.step(row)) for row in actions]
+    batch.close()
+    observations += [step.observations for step in taken]
+    endings = 0
+    for index in range(count):
+        expected_observations, rows, expected_episodes = plain_loop(
+            environment_id, seed + index, [int(action) for action in actions[:, index]]
+        )
+        np.testing.assert_array_equal([row[index] for row in observations], expected_observations)
+        for column in ("rewards", "terminated", "truncated", "valid"):
+            actual = [getattr(step, column)[index] for step in taken]
+            np.testing.assert_array_equal(actual, [getattr(row, column)[0] for row in rows], err_msg=column)
+        episodes = [(e.episode_return, e.length) for step in taken for e in step.episodes if e.environment == index]
+        assert episodes == [(e.episode_return, e.length) for e in expected_episodes]
+        endings += len(episodes)
+    assert endings >= count
+    assert taken[0].rewards.dtype == np.float32
+
+
+def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> None:
+    batch = make_environments("CartPole-v1", 1)
+    observations = [batch.reset(3).copy()]
+    steps: list[Step] = []
+    while not (steps and steps[-1].terminated[0]):
+        steps.append(copied(batch.step(np.array([1]))))
+        observations.append(steps[-1].observations)
+    reset = batch.step(np.array([1]))
+    assert not reset.valid[0]
+    assert not reset.terminated[0]
+    # Terminal: the pole leans too far. The observation of the reset row is that one, the next is near upright again.
+    assert abs(observations[-1][0, 2]) > 0.2
+    assert abs(reset.observations[0, 2]) <= 0.05
+    assert steps[-1].episodes == (Episode(float(len(steps)), len(steps), 0),)
+    assert batch.step(np.array([1])).valid[0]
+    batch.close()
+
+
+def test_a_reset_starts_counting_again() -> None:
+    batch = make_environments("CartPole-v1", 1)
+    batch.reset(3)
+    for _ in range(5):
+        batch.step(np.array([1]))
+    batch.reset(3)
+    length = 0
+    episodes: tuple[Episode, ...] = ()
+    while not episodes:
+        episodes = batch.step(np.array([1])).episodes
+        length += 1
+    assert episodes == (Episode(float(length), length, 0),)
+    batch.close()

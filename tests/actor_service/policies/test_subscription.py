@@ -1,0 +1,167 @@
+"""The newest good policy is in the slot, whatever the quantizer sends."""
+
+import queue
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from actor_service.counts import ActorCounts
+from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.subscription import Subscription
+from actorq.client import QuantizerClient
+from actorq.domain.policy import Policy, PolicyDescriptor
+from actorq.domain.trajectory import ArraySpec
+from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
+from tests.actor_service.actor_policies import as_policy, constant_policy
+
+
+class Side:
+    """The actor around a subscription."""
+
+    def __init__(self, client: QuantizerClient) -> None:
+        self.slot = PolicySlot()
+        self.loads: queue.Queue[int] = queue.Queue()
+        self.faults: queue.Queue[BaseException] = queue.Queue()
+        self.broken: Exception | None = None
+        self.counts = ActorCounts()
+        self.least_wanted = 0
+        self.asked: queue.Queue[int] = queue.Queue()
+        self.subscription = Subscription(
+            client, "int8", self.slot, self._load, self.faults.put, self.counts, wanted=self._is_wanted
+        )
+
+    def has(self, version: int) -> bool:
+        """Wait for a version."""
+        return self.slot.wait(lambda descriptor: descriptor.version == version, DEADLINE_S) is not None
+
+    def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
+        self.asked.put(descriptor.version)
+        return descriptor.version >= self.least_wanted
+
+    def _load(self, policy: Policy) -> OnnxPolicy:
+        self.loads.put(policy.descriptor.version)
+        if self.broken is not None:
+            raise self.broken
+        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
+
+
+@pytest.fixture
+def quantizer() -> ScriptedQuantizer:
+    return ScriptedQuantizer()
+
+
+@pytest.fixture
+def side(quantizer: ScriptedQuantizer) -> Iterator[Side]:
+    with serving(quantizer) as address:
+        side = Side(QuantizerClient(address))
+        side.subscription.start()
+        yield side
+        side.subscription.close()
+
+
+def good(version: int) -> Policy:
+    return constant_policy([0.0, 1.0], version=version)
+
+
+def test_every_newer_policy_takes_the_place_of_the_one_before(quantizer: ScriptedQuantizer, side: Side) -> None:
+    request = quantizer.watched()
+    assert (request.scheme, request.after_version) == ("int8", 0)
+    for version in (1, 2, 5):
+        quantizer.serve(good(version))
+        assert side.has(version)
+
+
+def test_a_bad_policy_is_skipped_and_the_next_good_one_is_used(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
+    bad = [as_policy(b"garbage", version=2), constant_policy([0.0, 1.0], observation_size=9, version=3)]
+    for policy in bad:
+        quantizer.serve(policy)
+        while side.loads.get(timeout=DEADLINE_S) != policy.descriptor.version:
+            pass
+    newest = side.slot.peek()
+    assert newest is not None
+    assert newest.descriptor.version == 1
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_what_nobody_wants_is_not_made_ready_until_somebody_does(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    side.least_wanted = 4
+    for version in (1, 2, 5):
+        quantizer.serve(good(version))
+    assert side.has(5)
+    side.least_wanted = 100
+    quantizer.serve(good(6))
+    while side.asked.get(timeout=DEADLINE_S) != 6:
+        pass
+    side.least_wanted = 6
+    side.subscription.look_again()
+    assert side.has(6)
+    assert list(side.loads.queue) == [5, 6]
+
+
+def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(3))
+    assert side.has(3)
+    quantizer.fail(UnavailableError("as the test wants it"))
+    assert quantizer.watched().after_version == 3
+    quantizer.end()
+    assert quantizer.watched().after_version == 3
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
+    # Its digest fits its descriptor no more.
+    quantizer.serve(replace(good(2), model=b"other bytes"))
+    assert quantizer.watched().after_version == 1
+    # A name that reaches for the terminal.
+    quantizer.serve(replace(good(3), descriptor=replace(good(3).descriptor, run_id="\x1b[2J")))
+    assert quantizer.watched().after_version == 1
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert side.faults.empty()
+
+
+def test_a_quantizer_that_is_full_is_asked_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.fail(ExhaustedError("this service takes at most 1 open calls at a time; try again later"))
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.has(1)
+    assert side.faults.empty()
+
+
+def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.fail(NotFoundError("scheme 'int8' does not exist"))
+    fault = side.faults.get(timeout=DEADLINE_S)
+    assert isinstance(fault, NotFoundError)
+    assert "scheme 'int8' does not exist" in str(fault)
+
+
+def test_a_loader_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    side.broken = MemoryError("as the test wants it")
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.faults.get(timeout=DEADLINE_S) is side.broken
+    assert side.slot.peek() is None
+
+
+def test_closing_ends_the_stream_and_is_no_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    side.subscription.close()
+    assert quantizer.left.acquire(timeout=DEADLINE_S)
+    assert side.faults.empty()
+    assert side.counts.quantizer_retries.value == 0

@@ -1,0 +1,118 @@
+"""Evaluations: fixed shares, a pinned policy, greedy actions."""
+
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from actor_service.counts import ActorCounts
+from actor_service.environments import make_environments
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, Evaluator
+from actorq.domain.trajectory import Episode, Evaluation
+from actorq.errors import ActorQError, InvalidInputError, UnavailableError
+from tests.actor_service.actor_policies import all_in_float, as_policy, constant_policy, random_policy
+
+
+def cartpoles(episodes: int) -> Evaluator:
+    return Evaluator(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
+
+
+def evaluate(episodes: int, seed: int = 1, policy_seed: int = 0, taken: list[Episode] | None = None) -> Evaluation:
+    evaluator = cartpoles(episodes)
+    try:
+        policy = evaluator.load(random_policy(4, 2, policy_seed, version=6))
+        return evaluator.run(policy, seed, 3, threading.Event(), on_episode=(taken if taken is not None else []).append)
+    finally:
+        evaluator.close()
+
+
+def test_every_environment_runs_its_share_and_none_runs_more() -> None:
+    taken: list[Episode] = []
+    evaluation = evaluate(40, taken=taken)
+    # 40 episodes in 32 environments: eight of them run two.
+    shares = Counter(episode.environment for episode in taken)
+    assert [shares[index] for index in range(32)] == [2] * 8 + [1] * 24
+    assert evaluation.returns == tuple(episode.episode_return for episode in taken)
+    assert evaluation.lengths == tuple(episode.length for episode in taken)
+
+
+def test_the_episodes_are_the_first_ones_of_each_environment() -> None:
+    taken: list[Episode] = []
+    evaluate(40, seed=9, taken=taken)
+    environments, policy = make_environments("CartPole-v1", 32), cartpoles(32).load(random_policy(4, 2))
+    observations = environments.reset(9)
+    first: dict[int, list[Episode]] = {index: [] for index in range(32)}
+    while any(len(episodes) < 2 for episodes in first.values()):
+        step = environments.step(policy(observations).argmax(axis=1))
+        observations = step.observations
+        for episode in step.episodes:
+            first[episode.environment].append(episode)
+    for index in range(32):
+        expected = first[index][: 2 if index < 8 else 1]
+        assert [episode for episode in taken if episode.environment == index] == expected
+
+
+def test_it_says_which_policy_was_evaluated() -> None:
+    evaluation = evaluate(3)
+    assert (evaluation.sequence, evaluation.policy_version, evaluation.learner_step) == (3, 6, 60)
+    assert evaluation.scheme == "fp32"
+    assert len(evaluation.returns) == 3
+    assert evaluation.mean_return == pytest.approx(np.mean(evaluation.lengths))
+    assert evaluation.duration_s > 0
+
+
+def test_it_says_what_acted_and_not_what_was_asked_for() -> None:
+    evaluator = cartpoles(1)
+    policy = evaluator.load(all_in_float(random_policy(4, 2), "int8"))
+    assert evaluator.run(policy, 0, 1, threading.Event()).scheme == "fp32"
+    evaluator.close()
+
+
+def test_the_same_seed_gives_the_same_episodes() -> None:
+    assert evaluate(5, seed=1).returns == evaluate(5, seed=1).returns != evaluate(5, seed=2).returns
+
+
+def test_actions_are_greedy() -> None:
+    evaluator = cartpoles(4)
+    for action in (0, 1):
+        policy = evaluator.load(constant_policy([float(action == 0), float(action == 1)]))
+        lengths = evaluator.run(policy, 0, 1, threading.Event()).lengths
+        # Always to the same side: the pole falls within some ten steps.
+        assert max(lengths) <= 11
+    evaluator.close()
+
+
+def test_it_is_broken_off_when_the_actor_ends() -> None:
+    evaluator, stop = cartpoles(40), threading.Event()
+    policy = evaluator.load(random_policy(4, 2))
+    taken: list[Episode] = []
+
+    def stop_after_the_first(episode: Episode) -> None:
+        taken.append(episode)
+        stop.set()
+
+    with pytest.raises(UnavailableError, match="the evaluation was broken off"):
+        evaluator.run(policy, 0, 1, stop, stop_after_the_first)
+    assert 1 <= len(taken) < 40
+    evaluator.close()
+
+
+def test_a_policy_that_does_not_fit_is_refused() -> None:
+    evaluator = cartpoles(2)
+    for policy in (as_policy(b"garbage"), random_policy(5, 2), random_policy(4, 3)):
+        with pytest.raises(InvalidInputError):
+            evaluator.load(policy)
+    evaluator.close()
+
+
+def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
+    counts = ActorCounts()
+    evaluator = Evaluator(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
+    policy = evaluator.load(constant_policy([0.0] * 3, 2))
+    with pytest.raises(
+        ActorQError, match=r"Fragile-v0 failed in 100 episodes in a row; the last time: RuntimeError: the"
+    ):
+        evaluator.run(policy, 0, 1, threading.Event())
+    assert counts.environment_restarts.value == MOST_FAILED
+    evaluator.close()

@@ -1,0 +1,80 @@
+"""An evaluator has the version that it evaluates held, if there is somebody to hold it."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from actor_service.roles.hold import PolicyHold
+from actorq.client import QuantizerClient
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[ScriptedQuantizer, str]]:
+    quantizer = ScriptedQuantizer()
+    with serving(quantizer) as address:
+        yield quantizer, address
+
+
+def test_a_version_is_held_from_the_start_and_again_each_minute(
+    peer: tuple[ScriptedQuantizer, str], clock: Clock
+) -> None:
+    quantizer, address = peer
+    with QuantizerClient(address) as client:
+        hold = PolicyHold(client, clock)
+        assert hold.take(7)
+        for clock.now in (0.0, 59.0, 60.0, 61.0, 119.0, 120.0):
+            hold.renew()
+        assert hold.take(8)
+    assert [quantizer.holds.get(timeout=DEADLINE_S) for _ in range(4)] == [7, 7, 7, 8]
+    assert quantizer.holds.empty()
+
+
+def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
+    peer: tuple[ScriptedQuantizer, str], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    quantizer, address = peer
+    quantizer.gone = {7}
+    with QuantizerClient(address) as client, caplog.at_level(logging.WARNING, "actor_service.roles.hold"):
+        hold = PolicyHold(client, clock)
+        assert [hold.take(version) for version in (7, 7, 8)] == [False, False, True]
+        # As after a restart of the quantizer.
+        quantizer.gone = {8}
+        clock.now = 60.0
+        hold.renew()
+    assert [
+        record.getMessage().partition(":")[0] for record in caplog.records if record.name == "actor_service.roles.hold"
+    ] == [
+        "version 7 was lost before its evaluation was known",
+        "version 8 was lost before its evaluation was known",
+    ]
+
+
+def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(ScriptedQuantizer()) as address:
+        pass
+    with QuantizerClient(address) as client, caplog.at_level(logging.WARNING, "actor_service.roles.hold"):
+        hold = PolicyHold(client, clock)
+        assert hold.take(7)
+        assert hold.take(8)
+        clock.now = 60.0
+        hold.renew()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "versions are evaluated without being held" in told
+    assert "cannot be reached" in told

@@ -1,0 +1,73 @@
+"""Which versions an evaluator takes."""
+
+from dataclasses import replace
+
+from actor_service.roles.schedule import EvaluationSchedule
+from actorq.domain.policy import PolicyDescriptor
+from tests.actor_service.actor_policies import random_policy
+
+
+def version(number: int, learner_step: int) -> PolicyDescriptor:
+    return replace(random_policy(4, 2, version=number).descriptor, learner_step=learner_step)
+
+
+def test_the_first_version_is_due_whenever_it_comes() -> None:
+    assert EvaluationSchedule(100).is_due(version(1, 0))
+    assert EvaluationSchedule(100).is_due(version(9, 730))
+
+
+def test_the_next_is_due_when_its_updates_have_been_made() -> None:
+    schedule = EvaluationSchedule(100)
+    schedule.begun(version(1, 50))
+    assert not schedule.is_due(version(1, 50))
+    assert not schedule.is_due(version(2, 149))
+    assert schedule.is_due(version(3, 150))
+
+
+def test_updates_that_were_lost_with_a_checkpoint_count_as_well() -> None:
+    schedule = EvaluationSchedule(100)
+    schedule.begun(version(5, 500))
+    assert not schedule.is_due(version(6, 401))
+    assert schedule.is_due(version(6, 400))
+
+
+def test_what_the_learner_wants_is_due_at_once_and_once() -> None:
+    schedule = EvaluationSchedule(100)
+    schedule.begun(version(1, 0))
+    schedule.want(3)
+    schedule.want(2)
+    assert not schedule.is_due(version(2, 20))
+    assert schedule.is_due(version(4, 40))
+    schedule.begun(version(4, 40))
+    assert not schedule.is_due(version(5, 50))
+
+
+def test_a_lost_version_is_not_due_until_it_is_tried_again() -> None:
+    schedule = EvaluationSchedule(100)
+    schedule.lost(1)
+    assert not schedule.is_due(version(1, 0))
+    assert schedule.is_due(version(2, 0))
+    schedule.try_again()
+    assert schedule.is_due(version(1, 0))
+
+
+def test_without_cpu_time_nothing_is_due_but_what_the_learner_wants() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False)
+    assert not schedule.is_due(version(1, 0))
+    schedule.want(2)
+    assert not schedule.is_due(version(1, 0))
+    assert schedule.is_due(version(2, 10))
+
+
+def test_near_the_target_cpu_time_does_not_count() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False, target_return=-100.0)
+    for mean_return, near in ((-500.0, False), (-190.0, False), (-180.0, True), (-300.0, False)):
+        schedule.ended(mean_return)
+        assert schedule.is_due(version(1, 0)) is near
+
+
+def test_without_a_target_no_return_is_near_it() -> None:
+    schedule = EvaluationSchedule(100, affordable=lambda: False)
+    schedule.ended(0.0)
+    schedule.ended(1e6)
+    assert not schedule.is_due(version(1, 0))

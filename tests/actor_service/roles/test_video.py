@@ -1,0 +1,88 @@
+"""Videos of evaluations, read back."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from actor_service.environments import make_environments
+from actor_service.policies.policy import OnnxPolicy
+from actor_service.roles.evaluation import Evaluator
+from actor_service.roles.video import Video
+from actorq.domain.trajectory import ArraySpec
+from actorq.errors import UserError
+from tests.actor_service.actor_policies import constant_policy
+
+
+def pictures(path: Path) -> list[NDArray[Any]]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def test_a_video_holds_what_was_added(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    levels = (0, 120, 240)
+    with Video(path, 12.5) as video:
+        for level in levels:
+            video.add(np.full((33, 47, 3), level, np.uint8))
+        assert not path.exists()
+    read = pictures(path)
+    assert [picture.shape for picture in read] == [(34, 48, 3)] * 3
+    np.testing.assert_allclose([picture.mean() for picture in read], levels, atol=4)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate == 12.5
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_video_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_text("the one before")
+
+    def break_off() -> None:
+        with Video(path, 10) as video:
+            video.add(np.zeros((32, 32, 3), np.uint8))
+            raise RuntimeError("the end")
+
+    with pytest.raises(RuntimeError, match="the end"):
+        break_off()
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_none_can_be_written_the_user_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--record: cannot write .*film.mp4 \(No such file or directory\)"):
+        Video(tmp_path / "missing" / "film.mp4", 10)
+
+
+def test_a_folder_is_no_file_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--record: .* is a folder; name a file in it"):
+        Video(tmp_path, 10)
+
+
+def test_one_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+
+    def film() -> None:
+        with Video(path, 10) as video:
+            video.add(np.zeros((32, 32, 3), np.uint8))
+            path.mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        film()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_evaluation_is_filmed_from_its_first_observation_to_its_last(tmp_path: Path) -> None:
+    environments = make_environments("environment_doubles:Counting-v0", 1, rendered=True)
+    evaluator = Evaluator(environments, 2)
+    seen: list[int] = []
+    policy = OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1)
+    evaluator.run(policy, 0, 1, threading.Event(), on_picture=lambda picture: seen.append(int(picture[0, 0, 0])))
+    # Two episodes of twelve steps, each from its first to its final observation.
+    assert seen == [*range(13), *range(13)]
+    assert evaluator.pictures_per_second == 10
+    evaluator.close()

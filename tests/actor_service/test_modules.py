@@ -1,0 +1,79 @@
+"""A learner names the environment; whether its module is imported is for the actor's own configuration to say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actor_service.environments import check_module, module_of
+from actorq.errors import UserError
+from actorq.process import EXIT_USER_ERROR
+from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 90.0
+# Leaves a file behind when it is imported, and has no environment.
+INTRUDER = """
+from pathlib import Path
+Path(__file__).with_name("imported").touch()
+"""
+
+
+def told_of_the_intruder(folder: Path, *flags: str) -> tuple[int, str, bool]:
+    """Exit code and log of an actor whose learner names the module, and whether the actor imported it."""
+    (folder / "intruder.py").write_text(INTRUDER)
+    learner, quantizer = ScriptedLearner(), ScriptedQuantizer()
+    learner.membership = membership(environment_id="intruder:Door-v0")
+    with serving(learner) as learner_address, serving(quantizer) as quantizer_address:
+        peers = ["--learner", learner_address, "--quantizer", quantizer_address]
+        ended = subprocess.run(
+            [sys.executable, "-m", "actor_service", *peers, *flags],
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    return ended.returncode, ended.stderr, (folder / "imported").exists()
+
+
+def test_an_actor_does_not_import_what_only_its_learner_names(tmp_path: Path) -> None:
+    code, log, imported = told_of_the_intruder(tmp_path)
+    assert not imported
+    assert code == EXIT_USER_ERROR
+    assert log.splitlines()[-1] == (
+        "error: environment 'intruder:Door-v0': the learner names the module 'intruder', which this actor may not "
+        "import: give the actor --actor.allow-modules intruder if you trust the module"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags", [("--actor.allow-modules", "other,intruder"), ("--environment", "intruder:Window-v0")]
+)
+def test_an_actor_imports_what_its_own_configuration_names(flags: tuple[str, ...], tmp_path: Path) -> None:
+    _, log, imported = told_of_the_intruder(tmp_path, *flags)
+    assert imported
+    assert "environment 'intruder:Door-v0' cannot be made" in log
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "module"),
+    [
+        ("CartPole-v1", ""),
+        ("ALE/Pong-v5", ""),
+        ("dm_control/cheetah-run", ""),
+        ("own:Mine-v0", "own"),
+        ("own.deep:Mine-v0", "own.deep"),
+        ("os:own:Mine-v0", "os:own"),
+    ],
+)
+def test_the_module_of_an_environment(environment_id: str, module: str) -> None:
+    assert module_of(environment_id) == module
+    check_module(environment_id, {module})
+    if module:
+        for allowed in ((), {"ow"}, {"own.other"}, {""}):
+            with pytest.raises(UserError, match="which this actor may not import"):
+                check_module(environment_id, allowed)

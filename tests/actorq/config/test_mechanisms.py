@@ -1,0 +1,107 @@
+"""Which mechanisms a run has, by its settings, and what makes no sense."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+
+OBSERVATIONS = ArraySpec((4,), "float32")
+DISCRETE = EnvironmentSpec("CartPole-v1", OBSERVATIONS, ArraySpec((), "int64"), discrete_actions=2)
+CONTINUOUS = EnvironmentSpec("Arms-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+
+
+def config(algorithm: str = "td3", method: str = "dense", **changes: Any) -> RunConfig:
+    tree = {
+        "algorithm": algorithm,
+        "sparsity": {"method": method},
+        "actor": {"segment_length": 8},
+        "replay": {"capacity": 9_000, "min_size": 100, "prioritized": False},
+        "dynamic_capacity": {"min_size": 7_000},
+    }
+    return RunConfig.model_validate({**tree, **changes})
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "my_package:Algorithm"])
+@pytest.mark.parametrize(
+    ("method", "switch", "on"),
+    [
+        ("dense", None, False),
+        ("rigl", None, False),
+        ("rlx2", None, True),
+        ("rlx2", False, False),
+        ("dense", True, True),
+    ],
+)
+def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
+    algorithm: str, method: str, switch: bool | None, on: bool
+) -> None:
+    settings = config(algorithm, method, multi_step=switch)
+    assert settings.multi_step_of(n_step=1) == (settings.multi_step_returns if on else None)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "n_step", "instead"),
+    [("d4pg", 5, "leave"), ("d4pg", 1, "leave"), ("dqn", 3, "leave"), ("td3", 2, "set td3.n_step to 1")],
+)
+def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
+    returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
+    assert config(algorithm, "rlx2", **returns).multi_step_of(n_step) is None
+    expected = f"returns are of one step at first, got {algorithm} with {n_step}: {instead}"
+    with pytest.raises(ValueError, match=expected):
+        config(algorithm, multi_step=True, **returns)
+
+
+def test_so_do_algorithms_of_a_users_own() -> None:
+    """What these have is known only once they are made."""
+    with pytest.raises(UserError, match=r"got own:Algorithm with 3: set own:Algorithm.n_step to 1"):
+        config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
+
+
+def test_segments_have_to_be_as_long_as_the_returns() -> None:
+    with pytest.raises(
+        ValueError, match=r"actor.segment_length must be at least multi_step_returns.n_step \(9\), got 8"
+    ):
+        config(multi_step=True, multi_step_returns={"n_step": 9})
+    # Nothing is said of what is not on.
+    assert config(multi_step_returns={"n_step": 9}).multi_step_of(n_step=1) is None
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])
+@pytest.mark.parametrize(
+    ("method", "switch", "on"),
+    [("dense", None, False), ("set", None, False), ("rlx2", None, True), ("rlx2", False, False), ("dense", True, True)],
+)
+def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
+    algorithm: str, method: str, switch: bool | None, on: bool
+) -> None:
+    settings = config(algorithm, method, dynamic_buffer=switch)
+    assert settings.dynamic_capacity_of(CONTINUOUS) == (settings.dynamic_capacity if on else None)
+    assert settings.asks_for_greedy_actions == on
+
+
+def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
+    assert config("dqn", "rlx2").dynamic_capacity_of(DISCRETE) is None
+    expected = "dynamic_buffer: expected continuous actions, to measure distances between, got {}: leave it out"
+    with pytest.raises(ValueError, match=expected.format("dqn, whose are discrete")):
+        config("dqn", dynamic_buffer=True)
+    with pytest.raises(UserError, match=expected.format("CartPole-v1 with 2 discrete ones")):
+        config("own:Algorithm", dynamic_buffer=True).dynamic_capacity_of(DISCRETE)
+
+
+def test_a_run_too_short_to_forget_anything_is_refused() -> None:
+    config(dynamic_buffer=True, max_environment_steps=7_001).dynamic_capacity_of(CONTINUOUS)
+    with pytest.raises(UserError, match=r"must be below max_environment_steps \(7000\), got 7000: nothing would ever"):
+        config(dynamic_buffer=True, max_environment_steps=7_000).dynamic_capacity_of(CONTINUOUS)
+
+
+def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:
+    # 9000 rows: 8 of 9 are transitions; with stacks of 4, 8 of 12.
+    config(dynamic_buffer=True, dynamic_capacity={"min_size": 7_999}).dynamic_capacity_of(CONTINUOUS)
+    with pytest.raises(UserError, match=r"below the about 8000 .* \(9000 rows\) has room for, got 8000: nothing would"):
+        config(dynamic_buffer=True, dynamic_capacity={"min_size": 8_000}).dynamic_capacity_of(CONTINUOUS)
+    with pytest.raises(UserError, match=r"about 6000 .* got 7000: .* or give --no-dynamic-buffer"):
+        config(dynamic_buffer=True).dynamic_capacity_of(replace(CONTINUOUS, frame_stack=4))

@@ -1,0 +1,123 @@
+"""Presets: below all that is given, valid in every combination, and told by help and documentation."""
+
+from pathlib import Path
+
+import pytest
+
+from actorq.config import presets, settings
+from actorq.config.algorithms import ALGORITHMS, DQNConfig
+from actorq.config.presets import FAMILIES, descriptions, family_of, preset
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import ReplayConfig
+from actorq.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+# An id of each family as its environments are called.
+IDS = {
+    "CartPole": "CartPole-v1",
+    "Acrobot": "Acrobot-v1",
+    "MountainCar": "MountainCar-v0",
+    "LunarLander": "LunarLander-v3",
+    "Atari": "ALE/Pong-v5",
+    "DM Control": "dm_control/cheetah-run",
+    "Pendulum": "Pendulum-v1",
+    "MuJoCo": "HalfCheetah-v5",
+    "Box2D": "BipedalWalker-v3",
+    "others": "Mine-v0",
+}
+
+
+def test_every_family_is_tried_here() -> None:
+    assert {name: family_of(environment).name for name, environment in IDS.items()} == {name: name for name in IDS}
+    assert list(IDS) == [family.name for family in FAMILIES]
+
+
+@pytest.mark.parametrize(
+    ("environment", "family"),
+    [
+        ("MountainCarContinuous-v0", "Box2D"),
+        ("LunarLanderContinuous-v3", "Box2D"),
+        ("BipedalWalkerHardcore-v3", "Box2D"),
+        ("HumanoidStandup-v5", "MuJoCo"),
+        ("my_package:CartPole-v1", "others"),
+        ("dm_control/humanoid-run_pure_state", "DM Control"),
+    ],
+)
+def test_ids_that_look_alike_are_told_apart(environment: str, family: str) -> None:
+    assert family_of(environment).name == family
+
+
+@pytest.mark.parametrize("environment", IDS.values(), ids=IDS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_preset_is_a_valid_run_and_survives_being_written(algorithm: str, environment: str) -> None:
+    config = RunConfig(environment=environment, algorithm=algorithm)
+    tree = settings.build(RunConfig, {"environment": environment, "algorithm": algorithm})
+    assert tree == config
+    # As config.yaml has it: everything is given, so no preset is left to be taken.
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize("environment", IDS.values(), ids=IDS)
+def test_without_an_algorithm_the_familys_is_taken_with_its_preset(environment: str) -> None:
+    config = RunConfig(environment=environment)
+    assert config.algorithm == family_of(environment).algorithm
+    assert config == RunConfig(environment=environment, algorithm=config.algorithm)
+
+
+def test_nothing_given_is_cartpole_with_the_defaults() -> None:
+    config = RunConfig()
+    assert (config.environment, config.algorithm) == ("CartPole-v1", "dqn")
+    assert config.dqn == DQNConfig()
+    assert config.replay == ReplayConfig()
+
+
+def test_what_is_given_counts_and_what_is_not_given_is_the_presets() -> None:
+    below = RunConfig(environment="dm_control/walker-walk")
+    given = {"environment": "dm_control/walker-walk", "d4pg": {"n_step": 3}, "replay": {"capacity": 50_000}}
+    config = settings.build(RunConfig, given)
+    assert (config.d4pg.n_step, config.replay.capacity) == (3, 50_000)
+    assert config.replay == below.replay.model_copy(update={"capacity": 50_000})
+    assert config.rate_limiter == below.rate_limiter != RunConfig().rate_limiter
+    assert config.d4pg == below.d4pg.model_copy(update={"n_step": 3})
+
+
+def test_a_section_that_is_given_as_an_object_is_given_whole() -> None:
+    config = RunConfig(environment="dm_control/walker-walk", replay=ReplayConfig(min_size=7))
+    assert config.replay == ReplayConfig(min_size=7)
+
+
+def test_an_algorithm_of_ones_own_has_the_defaults() -> None:
+    config = RunConfig(environment="dm_control/walker-walk", algorithm="mine:Mine")
+    assert config == RunConfig().model_copy(update={"environment": config.environment, "algorithm": "mine:Mine"})
+
+
+def test_one_preset_is_not_changed_by_another() -> None:
+    before = preset("sac", "HalfCheetah-v5")
+    preset("sac", "Pendulum-v1")["replay"]["capacity"] = 5
+    assert preset("sac", "HalfCheetah-v5") == before
+    assert preset("sac", "Pendulum-v1")["replay"]["capacity"] == 50_000
+
+
+def test_wrong_values_are_told_as_ever() -> None:
+    with pytest.raises(UserError, match="setting 'environment': value should be a valid string, got 5"):
+        settings.build(RunConfig, {"environment": 5})
+    with pytest.raises(UserError, match="setting 'replay': expected a section of settings"):
+        settings.build(RunConfig, {"environment": "Acrobot-v1", "replay": 5})
+    with pytest.raises(UserError, match="setting 'algorithm': value should be a valid string, got 5"):
+        settings.build(RunConfig, {"algorithm": 5})
+
+
+def test_the_descriptions_name_settings_by_their_flags() -> None:
+    flags = {leaf.flag.removeprefix("--") for leaf in settings.leaves(RunConfig)}
+    described = dict(descriptions())
+    assert set(ALGORITHMS) < set(described)
+    for name, text in described.items():
+        if name != "dqn on CartPole":
+            assert {part.split(" ")[0] for part in text.split(", ")} <= flags, name
+    assert "replay.clip-rewards 1" in described["dqn on Atari"]
+
+
+def test_the_documentation_has_every_preset() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text("utf-8")
+    for name, description in presets.descriptions():
+        assert f"| {name} | {description} |" in text, f"docs/algorithms.md lacks: | {name} | {description} |"

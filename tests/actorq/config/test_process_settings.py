@@ -1,0 +1,50 @@
+"""One environment serves all services and commands, which cannot import each other."""
+
+import pytest
+
+from actor_service.__main__ import ActorSettings
+from actorq.cli.certificates import CertificatesSettings
+from actorq.cli.evaluate import EvaluateSettings
+from actorq.cli.reset_environment import ResetSettings
+from actorq.cli.status import StatusSettings
+from actorq.cli.train import TrainSettings
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
+from actorq.errors import UserError
+from actorq.process import PROCESS_SETTINGS, ProcessSettings, parse_arguments
+from actorq.telemetry.energy.__main__ import MeterProcessSettings
+from learner_service.__main__ import LearnerSettings
+from quantizer_service.__main__ import QuantizerProcessSettings
+
+SERVICES = (LearnerSettings, QuantizerProcessSettings, ActorSettings, MeterProcessSettings)
+COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, CertificatesSettings)
+OF_A_RUN = {leaf.variable for leaf in settings.leaves(RunConfig)}
+
+
+def test_the_list_of_process_settings_is_that_of_all_models() -> None:
+    declared = {
+        leaf.path[0]
+        for model in (ProcessSettings, *SERVICES, *COMMANDS)
+        for leaf in settings.leaves(model)
+        if leaf.variable not in OF_A_RUN
+    }
+    assert declared == set(PROCESS_SETTINGS)
+    assert list(PROCESS_SETTINGS) == sorted(PROCESS_SETTINGS)
+
+
+@pytest.mark.parametrize("model", SERVICES, ids=lambda model: model.__name__)
+def test_a_service_accepts_the_settings_of_the_others(model: type[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"STORE": "/data", "ROLE": "actor", "RUN_DIRECTORY": "/run", "LEARNER": "here:1"}.items():
+        monkeypatch.setenv(f"ACTORQ_{name}", value)
+    monkeypatch.setenv("ACTORQ_LEARNER_PORT_50051_TCP", "tcp://10.0.0.1:50051")
+    of_service = parse_arguments("service", "A service.", (RunConfig, ProcessSettings, model), [])[2]
+    declared = {"store", "role", "run_directory", "learner"} & set(model.model_fields)
+    assert of_service.model_fields_set == declared
+
+
+def test_no_setting_looks_like_a_variable_that_kubernetes_makes() -> None:
+    for model in (RunConfig, ProcessSettings, *SERVICES, *COMMANDS):
+        for leaf in settings.leaves(model):
+            with pytest.raises(UserError, match="is no setting"):
+                settings.check_environment((), {leaf.variable: "1"})

@@ -1,0 +1,239 @@
+"""The run's configuration and the arguments of a service process."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from pydantic import Field
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import ActorConfig, EnergyConfig, ExplorationConfig, ReplayConfig, TransportConfig
+from actorq.config.settings import Settings
+from actorq.errors import UserError
+from actorq.process import ProcessSettings, parse_arguments
+from actorq.transport.options import MAX_MESSAGE_BYTES, MAX_SEGMENT_BYTES
+
+
+class StoreSettings(Settings):
+    """Settings of one service only."""
+
+    store: Path = Field(Path("policies"), description="folder of the store")
+
+
+MODELS = (RunConfig, ProcessSettings, StoreSettings)
+
+
+def parsed(*arguments: str) -> tuple[RunConfig, ProcessSettings, StoreSettings]:
+    config, process, store = parse_arguments("service", "A service.", MODELS, arguments)
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(store, StoreSettings)
+    return config, process, store
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_process_takes_its_settings_from_the_file_the_environment_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "actors: 3\nreplay: {capacity: 70000, min_size: 7}\nactor: {segment_length: 5}\n")
+    monkeypatch.setenv("ACTORQ_REPLAY__CAPACITY", "80000")
+    monkeypatch.setenv("ACTORQ_ACTOR__SEGMENT_LENGTH", "6")
+    monkeypatch.setenv("ACTORQ_LISTEN", "127.0.0.1:7")
+    config, process, _ = parsed("--config", path, "--replay.capacity", "90000", "--no-dqn.double", "--lifeline")
+    assert config.actors == 3
+    assert (config.replay.capacity, config.replay.min_size) == (90_000, 7)
+    assert config.actor.segment_length == 6
+    assert not config.dqn.double
+    assert process == ProcessSettings(listen="127.0.0.1:7", lifeline=True)
+
+
+def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed: 9\nprocess: {name: here, store: /data, listen: '0.0.0.0:50051'}\n")
+    config, process, store = parsed("--config", path)
+    assert config.seed == 9
+    assert process == ProcessSettings(name="here", listen="0.0.0.0:50051")
+    assert store.store == Path("/data")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("process: {lisen: a}", "unknown setting 'lisen'; did you mean 'listen'?"),
+        ("process: 5", "setting 'process': expected a section of settings, got 5"),
+        ("process:", "setting 'process': expected a section of settings, got None"),
+        (
+            "replay: {min_size: 600, capacity: 1000}",
+            "replay.capacity must be at least twice replay.min_size (600), got 1000",
+        ),
+        ("energy: {country: de}", "setting 'energy.country': String should match pattern '^[A-Z]{3}$', got 'de'"),
+        (
+            "dqn: {hidden_sizes: [64, 0]}",
+            "setting 'dqn.hidden_sizes.1': value should be greater than 0, got 0",
+        ),
+        (
+            "exploration: {epsilon: 1.5}",
+            "setting 'exploration.epsilon': value should be less than or equal to 1, got 1.5",
+        ),
+        (
+            f"actor: {{max_segment_bytes: {MAX_SEGMENT_BYTES + 1}}}",
+            f"setting 'actor.max_segment_bytes': value should be less than or equal to {MAX_SEGMENT_BYTES}, "
+            f"got {MAX_SEGMENT_BYTES + 1}",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        parsed("--config", written(tmp_path, text))
+    assert str(caught.value) == message
+
+
+def test_the_help_lists_every_setting_with_its_description_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        parsed("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    for model in MODELS:
+        for leaf in settings.leaves(model):
+            assert leaf.field.description
+            assert f"{leaf.flag} " in shown or f"{leaf.flag}, " in shown
+            assert "(default: " in leaf.help
+            # argparse breaks lines also at hyphens and slashes.
+            assert leaf.help.replace("%%", "%").replace(" ", "") in shown.replace(" ", "")
+
+
+def test_every_section_and_setting_is_described_and_its_default_is_valid() -> None:
+    for leaf in settings.leaves(RunConfig):
+        assert leaf.field.description, leaf.path
+    assert RunConfig.model_validate(RunConfig().model_dump()) == RunConfig()
+
+
+def test_a_description_names_the_unit_that_the_name_tells() -> None:
+    units = {"_s": "seconds", "_bytes": "bytes", "_watts": " W", "_updates": "updates", "_steps": "steps"}
+    for model in (RunConfig, ProcessSettings):
+        for leaf in settings.leaves(model):
+            for ending, unit in units.items():
+                assert not leaf.path[-1].endswith(ending) or unit in (leaf.field.description or ""), leaf.path
+
+
+def test_settings_of_the_run_and_of_the_process_are_told_apart_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        parsed("--help")
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines.count(f"{title}:") for title in ("run", "process")] == [1, 1]
+
+
+def test_a_segment_fits_into_a_message() -> None:
+    assert ActorConfig().max_segment_bytes <= MAX_SEGMENT_BYTES < MAX_MESSAGE_BYTES
+
+
+configurations = st.builds(
+    RunConfig,
+    environment=st.text(min_size=1, max_size=20),
+    seed=st.integers(0, 2**63),
+    target_return=st.none() | st.floats(-1e30, 1e30),
+    replay=st.builds(
+        ReplayConfig,
+        capacity=st.integers(2_000, 10**9),
+        min_size=st.integers(1, 1_000),
+        priority_exponent=st.floats(0, 1),
+        prioritized=st.booleans(),
+    ),
+    energy=st.builds(EnergyConfig, tdp_watts=st.none() | st.floats(1e-3, 1e6)),
+    transport=st.builds(TransportConfig, certificates=st.none() | st.just(Path("/etc/a b"))),
+)
+
+
+@effort(max_examples=25, deadline=None)
+@given(config=configurations)
+def test_the_written_configuration_gives_the_same_run(
+    config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(settings.to_yaml(config), encoding="utf-8")
+    assert settings.build(RunConfig, settings.from_file(path)) == config
+
+
+def config_of(actors: int, environments: int) -> RunConfig:
+    return RunConfig(
+        actors=actors,
+        environments_per_actor=environments,
+        exploration=ExplorationConfig(epsilon=0.4, alpha=7.0),
+    )
+
+
+def test_one_actor_explores_on_the_whole_ladder() -> None:
+    assert config_of(1, 4).exploration_of(0, 0).epsilons == pytest.approx(
+        (0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8), rel=1e-12
+    )
+
+
+def test_two_actors_share_the_ladder_rung_by_rung() -> None:
+    config = config_of(2, 2)
+    first, second = config.exploration_of(0, 0).epsilons, config.exploration_of(1, 0).epsilons
+    assert first == pytest.approx((0.4, 0.4 ** (1 + 14 / 3)), rel=1e-12)
+    assert second == pytest.approx((0.4 ** (1 + 7 / 3), 0.4**8), rel=1e-12)
+    assert sorted((*first, *second), reverse=True) == list(config_of(1, 4).exploration_of(0, 0).epsilons)
+
+
+def test_an_actor_beyond_the_configured_number_shares_anothers_rungs() -> None:
+    config = config_of(2, 8)
+    assert config.exploration_of(2, 0).epsilons == config.exploration_of(0, 0).epsilons
+    assert config.exploration_of(5, 0).epsilons == config.exploration_of(1, 0).epsilons
+
+
+def test_a_single_environment_explores_at_the_base_rate() -> None:
+    assert config_of(1, 1).exploration_of(0, 0).epsilons == (0.4,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "aware", "compensates"),
+    [
+        ("none", "none", True),
+        ("none", "0.5", False),
+        ("none", "0.0", False),
+        ("true", "0.5", True),
+        ("false", "none", False),
+    ],
+)
+def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware: str, compensates: bool) -> None:
+    environment = {"ACTORQ_QUANTIZER__COMPENSATE": asked, "ACTORQ_LEARNER__QUANTIZATION_AWARE_AFTER": aware}
+    config = settings.build(RunConfig, settings.from_environment(RunConfig, environment))
+
+    assert config.resolved_quantizer().compensate is compensates
+    assert config.resolved_quantizer().gate == config.quantizer.gate
+
+
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_policy_that_is_limited_has_more_steps_than_a_segment(most: int) -> None:
+    actor = {"segment_length": 8}
+    with pytest.raises(
+        ValueError, match=rf"max_steps_per_policy must be above actor.segment_length \(8\), .* got {most}"
+    ):
+        RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": most}})
+    assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 25}}).actor.max_steps_per_policy == 25
+
+
+def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> None:
+    # 40 updates of 64 samples, 8 of them for each step: 320 steps of 16 environments.
+    given = {
+        "actors": 2,
+        "environments_per_actor": 8,
+        "dqn": {"batch_size": 64},
+        "publication": {"period_updates": 40},
+        "rate_limiter": {"samples_per_insert": 8.0},
+        "actor": {"segment_length": 8, "max_steps_per_policy": 19},
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"max_steps_per_policy must be at least 20, or 0, got 19: .* after publication.period_updates=40 updates",
+    ):
+        RunConfig.model_validate(given)
+    enough = {**given, "actor": {"segment_length": 8, "max_steps_per_policy": 20}}
+    assert RunConfig.model_validate(enough).actor.max_steps_per_policy == 20

@@ -1,0 +1,280 @@
+"""Settings of a small tree: where they come from, who wins, and what a person is told about a mistake."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, model_validator
+
+from actorq.config import settings
+from actorq.config.settings import DefaultText, OneLineParser, Settings
+from actorq.errors import UserError
+
+
+class Tank(Settings):
+    """What holds the water."""
+
+    litres: Annotated[int, Field(gt=0, le=500)] = Field(100, description="volume in litres")
+    fill: float = Field(0.5, description="share that is full")
+    lid: Path | None = Field(None, description="drawing of the lid")
+    pipes: Annotated[tuple[int, ...], Field(min_length=1)] = Field((10, 20), description="widths, 100% in mm")
+    pump: Annotated[str | None, DefaultText("by hand")] = Field(None, description="name of the pump")
+    power_watts: Annotated[float, Field(gt=0)] | None = Field(None, description="power of the pump; unknown when none")
+
+
+class Garden(Settings):
+    """A garden."""
+
+    kind: Literal["herbs", "trees"] = Field("herbs", description="what grows")
+    watered: bool = Field(True, description="whether it is watered")
+    owner: str = Field("", description="who owns it")
+    rain_tank: Tank = Tank()
+
+    @model_validator(mode="after")
+    def _trees_need_more(self) -> "Garden":
+        if self.kind == "trees" and self.rain_tank.litres < 200:
+            raise ValueError(f"rain_tank.litres must be at least 200 for trees, got {self.rain_tank.litres}")
+        return self
+
+
+def garden(
+    yaml: str | None = None, environment: dict[str, str] | None = None, flags: tuple[str, ...] = (), *, folder: Path
+) -> Garden:
+    parser = OneLineParser(prog="garden", allow_abbrev=False)
+    settings.add_flags(parser, Garden)
+    namespace = parser.parse_args(list(flags))
+    path = folder / "garden.yaml"
+    path.write_text(yaml or "", encoding="utf-8")
+    settings.check_environment((Garden,), environment or {})
+    return settings.build(
+        Garden,
+        settings.from_file(path),
+        settings.from_environment(Garden, environment or {}),
+        settings.from_flags(Garden, namespace),
+    )
+
+
+def test_without_anything_all_settings_have_their_defaults(tmp_path: Path) -> None:
+    assert garden(folder=tmp_path) == Garden()
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    yaml = "rain_tank: {litres: 1, fill: 0.1, pipes: [1, 2]}\nowner: file\n"
+    environment = {"ACTORQ_RAIN_TANK__LITRES": "2", "ACTORQ_RAIN_TANK__FILL": "0.2", "HOME": "/root"}
+    result = garden(yaml, environment, ("--rain-tank.litres", "3"), folder=tmp_path)
+    assert result == Garden(owner="file", rain_tank=Tank(litres=3, fill=0.2, pipes=(1, 2)))
+
+
+def test_a_setting_has_the_same_name_in_yaml_the_environment_and_flags() -> None:
+    leaves = {leaf.path: leaf for leaf in settings.leaves(Garden)}
+    leaf = leaves["rain_tank", "power_watts"]
+    assert (leaf.flag, leaf.variable) == ("--rain-tank.power-watts", "ACTORQ_RAIN_TANK__POWER_WATTS")
+
+
+@pytest.mark.parametrize("text", ["5", "5,", " 5 ,"])
+def test_a_tuple_of_one_is_read(text: str, tmp_path: Path) -> None:
+    assert garden(flags=("--rain-tank.pipes", text), folder=tmp_path).rain_tank.pipes == (5,)
+
+
+def test_a_tuple_is_read_from_commas(tmp_path: Path) -> None:
+    assert garden(flags=("--rain-tank.pipes", "5, 6,7"), folder=tmp_path).rain_tank.pipes == (5, 6, 7)
+    environment = {"ACTORQ_RAIN_TANK__PIPES": "8,9"}
+    assert garden(environment=environment, folder=tmp_path).rain_tank.pipes == (8, 9)
+
+
+@pytest.mark.parametrize("text", ["none", "None", "NONE"])
+def test_none_takes_back_what_the_file_set(text: str, tmp_path: Path) -> None:
+    yaml = "rain_tank: {power_watts: 40, lid: lid.svg}"
+    result = garden(yaml, {"ACTORQ_RAIN_TANK__LID": text}, ("--rain-tank.power-watts", text), folder=tmp_path).rain_tank
+    assert (result.power_watts, result.lid) == (None, None)
+
+
+def test_none_is_a_text_where_nothing_is_optional(tmp_path: Path) -> None:
+    assert garden(flags=("--owner", "none"), folder=tmp_path).owner == "none"
+
+
+def test_a_switch_has_a_flag_for_on_and_one_for_off(tmp_path: Path) -> None:
+    assert garden("watered: false", flags=("--watered",), folder=tmp_path).watered
+    assert not garden(flags=("--no-watered",), folder=tmp_path).watered
+    assert not garden(environment={"ACTORQ_WATERED": "false"}, folder=tmp_path).watered
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("rain_tank: {litres: 0}", "setting 'rain_tank.litres': value should be greater than 0, got 0"),
+        (
+            "rain_tank: {litres: 501}",
+            "setting 'rain_tank.litres': value should be less than or equal to 500, got 501",
+        ),
+        (
+            "rain_tank: {litres: much}",
+            "setting 'rain_tank.litres': value should be a valid integer, unable to parse string as an integer, "
+            "got 'much'",
+        ),
+        (
+            "rain_tank: {litres: 1.5}",
+            "setting 'rain_tank.litres': value should be a valid integer, got a number with a fractional part, got 1.5",
+        ),
+        ("rain_tank: {fill: .nan}", "setting 'rain_tank.fill': value should be a finite number, got nan"),
+        ("rain_tank: {fill: .inf}", "setting 'rain_tank.fill': value should be a finite number, got inf"),
+        ("rain_tank: {fill: [1]}", "setting 'rain_tank.fill': value should be a valid number, got [1]"),
+        ("rain_tank: {fill: {}}", "setting 'rain_tank.fill': value should be a valid number, got a dict"),
+        (
+            "rain_tank: {pipes: []}",
+            "setting 'rain_tank.pipes': Tuple should have at least 1 item after validation, not 0, got []",
+        ),
+        ("kind: moss", "setting 'kind': value should be 'herbs' or 'trees', got 'moss'"),
+        ("owner: 5", "setting 'owner': value should be a valid string, got 5"),
+        ("rain_tank: 5", "setting 'rain_tank': expected a section of settings, got 5"),
+        ("rain_tank:", "setting 'rain_tank': expected a section of settings, got None"),
+        ("rain_tank: {liters: 5}", "unknown setting 'rain_tank.liters'; did you mean 'rain_tank.litres'?"),
+        ("gnomes: 7", "unknown setting 'gnomes'"),
+        ("kind: trees", "rain_tank.litres must be at least 200 for trees, got 100"),
+        ("kind: moss\nowner: 5", "setting 'kind': value should be 'herbs' or 'trees', got 'moss' (and 1 more fault)"),
+        (
+            "kind: moss\nowner: 5\nwatered: 7",
+            "setting 'kind': value should be 'herbs' or 'trees', got 'moss' (and 2 more faults)",
+        ),
+        ('owner: a\nkind: "two\\nlines"', "setting 'kind': value should be 'herbs' or 'trees', got 'two\\nlines'"),
+    ],
+)
+def test_a_wrong_value_is_told_in_one_line_with_what_was_expected_and_what_came(
+    yaml: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        garden(yaml, folder=tmp_path)
+    assert str(caught.value) == message
+
+
+def test_a_wrong_value_in_the_environment_or_a_flag_is_told_in_the_same_way(tmp_path: Path) -> None:
+    message = "setting 'rain_tank.litres': value should be greater than 0, got '-4'"
+    with pytest.raises(UserError) as caught:
+        garden(environment={"ACTORQ_RAIN_TANK__LITRES": "-4"}, folder=tmp_path)
+    assert str(caught.value) == message
+    with pytest.raises(UserError) as caught:
+        garden(flags=("--rain-tank.litres", "-4"), folder=tmp_path)
+    assert str(caught.value) == message
+
+
+def test_an_unknown_variable_with_our_prefix_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        garden(environment={"ACTORQ_RAIN_TANK__LITERS": "4", "OTHER": "1"}, folder=tmp_path)
+    assert str(caught.value) == (
+        "environment variable ACTORQ_RAIN_TANK__LITERS is no setting; did you mean 'ACTORQ_RAIN_TANK__LITRES'?"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LEARNER_SERVICE_HOST",
+        "LEARNER_SERVICE_PORT",
+        "LEARNER_SERVICE_PORT_GRPC",
+        "LEARNER_PORT",
+        "LEARNER_PORT_50051_TCP",
+        "LEARNER_PORT_50051_TCP_PROTO",
+        "LEARNER_PORT_50051_TCP_PORT",
+        "LEARNER_PORT_50051_TCP_ADDR",
+    ],
+)
+def test_variables_that_kubernetes_makes_of_its_services_are_left_alone(name: str, tmp_path: Path) -> None:
+    assert garden(environment={f"ACTORQ_{name}": "tcp://10.0.0.1:50051"}, folder=tmp_path) == Garden()
+
+
+def test_settings_of_other_programs_may_stand_beside_but_slips_in_them_are_found() -> None:
+    settings.check_environment((Garden,), {"ACTORQ_STORE": "x"}, elsewhere=("store",))
+    with pytest.raises(UserError, match="ACTORQ_STOER is no setting; did you mean 'ACTORQ_STORE'"):
+        settings.check_environment((Garden,), {"ACTORQ_STOER": "x"}, elsewhere=("store",))
+    assert settings.share({"owner": "a", "store": "x"}, "process", [Garden], ("store",)) == [{"owner": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--rain-tank.liters", "4"),
+            "unknown argument '--rain-tank.liters'; did you mean '--rain-tank.litres'?; see garden --help",
+        ),
+        (("--rain-tank.litres",), "argument --rain-tank.litres: expected one argument; see garden --help"),
+        (("two\nlines",), "unknown argument 'two\\nlines'; see garden --help"),
+        (("--own", "me"), "unknown argument '--own'; did you mean '--owner'?; see garden --help"),
+    ],
+)
+def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        garden(flags=flags, folder=tmp_path)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"a: b: c", "is not YAML: mapping values are not allowed here"),
+        (b"owner: \xff", "is not YAML: 'utf-8' codec can't decode byte 0xff"),
+        (b"owner: !!python/object:os.system x", "is not YAML: could not determine a constructor"),
+        (b"- herbs", "must hold settings as 'name: value', got list"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused_in_one_line(content: bytes, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        settings.from_file(path)
+    assert str(caught.value).startswith(f"--config: {path} {fault}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        settings.from_file(tmp_path / "absent.yaml")
+    assert str(caught.value) == f"--config: cannot read {tmp_path / 'absent.yaml'}: No such file or directory"
+
+
+def test_an_empty_file_holds_no_settings(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    assert settings.from_file(tmp_path / "empty.yaml") == {}
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Garden().owner = "someone else"  # type: ignore[misc]
+
+
+def test_the_help_tells_descriptions_defaults_and_what_a_value_looks_like(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = OneLineParser(prog="garden")
+    settings.add_flags(parser, Garden)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        parser.parse_args(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for entry in (
+        "rain_tank:",
+        "What holds the water.",
+        "--kind {herbs,trees} what grows (default: herbs)",
+        "--watered, --no-watered",
+        "--rain-tank.litres N volume in litres (default: 100)",
+        "--rain-tank.fill X share that is full (default: 0.5)",
+        "--rain-tank.lid PATH drawing of the lid (default: none)",
+        "--rain-tank.pipes N,N,.. widths, 100% in mm (default: 10,20)",
+        "--rain-tank.pump VALUE name of the pump (default: by hand)",
+        "--rain-tank.power-watts X power of the pump; unknown when none (default: none)",
+    ):
+        assert entry in shown
+
+
+def test_yaml_of_settings_gives_equal_settings_again(tmp_path: Path) -> None:
+    original = Garden(
+        owner="Ada: 'yes'\nno",
+        watered=False,
+        rain_tank=Tank(fill=1e-7, lid=Path("a b/lid.svg"), pipes=(1, 2, 3), power_watts=40),
+    )
+    path = tmp_path / "settings.yaml"
+    path.write_text(settings.to_yaml(original), encoding="utf-8")
+    assert settings.build(Garden, settings.from_file(path)) == original
+
+
+def test_a_file_can_be_overridden_by_another_one_in_parts_and_stays_as_it_is() -> None:
+    lower = {"rain_tank": {"litres": 7, "fill": 0.7}}
+    result = settings.build(Garden, lower, {"rain_tank": {"litres": 8}})
+    assert result.rain_tank == Tank(litres=8, fill=0.7)
+    assert lower == {"rain_tank": {"litres": 7, "fill": 0.7}}

@@ -1,0 +1,130 @@
+"""What a segment must be to be taken."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
+from actorq.errors import InvalidInputError
+
+STEPS, ENVIRONMENTS = 3, 2
+DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
+CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), 0)
+
+
+def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
+    batch = (STEPS, ENVIRONMENTS)
+    sound = Segment(
+        sequence=1,
+        observations=np.zeros((STEPS + 1, ENVIRONMENTS, *spec.observations.shape), spec.observations.dtype),
+        actions=np.ones((*batch, *spec.actions.shape), spec.actions.dtype),
+        rewards=np.ones(batch, np.float32),
+        terminated=np.zeros(batch, np.bool_),
+        truncated=np.zeros(batch, np.bool_),
+        valid=np.array([[True, True], [False, True], [True, True]]),
+        spans=(PolicySpan(0, 4, "int8"), PolicySpan(2, 5, "int8")),
+        ages=np.zeros(ENVIRONMENTS, np.uint8),
+    )
+    return replace(sound, **changes)
+
+
+def with_value(column: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, Any]:
+    column.flat[-1] = value
+    return column
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_a_sound_segment_is_taken(spec: EnvironmentSpec) -> None:
+    segment(spec).check(spec)
+
+
+def test_a_segment_knows_its_size_and_who_acted() -> None:
+    sound = segment()
+    assert (sound.steps, sound.environments, sound.transitions) == (3, 2, 5)
+    assert sound.policy_versions().tolist() == [4, 4, 5]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (3, 0), (3, 2, 1)])
+def test_rewards_must_be_steps_by_environments(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        segment(rewards=np.zeros(shape, np.float32)).check(DISCRETE)
+    assert str(caught.value) == f"segment: rewards must be [T >= 1, N >= 1], got {list(shape)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "wrong"),
+    [
+        ("observations", "float32[4, 2, 4]", np.zeros((3, 2, 4), np.float32)),
+        ("observations", "float32[4, 2, 4]", np.zeros((4, 2, 5), np.float32)),
+        ("observations", "float32[4, 2, 4]", np.zeros((4, 2, 4), np.float64)),
+        ("actions", "int64[3, 2]", np.zeros((3, 1), np.int64)),
+        ("actions", "int64[3, 2]", np.zeros((3, 2), np.int32)),
+        ("actions", "int64[3, 2]", np.zeros((3, 2, 1), np.int64)),
+        ("rewards", "float32[3, 2]", np.zeros((3, 2), np.float64)),
+        ("terminated", "bool[3, 2]", np.zeros((2, 3), np.bool_)),
+        ("truncated", "bool[3, 2]", np.zeros((3, 2), np.uint8)),
+        ("valid", "bool[3, 2]", np.zeros((3,), np.bool_)),
+    ],
+)
+def test_a_column_of_another_shape_or_dtype_is_refused(name: str, expected: str, wrong: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        segment(DISCRETE, **{name: wrong}).check(DISCRETE)
+    assert str(caught.value) == f"segment: {name} must be {expected}, got {wrong.dtype}{list(wrong.shape)}"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards"])
+def test_a_number_that_is_not_finite_is_refused(name: str, value: float) -> None:
+    column = with_value(getattr(segment(CONTINUOUS), name), value)
+    with pytest.raises(InvalidInputError) as caught:
+        segment(CONTINUOUS, **{name: column}).check(CONTINUOUS)
+    assert str(caught.value) == f"segment: {name} must be finite, got NaN or infinity"
+
+
+@pytest.mark.parametrize("action", [-1, 2, 2**40])
+def test_an_action_that_the_environment_does_not_have_is_refused(action: int) -> None:
+    actions = with_value(np.zeros((STEPS, ENVIRONMENTS), np.int64), action)
+    with pytest.raises(InvalidInputError) as caught:
+        segment(actions=actions).check(DISCRETE)
+    assert str(caught.value) == "segment: actions must be in [0, 2)"
+
+
+@pytest.mark.parametrize(
+    ("column", "fault"),
+    [
+        (np.zeros((3, 2), np.float32), "segment: greedy_actions must be float32[3, 2, 1], got float32[3, 2]"),
+        (np.zeros((3, 2, 1)), "segment: greedy_actions must be float32[3, 2, 1], got float64[3, 2, 1]"),
+        (np.full((3, 2, 1), np.nan, np.float32), "segment: greedy_actions must be finite, got NaN or infinity"),
+    ],
+)
+def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fault: str) -> None:
+    segment(CONTINUOUS, greedy_actions=np.zeros((3, 2, 1), np.float32)).check(CONTINUOUS)
+    with pytest.raises(InvalidInputError) as caught:
+        segment(CONTINUOUS, greedy_actions=column).check(CONTINUOUS)
+    assert str(caught.value) == fault
+
+
+def test_greedy_actions_are_not_told_of_discrete_ones() -> None:
+    with pytest.raises(InvalidInputError, match="greedy_actions are for continuous actions, got them with discrete"):
+        segment(DISCRETE, greedy_actions=np.zeros((3, 2), np.int64)).check(DISCRETE)
+
+
+@pytest.mark.parametrize("starts", [(), (1,), (0, 0), (0, 2, 1), (0, 3), (2, 0)])
+def test_policy_spans_must_cover_the_steps_in_order(starts: tuple[int, ...]) -> None:
+    spans = tuple(PolicySpan(start, 1, "int8") for start in starts)
+    with pytest.raises(InvalidInputError) as caught:
+        segment(spans=spans).check(DISCRETE)
+    assert str(caught.value) == (
+        f"segment: policy spans must start at 0 and ascend below 3 steps, got first steps {list(starts)}"
+    )
+
+
+def test_a_spec_knows_the_bytes_of_one_element() -> None:
+    assert ArraySpec((84, 84, 4), "uint8").nbytes == 84 * 84 * 4
+    assert ArraySpec((), "int64").nbytes == 8
+
+
+def test_an_evaluation_is_told_by_its_mean() -> None:
+    assert Evaluation(1, 2, 3, "int8", (1.0, 2.0, 6.0), (1, 2, 6), 0.5).mean_return == 3.0

@@ -1,0 +1,291 @@
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from actorq.domain.policy import PolicyGraph
+from actorq.errors import InvalidInputError
+from actorq.quantization.graph import MAX_CONSTANT_BYTES, Graph
+from actorq.quantization.schemes import SCHEMES, Options, scheme_named
+from actorq.quantization.schemes.base import Plan
+from quantizer_service.emission.reference import Reference
+from tests.quantizer_service.policy_graphs import (
+    GRAPHS,
+    Tensors,
+    dueling,
+    mlp,
+    policy_graph,
+    random_inputs,
+    random_observations,
+    random_parameters,
+)
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> PolicyGraph:
+    model = onnx.ModelProto.FromString(mlp(8).model)
+    change(model)
+    return PolicyGraph(model.SerializeToString(), ("observation",), True)
+
+
+def weight_inside(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(MAX_CONSTANT_BYTES, np.float32), "inside"))
+
+
+def external_constant(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer.add(name="secret", data_type=TensorProto.FLOAT, dims=[1])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+
+
+def local_function(model: onnx.ModelProto) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    model.functions.append(helper.make_function("local", "helper", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)]))
+
+
+def test_a_graph_tells_inputs_and_parameters_apart() -> None:
+    graph = Graph.parse(mlp(8))
+
+    assert list(graph.inputs) == ["observation"]
+    assert graph.inputs["observation"].shape == (5,)
+    assert graph.parameters["layers.0.weight"] == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (PolicyGraph(b"\xffnot a model", ("observation",), True), "do not parse"),
+        (PolicyGraph(mlp(8).model, ("pixels",), True), "expected the data inputs"),
+        (PolicyGraph(mlp(8).model, (), True), "expected the data inputs"),
+        (changed(weight_inside), "'inside' has"),
+        (changed(external_constant), "'secret' lies in another file"),
+        (changed(lambda m: m.graph.node[0].input.__setitem__(0, "nowhere")), "nowhere"),
+        (changed(lambda m: setattr(m.opset_import[0], "version", 9)), r"opset from 13 to \d+, got \[9\]"),
+        (
+            changed(lambda m: setattr(m.graph.input[1].type.tensor_type, "elem_type", TensorProto.DOUBLE)),
+            "'layers.0.weight' must be float32 of a fixed shape, got element type DOUBLE",
+        ),
+        (policy_graph([helper.make_node("Relu", ["observation"], ["q_values"])], {}), "got none"),
+        (
+            policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [5]}, (1, 5)),
+            "first dimension, the batch, is free",
+        ),
+        (
+            policy_graph(
+                [helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", "size", 5)
+            ),
+            r"fixed sizes after its batch dimension, got \['size', 5\]",
+        ),
+        (
+            policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", 2**23)),
+            "observations of at most 16777216 bytes are taken, got 33554432",
+        ),
+        (
+            policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 2**30]}),
+            "parameters of at most 2147483648 bytes are taken, got 21474836480",
+        ),
+        (
+            changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
+            "'observation' must be of booleans, integers, or floats of 16, 32 or 64 bits, got element type STRING",
+        ),
+        (PolicyGraph(mlp(8).model.replace(b"relu_0", b"relu_\xff"), ("observation",), True), "whose names are UTF-8"),
+        (changed(local_function), "local functions .'helper' is one.; inline them"),
+    ],
+)
+def test_a_wrong_graph_is_refused_with_the_reason(source: PolicyGraph, reason: str) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        Graph.parse(source)
+
+
+def test_a_constant_of_another_kind_than_a_weight_is_taken() -> None:
+    assert "axis" not in Graph.parse(dueling()).parameters
+
+
+@pytest.mark.parametrize(
+    ("observations", "reason"),
+    [
+        ({}, r"missing \['observation'\]"),
+        ({**random_observations(), "goal": np.zeros((32, 2), np.float32)}, r"unexpected \['goal'\]"),
+        ({"observation": np.zeros((0, 5), np.float32)}, "at least 1"),
+        ({"observation": np.float32(1)}, "at least 1"),
+        ({"observation": np.zeros((4, 6), np.float32)}, r"float32\['B', 5\], got float32\[4, 6\]"),
+        ({"observation": np.zeros((4, 5), np.float64)}, "got float64"),
+        ({"observation": np.full((4, 5), np.nan, np.float32)}, "finite"),
+    ],
+)
+def test_a_wrong_calibration_batch_is_refused(observations: dict[str, np.ndarray], reason: str) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        Graph.parse(mlp(8)).check_calibration(observations)
+
+
+def test_right_tensors_are_taken() -> None:
+    graph = Graph.parse(mlp(8))
+
+    graph.check_parameters(random_parameters(mlp(8), 0))
+    graph.check_calibration(random_observations())
+
+
+def complete(source: PolicyGraph, parameters: Tensors, as_nodes: bool = False, listed: bool = False) -> bytes:
+    """The model of a graph with its weights inside: as initializers or Constant nodes, as inputs too up to IR 3."""
+    model = onnx.ModelProto.FromString(source.model)
+    tensors = [numpy_helper.from_array(array, name) for name, array in parameters.items()]
+    if as_nodes:
+        nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in tensors]
+        nodes += model.graph.node
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    else:
+        model.graph.initializer.extend(tensors)
+    if not listed:
+        del model.graph.input[len(source.inputs) :]
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("as_nodes", "listed"), [(False, False), (True, False), (False, True)])
+def test_a_complete_model_becomes_its_graph_and_parameters(name: str, as_nodes: bool, listed: bool) -> None:
+    source = GRAPHS[name]
+    parameters = random_parameters(source, 1)
+
+    graph, found = Graph.from_model(complete(source, parameters, as_nodes, listed), source.discrete_actions)
+
+    assert graph.source.inputs == source.inputs
+    assert graph.source.discrete_actions == source.discrete_actions
+    assert graph.parameters == Graph.parse(source).parameters
+    assert found.keys() == parameters.keys()
+    assert all(np.array_equal(found[key], array) for key, array in parameters.items())
+    inputs = random_inputs(graph)
+    expected = Reference(Graph.parse(source)).run(parameters, inputs)
+    for key, output in Reference(graph).run(found, inputs).items():
+        assert np.array_equal(output, expected[key])
+
+
+def test_a_batch_of_one_becomes_free() -> None:
+    source = mlp(8)
+    parameters = random_parameters(source, 1)
+    model = onnx.ModelProto.FromString(complete(source, parameters))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+
+    graph, found = Graph.from_model(model.SerializeToString())
+
+    assert Reference(graph).run(found, random_observations(7))["q_values"].shape == (7, 3)
+
+
+def test_a_batch_of_one_that_the_graph_insists_on_is_refused() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["observation", "sizes"], ["row"]),
+        helper.make_node("MatMul", ["row", "weight"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [5, 3]}, constants={"sizes": np.array([1, 5])})
+    model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    graph, _ = Graph.from_model(model.SerializeToString())
+
+    with pytest.raises(InvalidInputError, match=r"graph: it does not run on 2 rows of zeros.*Reshape"):
+        Reference(graph)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16])
+def test_a_model_of_another_precision_is_refused(kind: int) -> None:
+    source = mlp(8)
+    model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
+    weight = model.graph.initializer[0]
+    weight.CopyFrom(helper.make_tensor(weight.name, kind, weight.dims, np.zeros(tuple(weight.dims)).ravel()))
+
+    with pytest.raises(InvalidInputError, match=f"'layers.0.weight' is {TensorProto.DataType.Name(kind)}; export"):
+        Graph.from_model(model.SerializeToString())
+
+
+def truncated(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
+
+
+def not_finite(model: onnx.ModelProto) -> None:
+    array = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    array[0] = np.nan
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(array, model.graph.initializer[0].name))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (truncated, r"layers.0.weight\) raw_data size \(156 bytes\) is too small"),
+        (not_finite, "'layers.0.weight': expected finite values, got 5 NaN"),
+        (external_constant, "'secret' lies in another file"),
+        (local_function, "inline them"),
+        (lambda model: model.graph.initializer.__delitem__(slice(None)), "layers.0.weight"),
+    ],
+)
+def test_a_damaged_model_is_refused(change: Callable[[onnx.ModelProto], object], reason: str) -> None:
+    source = mlp(8)
+    model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
+    change(model)
+
+    with pytest.raises(InvalidInputError, match=reason):
+        Graph.from_model(model.SerializeToString())
+
+
+def test_bytes_that_are_no_model_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="expected an ONNX model, got 4 bytes that do not parse"):
+        Graph.from_model(b"\xff\xff\xff\xff")
+
+
+def test_an_operator_that_does_not_exist_is_refused_by_name() -> None:
+    nodes = [helper.make_node("NoSuchOperator", ["observation", "weight"], ["q_values"], domain="com.example")]
+    model = onnx.ModelProto.FromString(policy_graph(nodes, {"weight": [5, 3]}).model)
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+    with pytest.raises(InvalidInputError, match=r"node 'q_values' .* has the operator com\.example\.NoSuchOperator"):
+        Graph.parse(PolicyGraph(model.SerializeToString(), ("observation",), True))
+
+
+def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weight"], ["product"]),
+        helper.make_node("Transpose", ["product"], ["q_values"]),
+    ]
+    graph = Graph.parse(policy_graph(nodes, {"weight": [5, 3]}))
+
+    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
+        Reference(graph)
+
+
+def test_normalizing_weights_of_zero_is_no_reason_to_refuse_a_graph() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weight"], ["product"]),
+        helper.make_node("ReduceL2", ["product", "axis"], ["norm"], keepdims=1),
+        helper.make_node("Div", ["product", "norm"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [5, 3]}, constants={"axis": np.array([1])})
+    reference = Reference(Graph.parse(source))
+
+    outputs = reference.run(random_parameters(source, 1), random_observations())["q_values"]
+    assert np.allclose(np.linalg.norm(outputs, axis=1), 1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "nature cnn", "dueling"])
+def test_damaged_bytes_are_refused_and_nothing_else_happens(name: str) -> None:
+    source = GRAPHS[name]
+    # Without the weights' bytes, most of which may be anything.
+    small = {key: np.zeros_like(array) for key, array in random_parameters(source, 1).items()}
+    whole = complete(source, small) if name == "mlp" else source.model
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for position in rng.integers(0, len(damaged), rng.integers(1, 4)):
+            damaged[position] = rng.integers(256)
+        end = rng.integers(len(damaged)) if rng.random() < 0.3 else len(damaged)
+        try:
+            if name == "mlp":
+                graph, _ = Graph.from_model(bytes(damaged[:end]))
+            else:
+                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.inputs, True))
+            for scheme in SCHEMES:
+                Plan(graph, scheme_named(scheme), Options(ends=True))
+        except InvalidInputError:
+            refused += 1
+
+    assert refused > 100

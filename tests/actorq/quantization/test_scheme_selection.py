@@ -1,0 +1,170 @@
+"""Which layers are found, which are quantized, and what is said of the others."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from actorq.domain.policy import LayerReport, PolicyGraph
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import MAX_INPUTS, find_layers
+from actorq.quantization.schemes import SCHEMES, Options, scheme_named
+from actorq.quantization.schemes.base import Plan
+from actorq.quantization.statistics import Observed, Statistic
+from quantizer_service.emission.reference import Reference
+from tests.quantizer_service.policy_graphs import (
+    GRAPHS,
+    emission,
+    emitted,
+    outputs_of,
+    policy_graph,
+    random_inputs,
+    random_parameters,
+)
+
+
+def layers_of(source: PolicyGraph, scheme: str = "int8", **options: object) -> dict[str, LayerReport]:
+    plan = Plan(Graph.parse(source), scheme_named(scheme), Options(**options))  # type: ignore[arg-type]
+    return {layer.name: layer for layer in emission(plan, random_parameters(source, 0)).layers}
+
+
+def around(*middle: onnx.NodeProto, shapes: dict[str, list[int]], image: bool = False) -> PolicyGraph:
+    """A float input x, these nodes from x to y, and what makes actions of y."""
+    ends = [helper.make_node("Flatten", ["y"], ["flat"]), helper.make_node("Identity", ["flat"], ["q_values"])]
+    observation: tuple[int | str, ...] = ("batch", 2, 6, 6) if image else ("batch", 6)
+    nodes = [helper.make_node("Identity", ["observation"], ["x"]), *middle, *ends]
+    return policy_graph(nodes, shapes, observation, constants={"six": np.array([6, 6])})
+
+
+OBSTACLES = {
+    "scaled Gemm": around(helper.make_node("Gemm", ["x", "w"], ["y"], alpha=0.5), shapes={"w": [6, 6]}),
+    "the weight is rearranged before its use": around(
+        helper.make_node("Reshape", ["w", "six"], ["r"]),
+        helper.make_node("MatMul", ["x", "r"], ["y"]),
+        shapes={"w": [4, 9]},
+    ),
+    "the weight is multiplied from the left": around(
+        helper.make_node("Transpose", ["x"], ["t"]),
+        helper.make_node("MatMul", ["w", "t"], ["p"]),
+        helper.make_node("Transpose", ["p"], ["y"]),
+        shapes={"w": [3, 6]},
+    ),
+    "the bias is not one parameter for each output": around(
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"]), shapes={"w": [6, 6], "b": [1, 6]}
+    ),
+    "weight of 3 dimensions": around(
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Transpose", ["p"], ["y"], perm=[1, 0, 2]),
+        shapes={"w": [2, 6, 4]},
+    ),
+    "transposed convolution": around(
+        helper.make_node("ConvTranspose", ["x", "w"], ["y"]), shapes={"w": [2, 3, 2, 2]}, image=True
+    ),
+    f"more than {MAX_INPUTS} inputs overflow 32-bit sums": around(
+        helper.make_node("MatMul", ["x", "wide"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+        shapes={"wide": [6, MAX_INPUTS + 1], "w": [MAX_INPUTS + 1, 2]},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+@pytest.mark.parametrize("scheme", ["int8", "int8-static", "int4"])
+def test_what_stands_in_the_way_is_named(scheme: str, reason: str) -> None:
+    assert layers_of(OBSTACLES[reason], scheme, ends=True)["w"] == LayerReport("w", "float32", reason)
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_computes_the_same_all_the_same(scheme: str, reason: str) -> None:
+    source = OBSTACLES[reason]
+    graph = Graph.parse(source)
+    parameters, inputs = random_parameters(source, 1), random_inputs(graph)
+    (expected,) = Reference(graph).run(parameters, inputs).values()
+
+    outputs = outputs_of(emitted(Plan(graph, scheme_named(scheme), Options(ends=True)), parameters, inputs), inputs)
+
+    assert np.abs(outputs - expected).max() <= 0.03 * np.ptp(expected)
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_int8_weights_needs_no_operator_for_them(reason: str) -> None:
+    assert layers_of(OBSTACLES[reason], "int8-weights")["w"].weights == "int8 per channel"
+
+
+def test_a_matrix_that_no_layer_multiplies_by_is_named_and_a_row_is_not() -> None:
+    source = around(
+        helper.make_node("Add", ["x", "row"], ["a"]),
+        helper.make_node("Cast", ["a"], ["index"], to=onnx.TensorProto.INT64),
+        helper.make_node("Mul", ["index", "zero"], ["first"]),
+        helper.make_node("Gather", ["table.weight", "first"], ["y"]),
+        shapes={"row": [1, 6], "table.weight": [5, 4]},
+    )
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "zero"))
+    source = PolicyGraph(model.SerializeToString(), source.inputs, True)
+
+    expected = {"table": LayerReport("table", "float32", "no linear layer or convolution uses it")}
+    for scheme in SCHEMES:
+        assert layers_of(source, scheme) == expected
+
+
+def test_first_and_last_are_told_from_the_whole_graph() -> None:
+    ends = {layer.name: (layer.first, layer.last) for layer in find_layers(Graph.parse(GRAPHS["two inputs"]))}
+
+    assert ends == {
+        "o": (True, False),
+        "g": (True, False),
+        "a": (False, False),
+        "b": (False, False),
+        "head": (False, True),
+    }
+
+
+def test_layers_come_in_the_order_of_the_graph() -> None:
+    assert list(layers_of(GRAPHS["nature cnn"])) == ["conv1", "conv2", "conv3", "torso", "head"]
+
+
+@pytest.mark.parametrize("name", ["mlp", "shared weights"])
+def test_a_weight_is_quantized_for_all_of_its_uses_or_none(name: str) -> None:
+    source = GRAPHS[name]
+    nodes = onnx.ModelProto.FromString(
+        emitted(Plan(Graph.parse(source), scheme_named("int8")), random_parameters(source, 1))
+    ).graph.node
+
+    uses = {"mlp": 2, "shared weights": 3}[name]
+    assert sum(node.op_type == "DynamicQuantizeMatMul" for node in nodes) == uses
+
+
+def test_a_weight_that_is_also_the_first_stays_in_float_everywhere() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("MatMul", ["b", "out"], ["q_values"]),
+    ]
+
+    layers = layers_of(policy_graph(nodes, {"w": [5, 5], "out": [5, 3]}))
+
+    assert layers["w"].reason == "first layer"
+    assert layers["out"].reason == "last layer"
+
+
+def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "in"], ["a"]),
+        helper.make_node("Exp", ["a"], ["e"]),
+        helper.make_node("MatMul", ["e", "w"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["t"]),
+        helper.make_node("MatMul", ["t", "out"], ["q_values"]),
+    ]
+    graph = Graph.parse(policy_graph(nodes, {"in": [5, 5], "w": [5, 5], "out": [5, 3]}))
+    parameters = {name: np.ones(shape, np.float32) for name, shape in graph.parameters.items()}
+    batch = {"observation": np.array([[0, 0, 0, 0, 1], [50, 50, 50, 50, 50]], np.float32)}
+
+    wanted = {statistic: Observed("e", statistic) for statistic in (Statistic.RANGE, Statistic.MEAN, Statistic.MOMENTS)}
+    _, found = Reference(graph).observe(parameters, batch, wanted.values())
+
+    assert found[wanted[Statistic.RANGE]] == pytest.approx((np.e, np.e))
+    # What is not finite counts as 0.
+    assert found[wanted[Statistic.MEAN]] == pytest.approx(np.full(5, np.e / 2))
+    assert found[wanted[Statistic.MOMENTS]] == pytest.approx(np.full((5, 5), np.e**2 / 2))

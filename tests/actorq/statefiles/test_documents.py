@@ -1,0 +1,103 @@
+"""State files with a digest: no change of a byte goes unseen, and a copy survives one fault."""
+
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import (
+    copy_of,
+    is_as_signed,
+    read_document,
+    read_either,
+    remove_both,
+    sign_text,
+    write_document,
+    write_twice,
+)
+
+VALUES = {"run_id": "abc", "lives": 3, "rng": {"state": 2**100}, "elapsed_s": 0.1, "best": None, "shape": [4, 2]}
+
+
+def test_values_come_back_and_other_readers_find_plain_json(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_document(path, VALUES)
+    assert read_document(path) == VALUES
+    plain = json.loads(path.read_text())
+    assert len(plain.pop("digest")) == 32
+    assert plain == VALUES
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_no_byte_can_change_the_values_unseen(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "run.json"
+    write_document(path, VALUES, indent=indent)
+    data = path.read_bytes()
+    found = 0
+    for position in range(len(data)):
+        for changed in (data[position] ^ 1, data[position] ^ 128, 0):
+            path.write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
+            with suppress(InvalidInputError):
+                assert read_document(path) == VALUES
+                continue
+            found += 1
+    assert found > 2 * len(data)
+
+
+def test_no_truncation_goes_unseen(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_document(path, VALUES)
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+            read_document(path)
+
+
+def test_a_missing_document_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_document(tmp_path / "run.json")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(InvalidInputError, match=r"folder\.json cannot be read"):
+        read_document(tmp_path / "folder.json")
+
+
+@pytest.mark.parametrize("missing", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_one_of_two_copies_is_enough(
+    tmp_path: Path, first: bool, missing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.json"
+    write_twice(path, VALUES)
+    hit = path if first else copy_of(path)
+    if missing:
+        hit.unlink()
+    else:
+        hit.write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert read_either(path) == VALUES
+    assert len(caplog.records) == first
+
+
+def test_two_damaged_copies_are_told_and_none_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert read_either(path) is None
+    write_twice(path, VALUES)
+    for each in (path, copy_of(path)):
+        each.write_bytes(b"{")
+    with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+        read_either(path)
+    remove_both(path)
+    assert not any(tmp_path.iterdir())
+    remove_both(path)
+
+
+def test_a_signed_text_is_known_again_and_a_changed_one_is_not() -> None:
+    signed = sign_text("seed: 7\nname: ä\n").encode()
+    assert is_as_signed(signed)
+    assert not is_as_signed(signed.replace(b"7", b"8", 1))
+    assert not is_as_signed(b"seed: 7\n")
+    assert not any(is_as_signed(signed[:length]) for length in range(len(signed) - 1))

@@ -1,0 +1,26 @@
+from pathlib import Path
+
+import pytest
+
+from actorq.statefiles.files import replace_file
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize(("data", "expected"), [(b"\xff\x00", b"\xff\x00"), ("é\n", b"\xc3\xa9\n")])
+def test_a_file_is_replaced_and_nothing_is_left_aside(
+    tmp_path: Path, data: bytes | str, expected: bytes, sync: bool
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    replace_file(path, data, sync=sync)
+    assert path.read_bytes() == expected
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    (tmp_path / ".a.json.partial").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        replace_file(path, "new")
+    assert path.read_text() == "old"

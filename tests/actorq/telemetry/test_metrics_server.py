@@ -1,0 +1,211 @@
+"""Metrics as Prometheus gets them: over HTTP, while calls come and go."""
+
+import asyncio
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from actorq import __version__
+from actorq.client import LearnerClient
+from actorq.errors import NotFoundError, UserError
+from actorq.telemetry import metrics
+from actorq.telemetry.histogram import Histogram
+from actorq.telemetry.http import HttpServer
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_gauge, open_metrics
+from actorq.transport.calls import CallCounts
+from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
+
+
+def scrape(address: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by its name and labels."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as response:
+        text = response.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def probe(server: HttpServer, path: str) -> int:
+    """The status of its answer."""
+    try:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=20) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def open_server(
+    families: list[Metric],
+    calls: CallCounts | None = None,
+    serving: Callable[[], bool] = lambda: True,
+    listen: str = "127.0.0.1:0",
+    alive: Callable[[], bool] = lambda: True,
+) -> Iterator[HttpServer]:
+    with running_loop() as loop:
+        server = open_metrics(listen, calls or CallCounts(), lambda: families, alive, serving, loop)
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+def test_a_scrape_has_what_the_service_tells_and_what_its_process_uses() -> None:
+    families = [
+        gauge("actorq_height_meters", "How high.", 1.5),
+        counter("actorq_falls", "How often.", 3),
+        gauge("actorq_depth_meters", "Not known yet.", None),
+        labelled_gauge("actorq_version", "Which.", ("scheme",), {("int8",): 7, ("fp32",): None}),
+    ]
+    with open_server(families) as server:
+        samples = scrape(server.address)
+    assert samples["actorq_height_meters", ()] == 1.5
+    assert samples["actorq_falls_total", ()] == 3
+    assert ("actorq_depth_meters", ()) not in samples
+    assert samples["actorq_version", (("scheme", "int8"),)] == 7
+    assert ("actorq_version", (("scheme", "fp32"),)) not in samples
+    assert samples["actorq_info", (("version", __version__),)] == 1
+    assert samples["process_resident_memory_bytes", ()] > 1e6
+    assert samples["process_cpu_seconds_total", ()] > 0
+
+
+def test_two_servers_in_one_process_share_nothing() -> None:
+    with open_server([gauge("actorq_a", "A.", 1)]) as one, open_server([gauge("actorq_a", "A.", 2)]) as two:
+        assert scrape(one.address)["actorq_a", ()] == 1
+        assert scrape(two.address)["actorq_a", ()] == 2
+
+
+def test_a_histogram_counts_values_up_to_each_bound() -> None:
+    values = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        values.observe(value)
+    with open_server([histogram("actorq_wait_seconds", "How long.", values)]) as server:
+        samples = scrape(server.address)
+    buckets = [samples["actorq_wait_seconds_bucket", (("le", bound),)] for bound in ("0.1", "1.0", "+Inf")]
+    assert buckets == [2, 3, 4]
+    assert samples["actorq_wait_seconds_count", ()] == 4
+    assert samples["actorq_wait_seconds_sum", ()] == pytest.approx(7.65)
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def refuse() -> None:
+    raise NotFoundError("no run")
+
+
+def test_calls_are_counted_by_how_they_ended() -> None:
+    calls = CallCounts()
+    with serving(StagedLearner(), calls=calls) as stage, LearnerClient(stage.address) as client:
+        client.status()
+        client.status()
+        assert len(list(client.watch())) == 1
+    with serving(StagedLearner(refuse), calls=calls) as stage, LearnerClient(stage.address) as client:
+        with pytest.raises(NotFoundError):
+            client.status()
+        with pytest.raises(NotFoundError):
+            list(client.watch())
+    hanging = StagedLearner(wait_for_ever)
+    with serving(hanging, calls=calls) as stage, LearnerClient(stage.address) as client:
+        watched = client.watch()
+        next(watched)
+        watched.close()  # type: ignore[attr-defined]
+        del watched
+        assert hanging.cancelled.wait(TIMEOUT_S)
+
+    with open_server([], calls) as server:
+        samples = scrape(server.address)
+    service = ("grpc_service", "actorq.v1.LearnerService")
+    handled = {
+        (dict(labels)["grpc_method"], dict(labels)["grpc_code"]): value
+        for (name, labels), value in samples.items()
+        if name == "actorq_grpc_handled_total"
+    }
+    assert handled == {
+        ("GetStatus", "OK"): 2,
+        ("GetStatus", "NOT_FOUND"): 1,
+        ("WatchStatus", "OK"): 1,
+        ("WatchStatus", "NOT_FOUND"): 1,
+        ("WatchStatus", "CANCELLED"): 1,
+    }
+    assert samples["actorq_stream_errors_total", (("grpc_method", "WatchStatus"), service)] == 2
+
+
+def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE_S", 0.05)
+    stuck, closed = asyncio.new_event_loop(), asyncio.new_event_loop()
+    closed.close()
+    for loop in (stuck, closed):
+        families = [gauge("actorq_a", "A.", 1)]
+        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, lambda: True, loop)
+        samples = scrape(server.address)
+        assert ("actorq_a", ()) not in samples
+        assert ("process_cpu_seconds_total", ()) in samples
+        assert probe(server, "/healthz") == probe(server, "/readyz") == 503
+        server.close()
+    stuck.close()
+    assert "metrics: the service has not answered" in caplog.text
+
+
+def test_probes_tell_whether_it_is_alive_and_whether_it_serves() -> None:
+    alive, serving = [True], [False]
+    with open_server([], serving=lambda: serving[0], alive=lambda: alive[0]) as server:
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
+        serving[0] = True
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 200)
+        alive[0] = False
+        assert (probe(server, "/healthz"), probe(server, "/readyz")) == (503, 200)
+
+
+def test_readiness_over_http_is_health_over_grpc() -> None:
+    with (
+        serving(StagedLearner()) as stage,
+        open_server([], serving=lambda: stage.server.serving) as server,
+    ):
+        assert probe(server, "/readyz") == 200
+        stage.perform(stage.server.say_not_serving())
+        assert probe(server, "/readyz") == 503
+
+
+def test_it_listens_on_ipv6_too() -> None:
+    with open_server([], listen="[::1]:0") as server:
+        assert server.address.startswith("[::1]:")
+        assert probe(server, "/healthz") == 200
+
+
+def test_a_port_that_is_taken_is_the_users_mistake() -> None:
+    with open_server([]) as server, pytest.raises(UserError) as caught:
+        HttpServer("--metrics", server.address, lambda environ, start_response: [])
+    assert str(caught.value) == (
+        f"--metrics: cannot listen on {server.address} (Address already in use); free the port, choose another one, or "
+        "let the system choose with port 0"
+    )
+
+
+def test_an_address_that_is_none_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="--metrics: expected HOST:PORT"):
+        HttpServer("--metrics", "9090", lambda environ, start_response: [])

@@ -1,0 +1,152 @@
+"""Bytes larger than a message, in parts."""
+
+import hashlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorq.errors import ExhaustedError, InvalidInputError
+from actorq.transport.options import CHUNK_BYTES, MAX_MESSAGE_BYTES
+from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
+from actorq.v1.tensor_pb2 import BLOB_ENCODING_SPARSE, BlobHeader, BlobPart
+
+DATA = b"a policy"
+
+
+def header(size_bytes: int = len(DATA), version: int = 7, sha256: bytes = hashlib.sha256(DATA).digest()) -> BlobPart:
+    return BlobPart(header=BlobHeader(version=version, size_bytes=size_bytes, sha256=sha256))
+
+
+def chunk(data: bytes) -> BlobPart:
+    return BlobPart(chunk=data)
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=200), version=st.integers(0, 2**64 - 1), chunk_bytes=st.integers(1, 64))
+def test_a_blob_that_was_split_is_put_together_again(data: bytes, version: int, chunk_bytes: int) -> None:
+    parts = [BlobPart.FromString(part.SerializeToString()) for part in split_blob(data, version, chunk_bytes)]
+    assembler = BlobAssembler(version)
+    *open_ends, whole = [assembler.add(part) for part in parts]
+    assert whole == data
+    assert open_ends == [None] * (len(parts) - 1)
+    assert all(0 < len(part.chunk) <= chunk_bytes for part in parts[1:])
+
+
+def test_a_large_blob_travels_in_messages_that_every_receiver_takes() -> None:
+    data = bytes(2 * CHUNK_BYTES + 1)
+    parts = list(split_blob(data))
+    assert [len(part.chunk) for part in parts[1:]] == [CHUNK_BYTES, CHUNK_BYTES, 1]
+    assert all(part.ByteSize() < MAX_MESSAGE_BYTES for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        ([chunk(DATA)], "blob: expected a header, got a chunk"),
+        ([header(), chunk(b"a "), header()], "blob: expected 6 more bytes, got another header"),
+        ([header(version=8)], "blob: expected version 7, got 8"),
+        ([header(), chunk(b"a "), chunk(b"policy!")], "blob: expected 1 to 6 bytes, got a chunk of 7"),
+        ([header(), chunk(b"")], "blob: expected 1 to 8 bytes, got a chunk of 0"),
+        ([BlobPart()], "blob: expected a header or a chunk, got an empty part"),
+        ([header(), BlobPart()], "blob: expected a header or a chunk, got an empty part"),
+        (
+            [header(), chunk(b"a Policy")],
+            f"blob: expected sha256 {hashlib.sha256(DATA).hexdigest()}, got {hashlib.sha256(b'a Policy').hexdigest()}",
+        ),
+        (
+            [header(size_bytes=0)],
+            f"blob: expected sha256 {hashlib.sha256(DATA).hexdigest()}, got {hashlib.sha256().hexdigest()}",
+        ),
+        ([header(sha256=b""), chunk(DATA)], f"blob: expected sha256 , got {hashlib.sha256(DATA).hexdigest()}"),
+    ],
+    ids=[
+        "chunk first",
+        "second header",
+        "wrong version",
+        "too long",
+        "empty chunk",
+        "empty part",
+        "empty part later",
+        "wrong digest",
+        "nothing announced",
+        "no digest",
+    ],
+)
+def test_a_malformed_blob_is_refused(parts: list[BlobPart], fault: str) -> None:
+    assembler = BlobAssembler(expected_version=7)
+    assert [assembler.add(part) for part in parts[:-1]] == [None] * (len(parts) - 1)
+    with pytest.raises(InvalidInputError) as caught:
+        assembler.add(parts[-1])
+    assert str(caught.value) == fault
+
+
+def test_a_blob_beyond_the_receivers_limit_is_refused_before_it_comes() -> None:
+    assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA) - 1)
+    with pytest.raises(ExhaustedError) as caught:
+        assembler.add(header())
+    assert str(caught.value) == "blob: at most 7 bytes are taken, got 8"
+
+
+def test_a_blob_of_exactly_the_limit_is_taken() -> None:
+    assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA))
+    assert assembler.add(header()) is None
+    assert assembler.add(chunk(DATA)) == DATA
+
+
+def mostly_zeros(size: int = 4800, values: int = 400) -> bytes:
+    return b"".join(bytes(size // values - 1) + bytes([1 + i % 255]) for i in range(values))
+
+
+def test_sparse_bytes_travel_packed_to_a_receiver_that_takes_it() -> None:
+    data = mostly_zeros()
+    parts = list(split_blob(data, 7, encodings=ENCODINGS))
+    assembler = BlobAssembler(7, limit_bytes=len(data))
+
+    assert [assembler.add(part) for part in parts][-1] == data
+    assert parts[0].header.encoding == BLOB_ENCODING_SPARSE
+    assert parts[0].header.sha256 == hashlib.sha256(data).digest()
+    assert parts[0].header.size_bytes == sum(len(part.chunk) for part in parts[1:]) < len(data) / 5
+
+
+def test_a_receiver_that_takes_no_encoding_gets_bytes_as_they_are_and_so_do_dense_ones() -> None:
+    for data, encodings in ((mostly_zeros(), ()), (bytes(range(1, 256)) * 20, ENCODINGS)):
+        opening, only = split_blob(data, 7, encodings=encodings)
+        assert only.chunk == data
+        assert (opening.header.encoding, opening.header.plain_size_bytes) == (0, 0)
+
+
+def packed_header(**changes: object) -> BlobPart:
+    part = next(split_blob(mostly_zeros(), 7, encodings=ENCODINGS))
+    for name, value in changes.items():
+        setattr(part.header, name, value)
+    return part
+
+
+def test_packed_bytes_are_bounded_by_what_comes_out_of_them() -> None:
+    with pytest.raises(ExhaustedError, match="at most 4799 bytes are taken, got 4800"):
+        BlobAssembler(7, limit_bytes=4799).add(packed_header())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"encoding": 7}, r"expected an encoding among \[0, 1\], got 7; its sender is of another version of ActorQ"),
+        ({"encoding": 0}, "expected a plain size of at most 0 bytes"),
+        ({"plain_size_bytes": 0}, "and of more than those if any, got 0"),
+        ({"plain_size_bytes": 3, "size_bytes": 4}, "expected a plain size of at most 4096 bytes for 4"),
+        ({"plain_size_bytes": 4 * 1024 + 1, "size_bytes": 4}, "at most 4096 bytes for 4 in encoding 1, .* got 4097"),
+    ],
+)
+def test_a_header_whose_encoding_and_sizes_do_not_fit_is_refused(changes: dict[str, object], fault: str) -> None:
+    with pytest.raises(InvalidInputError, match=fault):
+        BlobAssembler(7).add(packed_header(**changes))
+
+
+def test_what_comes_out_must_have_the_digest_that_was_announced() -> None:
+    opening, only = split_blob(mostly_zeros(), 7, encodings=ENCODINGS)
+    opening.header.plain_size_bytes += 1
+    assembler = BlobAssembler(7)
+    assembler.add(opening)
+    with pytest.raises(InvalidInputError, match="blob: expected sha256"):
+        assembler.add(only)

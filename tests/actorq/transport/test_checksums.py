@@ -1,0 +1,147 @@
+"""Checksums of messages: a changed byte is found, in either direction, on a real connection."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorq.client import LearnerClient
+from actorq.errors import CorruptedError, InvalidInputError, UnavailableError
+from actorq.transport.errors import translated
+from actorq.transport.payload.checksums import SealedCall, seal, unseal
+from actorq.v1 import learner_pb2, learner_pb2_grpc
+from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
+
+
+@given(st.binary(max_size=300))
+def test_a_sealed_message_opens_to_itself(data: bytes) -> None:
+    assert unseal(seal(data)) == data
+
+
+@given(st.binary(max_size=100), st.data())
+def test_any_changed_bit_of_a_sealed_message_is_found(data: bytes, draw: st.DataObject) -> None:
+    sealed = bytearray(seal(data))
+    bit = draw.draw(st.integers(0, 8 * len(sealed) - 1))
+    sealed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptedError):
+        unseal(bytes(sealed))
+
+
+@dataclass(frozen=True)
+class Details(grpc.HandlerCallDetails):
+    """What a server knows of a call before its first message."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, str], ...] = (("actorq-checksum", "crc32"),)
+
+
+def test_a_sealed_call_takes_no_plain_or_empty_message() -> None:
+    call = SealedCall(Details("/actorq.v1.LearnerService/Join"), bytes, bytes)
+    assert call.deserialize(seal(b"first")) == b"first"
+    for changed in (b"plain", b""):
+        with pytest.raises(CorruptedError, match="bytes have changed"):
+            call.deserialize(changed)
+    assert unseal(call.serialize(b"answer")) == b"answer"
+
+
+def test_streams_of_policies_are_sealed_upward_only() -> None:
+    call = SealedCall(Details("/actorq.v1.QuantizerService/WatchPolicies"), bytes, None)
+    assert call.deserialize(seal(b"request")) == b"request"
+    assert call.serialize(b"policy") == b"policy"
+
+
+def test_plain_calls_get_plain_answers() -> None:
+    with serving(StagedLearner()) as stage, grpc.insecure_channel(stage.address) as channel:
+        stub = learner_pb2_grpc.LearnerServiceStub(channel)
+        assert stub.GetStatus(learner_pb2.GetStatusRequest(), timeout=TIMEOUT_S).HasField("status")
+
+
+@contextmanager
+def changing_link(target: str, change: Callable[[bytes, bool], bytes]) -> Iterator[str]:
+    """A TCP proxy that passes each piece through `change`, with whether it comes from the client."""
+    host, _, port = target.rpartition(":")
+    loop = asyncio.new_event_loop()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upward: bool) -> None:
+        while data := await reader.read(65536):
+            writer.write(change(data, upward))
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(carry(reader, onward, True), carry(onward_reader, writer, False), return_exceptions=True)
+
+    async def end() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = loop.run_until_complete(asyncio.start_server(serve, sock=listener))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(TIMEOUT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+NAME = "an-actor-with-a-name"
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+def test_a_changed_byte_on_the_way_is_found(direction: str) -> None:
+    def change(data: bytes, upward: bool) -> bytes:
+        return data.replace(NAME.encode(), NAME.upper().encode()) if upward == (direction == "request") else data
+
+    with (
+        serving(StagedLearner()) as stage,
+        changing_link(stage.address, change) as address,
+        LearnerClient(address) as client,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        client.stub.Join(learner_pb2.JoinRequest(actor_name=NAME), timeout=TIMEOUT_S)
+    expected = grpc.StatusCode.DATA_LOSS if direction == "request" else grpc.StatusCode.INTERNAL
+    assert caught.value.code() is expected
+
+
+def test_a_status_that_changed_on_the_way_is_no_reason_to_give_up() -> None:
+    def change(data: bytes, upward: bool) -> bytes:
+        return data if upward else data.replace(b"expected 3", b"expected 4")
+
+    async def refuse() -> None:
+        raise InvalidInputError("rewards: expected 3")
+
+    with (
+        serving(StagedLearner(refuse)) as stage,
+        changing_link(stage.address, change) as address,
+        LearnerClient(address) as client,
+        pytest.raises(UnavailableError, match=r"understood .*expected 4.*; the connection is broken"),
+    ):
+        client.status()
+
+
+def test_a_call_whose_seal_was_changed_is_no_reason_to_give_up() -> None:
+    def change(data: bytes, upward: bool) -> bytes:
+        return data.replace(b"actorq-checksum", b"actorq-checksun") if upward else data
+
+    with (
+        serving(StagedLearner()) as stage,
+        changing_link(stage.address, change) as address,
+        LearnerClient(address) as client,
+        pytest.raises(UnavailableError, match=r"must be a message .*; the connection is broken"),
+        translated(client.peer),
+    ):
+        client.stub.Join(learner_pb2.JoinRequest(actor_name=NAME), timeout=TIMEOUT_S)

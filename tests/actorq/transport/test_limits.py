@@ -1,0 +1,216 @@
+"""Peers that send rubbish, take too much, or say nothing: what a real server does with them."""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from actorq.client import LearnerClient
+from actorq.errors import ExhaustedError, UnavailableError
+from actorq.transport.channels import open_channel
+from actorq.transport.errors import translated
+from actorq.transport.health_servicer import Health
+from actorq.transport.options import ServerLimits
+from actorq.transport.quota import Quota, address_of
+from actorq.v1 import learner_pb2
+from tests.actorq.transport.staged_servicer import SERVICE_NAME, TIMEOUT_S, StagedLearner, serving
+
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
+RUBBISH = b"\xff\xff\xff\xffnot a message"
+# Well-formed but for a name that is not UTF-8.
+NO_TEXT = b"\x0a\x02\xc3\x28"
+
+
+def called(channel: grpc.Channel, path: str, streams_in: bool, streams_out: bool, data: bytes) -> None:
+    """Send these bytes to a method and wait for its end."""
+    kind = f"{'stream' if streams_in else 'unary'}_{'stream' if streams_out else 'unary'}"
+    answer = getattr(channel, kind)(path)(iter([data]) if streams_in else data, timeout=TIMEOUT_S)
+    if streams_out:
+        list(answer)
+
+
+METHODS = [
+    (f"/{SERVICE_NAME}/Join", False, False),
+    (f"/{SERVICE_NAME}/GetStatus", False, False),
+    (f"/{SERVICE_NAME}/WatchStatus", False, True),
+    (f"/{SERVICE_NAME}/StreamTrajectories", True, True),
+    (f"/{HEALTH}/Check", False, False),
+    (f"/{HEALTH}/Watch", False, True),
+    (f"/{REFLECTION}/ServerReflectionInfo", True, True),
+]
+
+
+@pytest.mark.parametrize(("path", "streams_in", "streams_out"), METHODS)
+@pytest.mark.parametrize("data", [RUBBISH, NO_TEXT])
+def test_bytes_that_are_no_message_are_an_invalid_argument_without_a_traceback(
+    path: str, streams_in: bool, streams_out: bool, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    if data is NO_TEXT and path.endswith(("GetStatus", "WatchStatus")):
+        pytest.skip("unknown fields of a message are skipped")
+    with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            called(channel, path, streams_in, streams_out, data)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "must be a message of this method in protobuf, got" in caught.value.details()
+    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
+
+
+def test_a_malformed_message_amid_a_stream_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
+        stream = channel.stream_stream(f"/{SERVICE_NAME}/StreamTrajectories")(iter([b"", RUBBISH]), timeout=TIMEOUT_S)
+        assert next(stream) == b""
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_health_answers_while_all_calls_are_taken() -> None:
+    limits = ServerLimits(open_calls=2)
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    with (
+        serving(StagedLearner(wait), limits=limits) as stage,
+        LearnerClient(stage.address) as client,
+    ):
+        watching = client.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=TIMEOUT_S)
+        next(watching)
+        with pytest.raises(ExhaustedError, match="at most 1 open calls from one address at a time"):
+            client.status()
+        health = health_pb2_grpc.HealthStub(client.channel)
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == 1
+        watching.cancel()
+
+
+def test_a_call_that_ended_or_was_left_makes_room() -> None:
+    with (
+        serving(StagedLearner(), limits=ServerLimits(open_calls=2)) as stage,
+        LearnerClient(stage.address) as client,
+    ):
+        for _ in range(20):
+            client.status()
+            with pytest.raises(UnavailableError), translated("learner"):
+                called(client.channel, f"/{SERVICE_NAME}/Join", False, False, RUBBISH)
+            watching = client.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=TIMEOUT_S)
+            next(watching)
+            watching.cancel()
+            retried_until_there_is_room(client)
+
+
+def retried_until_there_is_room(client: LearnerClient) -> None:
+    """The server learns of a cancelled call a little later."""
+    for _ in range(1000):
+        try:
+            client.status()
+            return
+        except ExhaustedError:
+            continue
+    raise AssertionError("a cancelled call still counts after a thousand others")
+
+
+def test_one_address_takes_half_of_a_quota_at_most() -> None:
+    quota = Quota("calls", 10)
+    for port in range(5):
+        quota.take(f"ipv4:10.0.0.1:{port}")
+    with pytest.raises(ExhaustedError, match="at most 5 calls from one address at a time, got more from ipv4"):
+        quota.take("ipv4:10.0.0.1:99")
+    quota.take("ipv4:10.0.0.2:1", 4)
+    with pytest.raises(ExhaustedError, match="at most 10 calls at a time"):
+        quota.take("ipv4:10.0.0.3:1", 2)
+    quota.give_back("ipv4:10.0.0.1:0")
+    quota.take("ipv4:10.0.0.1:7")
+    assert quota.taken == 9
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:10.0.0.1:5000", "ipv4:10.0.0.1"), ("ipv6:%5B::1%5D:5000", "ipv6:%5B::1%5D"), ("unix:/x", "unix:/x")],
+)
+def test_an_address_is_a_peer_without_its_port(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+@contextmanager
+def connections(address: str, count: int) -> Iterator[list[socket.socket]]:
+    host, _, port = address.rpartition(":")
+    made = [socket.create_connection((host, int(port)), TIMEOUT_S) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for connection in made:
+            connection.close()
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """What the server says until it hangs up; raises TimeoutError when it does not."""
+    said = b""
+    try:
+        while data := connection.recv(4096):
+            said += data
+    except ConnectionError:
+        pass
+    return said
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    with (
+        serving(StagedLearner(), limits=ServerLimits(handshake_s=0.2)) as stage,
+        connections(stage.address, 3) as made,
+    ):
+        for connection in made:
+            until_closed(connection)
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_go_on() -> None:
+    with (
+        serving(StagedLearner(), limits=ServerLimits(connections=2)) as stage,
+        LearnerClient(stage.address) as client,
+    ):
+        client.status()
+        with connections(stage.address, 4) as made:
+            # The first of them has the second place, the others none.
+            for connection in made[1:]:
+                assert until_closed(connection) == b""
+            assert client.status().run_id == "run"
+
+
+def test_a_connection_without_a_call_is_closed_and_opened_again_for_the_next() -> None:
+    with (
+        serving(StagedLearner(), limits=ServerLimits(idle_s=0.2)) as stage,
+        LearnerClient(stage.address) as client,
+    ):
+        client.status()
+        closed = threading.Event()
+
+        def note(state: grpc.ChannelConnectivity) -> None:
+            # It was READY for the call, also if that is over before anybody looks.
+            if state is grpc.ChannelConnectivity.IDLE:
+                closed.set()
+
+        client.channel.subscribe(note)
+        assert closed.wait(TIMEOUT_S)
+        assert client.status().run_id == "run"
+
+
+def test_a_health_watcher_that_does_not_read_holds_nobody_up() -> None:
+    async def watch() -> None:
+        health = Health()
+        health.set(["learner"], serving=True)
+        watcher = health.Watch(health_pb2.HealthCheckRequest(service="learner"), None)
+        # It has been given a status, and does not come for the next.
+        assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.SERVING
+        health.set(["learner"], serving=False)
+        checked = await health.Check(health_pb2.HealthCheckRequest(service="learner"), None)
+        assert checked.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+    asyncio.run(watch())

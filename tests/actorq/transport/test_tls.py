@@ -1,0 +1,247 @@
+"""Mutual TLS: whoever has no certificate of the same authority gets nowhere."""
+
+import asyncio
+import datetime
+from pathlib import Path
+
+import grpc
+import pytest
+
+from actorq.client import LearnerClient
+from actorq.config.sections import TransportConfig
+from actorq.errors import UnavailableError, UserError
+from actorq.transport.errors import translated
+from actorq.transport.options import CLIENT_OPTIONS, Certificates
+from actorq.transport.security.renewal import Renewal
+from actorq.v1 import learner_pb2, learner_pb2_grpc
+from tests.actorq.transport.certificate_authority import END, LATER, MUCH_LATER, START, Authority
+from tests.actorq.transport.staged_servicer import StagedLearner, serving
+
+HUNG_UP = "it hung up: with mutual TLS, one does on whoever has no valid certificate of its authority"
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+def test_members_of_one_authority_talk(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    client = Certificates.load(authority.issue(tmp_path, "client"))
+    with serving(StagedLearner(), server) as stage, LearnerClient(stage.address, client) as learner:
+        assert learner.status().run_id == "run"
+        assert next(learner.watch()).run_id == "run"
+
+
+def test_a_client_of_another_authority_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    stranger = Certificates.load(Authority().issue(tmp_path, "stranger"))
+    with (
+        serving(StagedLearner(), server) as stage,
+        LearnerClient(stage.address, stranger) as learner,
+        pytest.raises(UnavailableError) as caught,
+    ):
+        learner.status()
+    reason = "TLS handshake failed, certificate signature failure"
+    assert str(caught.value) == f"learner at {stage.address} cannot be reached ({reason})"
+
+
+def test_a_client_that_trusts_the_server_but_is_a_stranger_to_it_gets_nowhere(
+    authority: Authority, tmp_path: Path
+) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    stranger = Certificates.load(Authority().issue(tmp_path, "stranger"))
+    mixed = Certificates(server.authority, stranger.certificate, stranger.key)
+    with (
+        serving(StagedLearner(), server) as stage,
+        LearnerClient(stage.address, mixed) as learner,
+        pytest.raises(UnavailableError, match=HUNG_UP),
+    ):
+        learner.status()
+
+
+def test_a_client_without_a_certificate_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    credentials = grpc.ssl_channel_credentials(server.authority)
+    with (
+        serving(StagedLearner(), server) as stage,
+        grpc.secure_channel(stage.address, credentials, options=CLIENT_OPTIONS) as channel,
+        pytest.raises(UnavailableError),
+        translated("learner"),
+    ):
+        learner_pb2_grpc.LearnerServiceStub(channel).GetStatus(learner_pb2.GetStatusRequest(), timeout=10.0)
+
+
+def test_a_client_without_tls_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    with (
+        serving(StagedLearner(), server) as stage,
+        LearnerClient(stage.address) as learner,
+        pytest.raises(UnavailableError, match=HUNG_UP),
+    ):
+        learner.status()
+
+
+def test_a_server_that_shows_a_certificate_of_another_name_is_not_believed(
+    authority: Authority, tmp_path: Path
+) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server", address="192.0.2.1"))
+    client = Certificates.load(authority.issue(tmp_path, "client"))
+    with (
+        serving(StagedLearner(), server) as stage,
+        LearnerClient(stage.address, client) as learner,
+        pytest.raises(UnavailableError, match=r"cannot be reached \(its certificate is for other names than that\)"),
+    ):
+        learner.status()
+
+
+@pytest.mark.parametrize(
+    ("valid", "reason"),
+    [((START, LATER), "certificate has expired"), ((MUCH_LATER, END), "certificate is not yet valid")],
+    ids=["expired", "not yet valid"],
+)
+def test_a_certificate_that_is_not_valid_now_is_refused_before_anybody_else_does(
+    valid: tuple[datetime.datetime, datetime.datetime], reason: str, authority: Authority, tmp_path: Path
+) -> None:
+    folder = authority.issue(tmp_path, "server", valid=valid)
+    with pytest.raises(UserError) as caught:
+        Certificates.load(folder)
+    assert str(caught.value) == (
+        f"certificates: nobody would accept {folder / 'tls.crt'} with the authority in ca.crt beside it ({reason}); "
+        "make new ones, or set this machine's clock"
+    )
+
+
+def test_a_certificate_of_another_authority_than_the_one_beside_it_is_refused(
+    authority: Authority, tmp_path: Path
+) -> None:
+    folder, other = authority.issue(tmp_path, "server"), Authority().issue(tmp_path, "other")
+    (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
+    with pytest.raises(UserError, match=r"nobody would accept .* \(certificate signature failure\)"):
+        Certificates.load(folder)
+
+
+def test_a_key_is_never_shown(authority: Authority, tmp_path: Path) -> None:
+    certificates = Certificates.load(authority.issue(tmp_path, "server"))
+    assert "PRIVATE" not in repr(certificates)
+
+
+def test_renewed_certificates_count_from_the_next_connection_on(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    client = Certificates.load(authority.issue(tmp_path, "client"))
+    successor = Authority()
+    with serving(StagedLearner(wait_for_ever), server) as stage, LearnerClient(stage.address, client) as before:
+        running = before.watch()
+        assert next(running).run_id == "run"
+        successor.issue(tmp_path, "server")
+        # Another client than the one that is connected already, which goes on.
+        with LearnerClient(stage.address, client) as late, pytest.raises(UnavailableError):
+            next(late.watch())
+        # A client follows its own folder, too: the same object gets in with what is there now.
+        successor.issue(tmp_path, "client")
+        assert next(before.watch()).run_id == "run"
+        with LearnerClient(stage.address, Certificates.load(tmp_path / "client")) as new:
+            assert next(new.watch()).run_id == "run"
+
+
+def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = authority.issue(tmp_path, "server")
+    renewal = Renewal(Certificates.load(folder))
+    assert renewal.take() is None
+    key = (folder / "tls.key").read_bytes()
+    (folder / "tls.key").write_text("half of a ke")
+    assert renewal.take() is None
+    assert renewal.take() is None
+    (line,) = caplog.messages
+    assert line.startswith(f"certificates: {folder} must hold ca.crt, tls.crt and the key of tls.crt")
+    assert line.endswith("going on with those from before")
+    (folder / "tls.key").unlink()
+    assert renewal.take() is None
+    (folder / "tls.key").write_bytes(key)
+    assert renewal.take() is None
+    authority.issue(tmp_path, "server")
+    assert renewal.take() == Certificates.load(folder)
+    assert renewal.take() is None
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_a_missing_file_is_named(name: str, authority: Authority, tmp_path: Path) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / name).unlink()
+    with pytest.raises(UserError) as caught:
+        Certificates.load(folder)
+    assert str(caught.value) == (
+        f"certificates: {folder} must hold ca.crt, tls.crt and tls.key, but {folder / name} cannot be read "
+        "(No such file or directory)"
+    )
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_a_file_that_is_no_pem_is_refused_before_anything_is_served(
+    name: str, authority: Authority, tmp_path: Path
+) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / name).write_text("no PEM")
+    with pytest.raises(UserError, match=f"certificates: {folder} must hold .* all as PEM, but they cannot be used"):
+        Certificates.load(folder)
+
+
+def test_the_key_of_another_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    folder, other = authority.issue(tmp_path, "server"), authority.issue(tmp_path, "other")
+    (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())
+    with pytest.raises(UserError, match="KEY_VALUES_MISMATCH"):
+        Certificates.load(folder)
+
+
+def test_a_key_with_a_password_is_refused(authority: Authority, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="without a password"):
+        Certificates.load(authority.issue(tmp_path, "server", password=b"secret"))
+
+
+def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Authority, tmp_path: Path) -> None:
+    mine = Certificates.load(authority.issue(tmp_path, "client"))
+    with (
+        serving(StagedLearner()) as stage,
+        LearnerClient(stage.address, mine) as learner,
+        pytest.raises(UnavailableError, match=r"cannot be reached \(it serves without TLS\)"),
+    ):
+        learner.status()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o602])
+def test_a_key_that_is_open_to_others_is_refused(mode: int, authority: Authority, tmp_path: Path) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(mode)
+    with pytest.raises(UserError) as caught:
+        Certificates.load(folder)
+    assert str(caught.value) == (
+        f"certificates: other users may read or replace the key {folder / 'tls.key'} (mode {mode:04o}): chmod 600 it, "
+        "or give a service --transport.allow-readable-keys"
+    )
+    assert Certificates.load(folder, readable_key=True).key == (folder / "tls.key").read_bytes()
+    assert TransportConfig(certificates=folder, allow_readable_keys=True).certificates_of("server")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440, 0o640])
+def test_a_key_may_be_read_by_its_owner_and_its_group(mode: int, authority: Authority, tmp_path: Path) -> None:
+    folder = authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(mode)
+    assert Certificates.load(folder).directory == folder
+
+
+def test_a_renewed_key_that_is_open_to_others_is_not_used(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = authority.issue(tmp_path, "server")
+    strict, lenient = Renewal(Certificates.load(folder)), Renewal(Certificates.load(folder, readable_key=True))
+    authority.issue(tmp_path, "server")
+    (folder / "tls.key").chmod(0o644)
+    assert strict.take() is None
+    assert "chmod 600 it" in caplog.text
+    assert lenient.take() is not None

@@ -1,0 +1,339 @@
+"""How the limiter's admission is shared out over the streams."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from actorq.errors import UnavailableError
+from learner_service.actors.credits import ActorStream, Credits
+from learner_service.actors.members import Member
+from learner_service.replay import RateLimiter
+from tests.learner_service.learner_parts import ManualClock, on_a_loop
+from tests.learner_service.simulated_loop import SimulatedLoop
+
+SEGMENT = 8
+
+
+def stream(name: str, acknowledged: int = 0) -> ActorStream:
+    return ActorStream(Member(name, "actor", 0, incarnation=1), acknowledged)
+
+
+def limiter_for(segments: int) -> RateLimiter:
+    """Admits so many segments before the first sample; each segment may be sampled once per transition."""
+    return RateLimiter(1.0, min_size_to_sample=SEGMENT, error_buffer=SEGMENT * (segments - 1.0), clock=ManualClock())
+
+
+def take(credits_: Credits, source: ActorStream, sequence: int) -> bool:
+    """A segment comes in."""
+    return credits_.take(source, sequence, lambda: 1, lambda: None)
+
+
+def arrive(credits_: Credits, limiter: RateLimiter, source: ActorStream, sequence: int) -> None:
+    """A segment comes in and is stored as soon as it has its reservation."""
+
+    def insert() -> None:
+        limiter.insert(SEGMENT, SEGMENT)
+        credits_.stored(source, sequence)
+
+    assert credits_.take(source, sequence, lambda: 1, insert)
+
+
+def outstanding(limiter: RateLimiter, segments: int) -> int:
+    """Segments that are reserved now of the `segments` that the limiter admits, found by reserving the rest."""
+    free = 0
+    while limiter.try_reserve(SEGMENT):
+        free += 1
+    for _ in range(free):
+        limiter.release(SEGMENT)
+    return segments - free - limiter.inserts // SEGMENT
+
+
+@on_a_loop
+async def test_a_stream_gets_a_window_and_the_next_credit_for_each_segment_that_is_stored() -> None:
+    limiter = limiter_for(10)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    only = stream("a", acknowledged=5)
+    credits_.open(only)
+    assert (only.acknowledged, only.credit) == (5, 7)
+    only.changed.clear()
+    arrive(credits_, limiter, only, 6)
+    assert (only.acknowledged, only.credit) == (6, 8)
+    assert only.changed.is_set()
+    assert outstanding(limiter, 10) == 2
+
+
+def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
+    loop, limiter, inserts = SimulatedLoop(), limiter_for(100), list[int]()
+    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_.open(only)
+    only.changed.clear()
+    for sequence in (1, 2):
+        assert credits_.take(only, sequence, lambda: 1, partial(inserts.append, sequence))
+    told = []
+    for sequence in inserts:
+        limiter.insert(SEGMENT, SEGMENT)
+        credits_.stored(only, sequence)
+        only.note_durable(sequence)
+        told.append(only.changed.is_set())
+    assert told == [False, True]
+    assert (only.acknowledged, only.credit) == (2, 4)
+
+
+def test_the_acknowledgement_of_the_only_segment_is_told_at_once() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(100)
+    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_.open(only)
+    for sequence in (1, 2, 3):
+        only.changed.clear()
+        arrive(credits_, limiter, only, sequence)
+        assert only.changed.is_set()
+
+
+def test_an_acknowledgement_does_not_wait_for_a_segment_that_has_no_reservation() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, idle) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    # One lease of the idle stream is taken for the first segment, and it uses the other one itself.
+    assert take(credits_, slow, 1)
+    assert take(credits_, idle, 1)
+    assert take(credits_, slow, 2)
+    assert (slow.received, slow.storing) == (2, 1)
+    slow.changed.clear()
+    limiter.insert(SEGMENT, SEGMENT)
+    credits_.stored(slow, 1)
+    assert slow.changed.is_set()
+
+
+@on_a_loop
+async def test_scarce_credit_goes_round_all_streams() -> None:
+    limiter = limiter_for(4)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    streams = [stream(name) for name in "abc"]
+    for each in streams:
+        credits_.open(each)
+    # The first two were alone for a moment and took their windows.
+    assert [each.credit for each in streams] == [2, 2, 0]
+    for each in streams[:2]:
+        arrive(credits_, limiter, each, 1)
+    assert [each.credit for each in streams] == [2, 2, 0]
+    granted = []
+    for _ in range(12):
+        limiter.sample(SEGMENT)
+        await asyncio.sleep(0)
+        for number, each in enumerate(streams):
+            while each.credit > each.acknowledged and each.changed.is_set():
+                each.changed.clear()
+                granted.append(number)
+                arrive(credits_, limiter, each, each.acknowledged + 1)
+    assert max(map(granted.count, range(3))) - min(map(granted.count, range(3))) <= 2
+    assert min(map(granted.count, range(3))) >= 3
+
+
+@on_a_loop
+async def test_nothing_is_granted_while_the_limiter_is_blocked() -> None:
+    limiter = limiter_for(2)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    first, second = stream("a"), stream("b")
+    credits_.open(first)
+    arrive(credits_, limiter, first, 1)
+    arrive(credits_, limiter, first, 2)
+    credits_.open(second)
+    assert not limiter.try_reserve(1)
+    assert (first.credit, second.credit) == (2, 0)
+    assert not take(credits_, first, 3)
+    assert not take(credits_, second, 1)
+
+
+@on_a_loop
+async def test_samples_on_another_thread_let_waiting_streams_send() -> None:
+    limiter = limiter_for(2)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    only = stream("a")
+    credits_.open(only)
+    arrive(credits_, limiter, only, 1)
+    arrive(credits_, limiter, only, 2)
+    assert only.credit == 2
+    only.changed.clear()
+    trainer = threading.Thread(target=limiter.sample, args=(SEGMENT,))
+    trainer.start()
+    async with asyncio.timeout(10):
+        await only.changed.wait()
+    trainer.join()
+    assert only.credit == 3
+
+
+@on_a_loop
+async def test_a_closed_stream_gives_its_unused_grants_to_others() -> None:
+    limiter = limiter_for(2)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    first, second = stream("a"), stream("b")
+    credits_.open(first)
+    credits_.open(second)
+    assert (first.credit, second.credit) == (2, 0)
+    second.changed.clear()
+    credits_.close(first)
+    assert first.credit == first.acknowledged
+    async with asyncio.timeout(10):
+        await second.changed.wait()
+    assert second.credit == 2
+    credits_.close(second)
+    await asyncio.sleep(0)
+    assert outstanding(limiter, 2) == 0
+
+
+@on_a_loop
+async def test_a_stream_that_ends_over_a_refused_segment_gives_back_only_what_it_still_holds() -> None:
+    limiter = limiter_for(4)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    bad, good = stream("bad"), stream("good")
+    credits_.open(bad)
+    credits_.open(good)
+    assert take(credits_, bad, 1)
+    limiter.release(SEGMENT)  # as the intake does when it refuses
+    await asyncio.sleep(0)
+    credits_.close(bad)
+    await asyncio.sleep(0)
+    assert outstanding(limiter, 4) == 2
+    credits_.close(good)
+    await asyncio.sleep(0)
+    assert outstanding(limiter, 4) == 0
+
+
+@on_a_loop
+async def test_a_grant_reserves_a_whole_segment() -> None:
+    limiter = limiter_for(3)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    credits_.open(stream("a"))
+    assert outstanding(limiter, 3) == 2
+
+
+@on_a_loop
+async def test_nothing_is_granted_once_the_run_ends() -> None:
+    limiter = limiter_for(10)
+    credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
+    before, late = stream("a"), stream("b")
+    credits_.open(before)
+    credits_.stop()
+    credits_.open(late)
+    arrive(credits_, limiter, before, 1)
+    limiter.sample(SEGMENT)
+    await asyncio.sleep(0)
+    assert (before.credit, late.credit) == (2, 0)
+    # What had been granted is still taken.
+    arrive(credits_, limiter, before, 2)
+    assert not take(credits_, before, 3)
+
+
+def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
+    """Credits on simulated time, and open streams that were granted what there is."""
+    credits_ = Credits(limiter, SEGMENT, loop)
+    streams = [stream(name) for name in names]
+    for each in streams:
+        credits_.open(each)
+    return credits_, streams
+
+
+def test_a_silent_stream_gives_way_after_two_seconds_when_others_wait() -> None:
+    loop = SimulatedLoop()
+    _, (silent, good) = leased(loop, limiter_for(2), "ab")
+    assert (silent.credit, good.credit) == (2, 0)
+    loop.pass_time(1.9)
+    assert good.credit == 0
+    loop.pass_time(0.2)
+    assert good.credit == 2
+    # What it was told holds: it may still send.
+    assert silent.credit == 2
+
+
+def test_a_lease_lasts_as_long_as_nobody_else_waits() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(3)
+    credits_, (only,) = leased(loop, limiter, "a")
+    loop.pass_time(3_600.0)
+    assert outstanding(limiter, 3) == len(only.leases) == 2
+    arrive(credits_, limiter, only, 1)
+    assert only.acknowledged == 1
+
+
+def test_a_segment_that_comes_without_its_lease_takes_that_of_a_stream_that_has_sent_nothing() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, idle) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    assert (len(slow.leases), len(idle.leases)) == (0, 2)
+    arrive(credits_, limiter, slow, 1)
+    assert slow.acknowledged == 1
+    assert len(idle.leases) == 1
+
+
+def test_a_segment_that_comes_while_nothing_is_admitted_waits_and_is_first() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    arrive(credits_, limiter, slow, 1)
+    assert (slow.acknowledged, good.acknowledged, good.credit) == (0, 2, 2)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert (slow.acknowledged, good.credit) == (1, 2)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert good.credit == 3
+
+
+def test_what_waits_of_a_closed_stream_is_forgotten() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    arrive(credits_, limiter, slow, 1)
+    credits_.close(slow)
+    limiter.sample(SEGMENT)
+    loop.pass_time(0.0)
+    assert (slow.acknowledged, good.credit) == (0, 3)
+
+
+def test_segments_that_wait_are_bounded_in_bytes() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, (slow, good) = leased(loop, limiter, "ab")
+    loop.pass_time(2.1)
+    for sequence in (1, 2):
+        arrive(credits_, limiter, good, sequence)
+    assert credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
+    with pytest.raises(UnavailableError, match="segments of 67108864 bytes wait for the rate limiter"):
+        credits_.take(slow, 2, lambda: 1, lambda: None)
+    assert slow.received == 1
+
+
+def test_nothing_is_granted_or_admitted_while_there_is_no_room_for_data() -> None:
+    room, loop, limiter = [False], SimulatedLoop(), limiter_for(10)
+    credits_, only = Credits(limiter, SEGMENT, loop, may_insert=lambda: room[0]), stream("a")
+    credits_.open(only)
+    assert only.credit == 0
+    room[0] = True
+    credits_.look_again()
+    assert only.credit == 2
+    room[0] = False
+    arrive(credits_, limiter, only, 1)
+    assert (only.acknowledged, only.credit) == (1, 2)
+
+
+def test_five_hundred_silent_streams_do_not_keep_a_good_one_waiting() -> None:
+    loop, limiter = SimulatedLoop(), limiter_for(2)
+    credits_, silent = leased(loop, limiter, "s" * 500)
+    good = stream("good")
+    credits_.open(good)
+    while good.credit == 0:
+        loop.pass_time(0.1)
+    assert loop.time() < 10.0
+    started = loop.time()
+    for sequence in range(1, 101):
+        while good.credit < sequence:
+            loop.pass_time(0.1)
+        arrive(credits_, limiter, good, sequence)
+        limiter.sample(SEGMENT)
+        loop.pass_time(0.0)
+    assert loop.time() - started < 10.0
+    assert all(each.credit >= 1 for each in silent)

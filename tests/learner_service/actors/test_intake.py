@@ -1,0 +1,200 @@
+"""What the intake stores, refuses and counts."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actorq.domain.policy import SCHEMES
+from actorq.domain.trajectory import Episode, PolicySpan
+from actorq.errors import InvalidInputError
+from actorq.statefiles.highwater import LEAP
+from learner_service.actors.intake import NOTHING_STORED, Intake
+from learner_service.actors.members import Member
+from learner_service.replay import ReplayBuffer
+from tests.learner_service.learner_parts import SPEC, open_replay, segment, with_an_episode_end
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Iterator[ReplayBuffer]:
+    buffer = open_replay(tmp_path)
+    yield buffer
+    buffer.close()
+
+
+@pytest.fixture
+def intake(replay: ReplayBuffer) -> Intake:
+    return Intake(SPEC, replay, "int8", published_version=lambda: 5)
+
+
+def reserve(replay: ReplayBuffer, transitions: int = 8) -> int:
+    assert replay.limiter.try_reserve(transitions)
+    return transitions
+
+
+def nothing_is_reserved(replay: ReplayBuffer) -> bool:
+    """The room that the limiter has left is all that its error buffer gives: nothing is outstanding."""
+    limiter = replay.limiter
+    room = int((8 * 4.0 + 1000.0 + limiter.samples) / 4.0) - limiter.inserts
+    if not limiter.try_reserve(room):
+        return False
+    limiter.release(room)
+    return True
+
+
+def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: Intake, replay: ReplayBuffer) -> None:
+    spans = (PolicySpan(0, 4, "int8"), PolicySpan(1, 5, "int8"))
+    intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    assert replay.total_transitions == 7
+    stored = intake.statistics()
+    assert (stored.episodes, stored.mean_return) == (1, 21.0)
+    assert stored.transitions_by_scheme == {"int8": 7}
+    assert intake.resume_after(ACTOR) == 1
+    assert nothing_is_reserved(replay)
+
+
+def test_policies_that_fell_back_to_fp32_are_counted_as_what_they_were(intake: Intake, replay: ReplayBuffer) -> None:
+    spans = (PolicySpan(0, 4, "int8"), PolicySpan(3, 5, "fp32"))
+    intake.insert(ACTOR, segment(1, spans=spans), reserve(replay))
+    assert intake.statistics().transitions_by_scheme == {"int8": 6, "fp32": 2}
+
+
+def test_with_auto_every_scheme_may_have_acted_and_no_other(replay: ReplayBuffer) -> None:
+    intake = Intake(SPEC, replay, "auto", published_version=lambda: 5)
+    for sequence, scheme in enumerate(SCHEMES, start=1):
+        intake.insert(ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
+    assert intake.statistics().transitions_by_scheme == dict.fromkeys(SCHEMES, 8)
+    for stranger in ("auto", "int2"):
+        expected = f"must come from fp32 or int8-weights or int8 or int8-static or int4 policies, got '{stranger}'"
+        with pytest.raises(InvalidInputError, match=expected):
+            intake.insert(ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
+
+
+def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer) -> None:
+    # Two environments: steps 0 and 1 by version 3, steps 2 (a reset in one of them) and 3 by version 5.
+    spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
+    intake.insert(ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    assert intake.state()["staleness"] == [3, 0, 4]
+
+
+def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, replay: ReplayBuffer) -> None:
+    intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
+    intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
+    assert replay.total_transitions == 7
+    assert intake.statistics().episodes == 1
+    assert sum(intake.state()["staleness"]) == 7
+    assert nothing_is_reserved(replay)
+    intake.insert(replace(ACTOR, incarnation=2), with_an_episode_end(1), reserve(replay))
+    assert replay.total_transitions == 14
+
+
+def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: ReplayBuffer) -> None:
+    assert intake.resume_after(ACTOR) == 0
+    for sequence in (1, 2):
+        intake.insert(ACTOR, segment(sequence), reserve(replay))
+    assert intake.resume_after(ACTOR) == 2
+    assert intake.resume_after(replace(ACTOR, incarnation=2)) == 0
+    assert intake.resume_after(replace(ACTOR, name="actor-1")) == 0
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a wrong shape": ({"observations": np.zeros((5, 2, 3), np.float32)}, r"float32\[5, 2, 4\], got float32\[5, 2, 3\]"),
+    "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
+    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be finite"),
+    "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
+    "another scheme": (
+        {"spans": (PolicySpan(0, 1, "int4"),)},
+        "must come from int8 or fp32 or int8-weights policies, got 'int4'",
+    ),
+    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, r"expected policy versions from 1 to \d+, got 0"),
+    "a version far above the published ones": (
+        {"spans": (PolicySpan(0, 2**62, "int8"),)},
+        rf"expected policy versions from 1 to {5 + LEAP}, got {2**62}",
+    ),
+    "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
+    "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),
+    "an episode of nothing": ({"episodes": (Episode(1.0, 0, 0),)}, "lengths of at least 1"),
+    "an episode of nowhere": ({"episodes": (Episode(1.0, 3, 2),)}, "environments below 2, got .*environment=2"),
+    "no policy": ({"spans": ()}, "spans must start at 0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
+    intake: Intake, replay: ReplayBuffer, what: str
+) -> None:
+    columns, message = REFUSED[what]
+    with pytest.raises(InvalidInputError, match=message):
+        intake.insert(ACTOR, segment(1, **columns), reserve(replay))
+    assert replay.total_transitions == 0
+    assert intake.resume_after(ACTOR) == 0
+    assert intake.statistics().episodes == 0
+    assert intake.state()["staleness"] == []
+    assert nothing_is_reserved(replay)
+    intake.insert(ACTOR, segment(1), reserve(replay))
+    assert replay.total_transitions == 8
+
+
+def test_a_segment_larger_than_its_credit_is_refused(intake: Intake, replay: ReplayBuffer) -> None:
+    with pytest.raises(InvalidInputError, match="at most 8 transitions have credit, got 5 x 2"):
+        intake.insert(ACTOR, segment(1, steps=5), reserve(replay))
+    assert replay.total_transitions == 0
+    assert nothing_is_reserved(replay)
+    # One that is smaller is not.
+    intake.insert(ACTOR, segment(1, steps=2), reserve(replay))
+    assert replay.total_transitions == 4
+    assert nothing_is_reserved(replay)
+
+
+def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) -> None:
+    for sequence in (1, 2):
+        intake.insert(ACTOR, with_an_episode_end(sequence), reserve(replay))
+    before = intake.statistics()
+    assert before.episodes == 2
+    assert before.staleness_p50 == before.staleness_p99 == 4.0
+    again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
+    assert again.statistics() == NOTHING_STORED
+    again.load_state(json.loads(json.dumps(intake.state())))
+    # Segments are counted for each life of the process.
+    assert again.statistics() == replace(before, stored_segments=0)
+
+
+def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Intake, replay: ReplayBuffer) -> None:
+    intake.insert(ACTOR, segment(1), reserve(replay))
+    state = intake.state()
+    intake.insert(ACTOR, segment(2), reserve(replay))
+    again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
+    again.load_state(state)
+    again.account_for(replay.total_transitions)
+    assert again.statistics().transitions_by_scheme == {"int8": 16}
+    again.account_for(replay.total_transitions)
+    assert again.statistics().transitions_by_scheme == {"int8": 16}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "counted", "stored", "expected"),
+    [
+        ("auto", {"int8": 30, "fp32": 10}, 60, {"int8": 45, "fp32": 15}),
+        # What cannot be shared out evenly goes to the scheme with the most.
+        ("auto", {"int8": 20, "fp32": 10, "int4": 10}, 43, {"int8": 23, "fp32": 10, "int4": 10}),
+        # A policy with nothing to quantize has acted as fp32 all along.
+        ("int8", {"fp32": 16}, 24, {"fp32": 24}),
+        ("int8", {}, 24, {"int8": 24}),
+        ("auto", {}, 24, {"auto": 24}),
+        ("int8", {"int8": 24}, 24, {"int8": 24}),
+    ],
+)
+def test_what_was_not_counted_is_shared_out_as_what_was(
+    replay: ReplayBuffer, scheme: str, counted: dict[str, int], stored: int, expected: dict[str, int]
+) -> None:
+    intake = Intake(SPEC, replay, scheme, published_version=lambda: 5)
+    intake.load_state({"episodes": {"count": 0, "returns": []}, "staleness": [], "transitions_by_scheme": counted})
+    intake.account_for(stored)
+    assert intake.statistics().transitions_by_scheme == expected
+    assert sum(expected.values()) == stored

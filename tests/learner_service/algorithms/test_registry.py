@@ -1,0 +1,147 @@
+"""Algorithms by name, by entry point, by path; what does not fit is told in one line."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from learner_service.algorithms import algorithm_class, make_algorithm, registry
+from tests.learner_service.learner_parts import SPEC
+
+PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0)
+UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), 0)
+
+
+@pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])
+def test_each_of_ours_is_made_by_its_name(name: str, spec: EnvironmentSpec) -> None:
+    config = RunConfig(algorithm=name, seed=3)
+    algorithm = make_algorithm(config, spec)
+    assert algorithm.name == name
+    section = getattr(config, name)
+    assert (algorithm.batch_size, algorithm.n_step) == (section.batch_size, section.n_step)
+
+
+def test_a_class_of_ones_own_is_taken_by_its_path() -> None:
+    algorithm = make_algorithm(RunConfig(algorithm="own_algorithms:PatientDQN"), SPEC)
+    assert algorithm.name == "patient-dqn"
+
+
+def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(group: str) -> EntryPoints:
+        return EntryPoints([EntryPoint("patient", "own_algorithms:PatientDQN", group)])
+
+    monkeypatch.setattr(registry, "entry_points", installed)
+    assert algorithm_class("patient").name == "patient-dqn"
+    with pytest.raises(UserError, match="there are dqn, d4pg, td3, sac, patient, or MODULE:CLASS"):
+        algorithm_class("hasty")
+
+
+def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_here.py").write_text("from learner_service.algorithms.dqn import DQN as Mine\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    # What `load` adds to it is taken away again.
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    assert algorithm_class("found_here:Mine").name == "dqn"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_such_module:Mine", "algorithm no_such_module:Mine: no_such_module cannot be imported: ModuleNotFound"),
+        ("own_algorithms:Missing", "algorithm own_algorithms:Missing: module own_algorithms has no Missing"),
+        ("own_algorithms:", "expected MODULE:NAME, got 'own_algorithms:'"),
+        (
+            "own_algorithms:NoAlgorithm",
+            "algorithm own_algorithms:NoAlgorithm is no algorithm: it lacks update, normalize, state, load_state",
+        ),
+        ("own_algorithms:NOT_A_CLASS", "is no algorithm: it is not a class"),
+    ],
+)
+def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        algorithm_class(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ThatFails", "algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0"),
+        (
+            "Unfinished",
+            "own_algorithms:Unfinished is no algorithm: it lacks policy, batch_size, n_step, discount; "
+            "learner_service.algorithms.base.Algorithm says what one has",
+        ),
+    ],
+)
+def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(RunConfig(algorithm=f"own_algorithms:{name}"), SPEC)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "message"),
+    [
+        (
+            "dqn",
+            PENDULUM,
+            "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones of shape [1]; for continuous "
+            "actions there are: d4pg, td3, sac",
+        ),
+        (
+            "sac",
+            SPEC,
+            "algorithm sac needs continuous actions, but CartPole-v1 has 2 discrete ones of shape []; for discrete "
+            "actions there are: dqn",
+        ),
+        ("td3", UNBOUNDED, "Free-v0 has actions without finite bounds; supported are discrete actions, and"),
+    ],
+)
+def test_actions_that_do_not_fit_are_told_with_what_does(name: str, spec: EnvironmentSpec, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(RunConfig(algorithm=name), spec)
+    assert message in str(caught.value)
+
+
+def small(name: str, **changes: Any) -> RunConfig:
+    return RunConfig.model_validate({"algorithm": name, "network": "own_algorithms:wide_and_shallow", **changes})
+
+
+@pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])
+def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, spec: EnvironmentSpec) -> None:
+    policy = make_algorithm(small(name), spec).policy
+    assert (300, spec.observations.shape[0]) in {tuple(parameter.shape) for parameter in policy.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("NOT_A_CLASS", "own_algorithms:NOT_A_CLASS is no function, but a int"),
+        ("that_fails", "own_algorithms:that_fails has failed: ZeroDivisionError: units / 0"),
+        ("of_nothing", "own_algorithms:of_nothing must return a torch.nn.Module, got a NoneType"),
+        ("of_one_row", "must turn float32[B, 4] into float32[B, features]: it turned 2 rows into [8]"),
+        (
+            "always_the_same",
+            "own_algorithms:always_the_same must make a new module with each call: the policy, the critics and the "
+            "target networks have layers of their own",
+        ),
+        (
+            "that_counts",
+            "own_algorithms:that_counts: the module changes 1.running_mean, 1.running_var, 1.num_batches_tracked when "
+            "it is used; what changes must be parameters, so take LayerNorm in place of BatchNorm",
+        ),
+        ("of_other_inputs", "must turn float32[B, 4] into float32[B, features]: mat1 and mat2 shapes"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_told_in_one_line(function: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(small("dqn", network=f"own_algorithms:{function}"), SPEC)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,147 @@
+"""A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from actorq.domain.policy import PolicyGraph
+from actorq.statefiles.documents import read_document, write_document
+from learner_service.networks import QNetwork
+from learner_service.policy.fingerprint import fingerprint
+from learner_service.policy.kept_graph import kept_policy_graph
+from learner_service.policy.policy_graph import example_inputs
+from tests.learner_service.learner_parts import SPEC
+
+# As another process would start: it builds the same network and takes the graph of its run.
+NEXT_LEARNER = """
+import sys
+from pathlib import Path
+from tests.learner_service.policy.test_kept_graph import Waves, kept
+graph = kept(Path(sys.argv[1]), Waves())
+modules = [name for name in ("onnxscript", "sympy", "torch._dynamo", "torch.onnx._internal.exporter._core")
+           if name in sys.modules]
+print(graph.topology.hex(), *modules)
+"""
+
+
+class Waves(nn.Module):
+    """A user's network; `phase` is a number that no parameter shows."""
+
+    def __init__(self, phase: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.last = nn.Linear(6, 2)
+        self.phase = phase
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """float32[B, 4] -> float32[B, 2]."""
+        values: torch.Tensor = self.last(torch.sin(self.first(observations) + self.phase))
+        return values
+
+
+class Cosines(Waves):
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.last(torch.cos(self.first(observations) + self.phase))
+        return values
+
+
+class Shifted(Waves):
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.last(torch.sin(self.first(observations) + torch.arange(6) / 10))
+        return values
+
+
+def kept(path: Path, policy: nn.Module) -> PolicyGraph:
+    return kept_policy_graph(path, policy, SPEC, stochastic=False, greedy=False)
+
+
+def operators(graph: PolicyGraph) -> set[str]:
+    return {node.op_type for node in onnx.load_from_string(graph.model).graph.node}
+
+
+def mark(path: Path) -> bytes:
+    """Put another model in the file of a kept graph, which tells who takes it; returns it."""
+    write_document(path, {**read_document(path), "model": "bWFyaw=="})
+    return b"mark"
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "learner_service.policy.kept_graph"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "policy_graph.json"
+
+
+def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path) -> None:
+    graph = kept(path, Waves())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        [sys.executable, "-c", NEXT_LEARNER, path], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert said.stdout.split() == [graph.topology.hex()], said.stderr
+
+
+def test_a_policy_that_has_learned_takes_the_same_graph(path: Path) -> None:
+    first, policy = kept(path, Waves()), Waves()
+    with torch.no_grad():
+        policy.first.weight.add_(1.0)
+    assert kept(path, policy) == first
+    assert mark(path) == kept(path, policy).model
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [(Cosines(), {"Cos"}), (Waves(0.5), {"Add"}), (Shifted(), {"Add"})],
+    ids=["another function", "another number", "another constant"],
+)
+def test_a_changed_policy_does_not_take_the_old_graph(
+    path: Path, other: nn.Module, differs: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="learner_service.policy.kept_graph")
+    assert not operators(kept(path, Waves())) & differs
+    mark(path)
+    graph = kept(path, other)
+    assert operators(graph) >= differs
+    assert "policy_graph.json is of another network or version; the graph is exported again" in logged(caplog)
+    # The new one is kept in its place.
+    assert kept(path, other) == graph
+
+
+def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
+    kept(path, Waves())
+    mark(path)
+    other = replace(SPEC, environment_id="Other-v0")
+    assert kept_policy_graph(path, Waves(), other, stochastic=False, greedy=False).model != b"mark"
+
+
+def test_a_damaged_file_is_exported_again_and_replaced(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    graph = kept(path, Waves())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert kept(path, Waves()) == graph
+    (line,) = logged(caplog)
+    assert line.startswith("policy_graph.json is damaged: ")
+    assert line.endswith("; the graph is exported again")
+    assert mark(path) == kept(path, Waves()).model
+
+
+def test_a_full_disk_keeps_nobody_from_training(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.mkdir()
+    assert operators(kept(path, Waves())) >= {"Sin"}
+    assert "the next start exports the graph again" in logged(caplog)[-1]
+
+
+def test_the_fingerprint_of_a_network_does_not_depend_on_its_weights() -> None:
+    one, other, wider = (QNetwork(SPEC, sizes, dueling=True).eval() for sizes in ((8,), (8,), (9,)))
+    examples = example_inputs(SPEC, stochastic=False)
+    assert fingerprint(one, examples) == fingerprint(other, examples) != fingerprint(wider, examples)

@@ -1,0 +1,172 @@
+"""A policy whose layers are replaced for a while, and nothing else of it."""
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from actorq.config.algorithms import DQNConfig
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FLOAT32, INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, LayerReport, PolicyGraph
+from learner_service.algorithms.dqn import DQN
+from learner_service.networks import QNetwork
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.quantization.fake_quantization import FakeQuantization
+from tests.learner_service.learner_parts import SPEC
+
+NO_GRAPH = PolicyGraph(b"", (), discrete_actions=True)
+
+
+def reports(*names: str, weights: str = INT8_PER_CHANNEL) -> tuple[LayerReport, ...]:
+    return tuple(LayerReport(name, weights) for name in names)
+
+
+@pytest.fixture
+def policy() -> QNetwork:
+    torch.manual_seed(0)
+    return QNetwork(SPEC, (32, 32), dueling=True)
+
+
+def outputs(policy: nn.Module, rows: int = 9) -> Tensor:
+    observations = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        result: Tensor = policy(observations)
+    return result
+
+
+def test_it_is_another_policy_inside_and_the_same_before_and_after(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, NO_GRAPH)
+    fake.follow("int8", reports("torso.2", "value"))
+    assert fake.layers == ("torso.2", "value")
+    before, names = outputs(policy), list(policy.state_dict())
+    with fake.applied():
+        inside = outputs(policy)
+        assert list(policy.state_dict()) == names
+    assert not torch.equal(inside, before)
+    torch.testing.assert_close(inside, before, rtol=0.05, atol=0.05)
+    assert torch.equal(outputs(policy), before)
+    assert all("forward" not in vars(module) for module in policy.modules())
+
+
+def test_what_fails_inside_leaves_the_policy_as_it_was(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, NO_GRAPH)
+    fake.follow("int8", reports("torso.2"))
+    before = outputs(policy)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), fake.applied():
+        policy(torch.zeros(1, 5))
+    assert torch.equal(outputs(policy), before)
+
+
+def test_graph_and_snapshot_are_those_of_the_float_policy(policy: QNetwork) -> None:
+    topology, parameters = export_policy_graph(policy, SPEC).topology, snapshot_parameters(policy)
+    fake = FakeQuantization(policy, NO_GRAPH)
+    fake.follow("int8", reports("torso.0", "torso.2", "advantage", "value"))
+    with fake.applied():
+        policy(torch.ones(2, 4)).sum().backward()
+        inside = snapshot_parameters(policy)
+    assert export_policy_graph(policy, SPEC).topology == topology
+    assert all((inside[name] == value).all() for name, value in parameters.items())
+
+
+def test_gradients_arrive_in_the_flat_vector_of_an_algorithm() -> None:
+    dqn = DQN(RunConfig(dqn=DQNConfig(hidden_sizes=(32, 32))), SPEC, torch.device("cpu"))
+    fake = FakeQuantization(dqn.policy, NO_GRAPH)
+    fake.follow("int8", reports("torso.0", "torso.2", "advantage", "value", weights=INT8_PER_TENSOR))
+    flat = dqn.policy.get_parameter("torso.0.weight").grad
+    assert flat is not None
+    with fake.applied():
+        dqn.policy(torch.randn(16, 4)).square().sum().backward()
+    for name, parameter in dqn.policy.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0, name
+    # Where it was: the vector that the optimizer reads.
+    assert dqn.policy.get_parameter("torso.0.weight").grad is flat
+
+
+def test_layers_in_float_stay_as_they_are(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, NO_GRAPH)
+    fake.follow("int8", (LayerReport("torso.0", FLOAT32, "first layer"), *reports("torso.2")))
+    assert fake.layers == ("torso.2",)
+    # Another report takes the place of the one before.
+    fake.follow("int8", (LayerReport("torso.0", FLOAT32, "first layer"), LayerReport("torso.2", FLOAT32, "gate")))
+    assert not fake.layers
+    before = outputs(policy)
+    with fake.applied():
+        assert torch.equal(outputs(policy), before)
+
+
+class OwnPolicy(nn.Module):
+    """A user's: a weight of its own beside a layer of torch.nn, and a convolution that is transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 16))
+        self.inner = nn.Linear(16, 16)
+        self.grow = nn.ConvTranspose1d(1, 1, 2)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        x = self.inner(observations @ self.weight)
+        result: Tensor = self.grow(x.unsqueeze(1)).squeeze(1)[:, :2]
+        return result
+
+
+def test_a_users_policy_is_followed_as_far_as_its_layers_are_of_torch(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    policy = OwnPolicy()
+    fake = FakeQuantization(policy, NO_GRAPH)
+    with caplog.at_level(logging.WARNING):
+        fake.follow("int8-weights", reports("weight", "inner", "grow"))
+    assert fake.layers == ("inner",)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "layer weight is trained in float" in lines[0]
+    assert "no module" in lines[0]
+    assert "layer grow is trained in float" in lines[1]
+    assert "ConvTranspose1d" in lines[1]
+
+
+def test_a_form_that_is_not_known_is_left_in_float(policy: QNetwork, caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeQuantization(policy, NO_GRAPH)
+    fake.follow("int8", reports("torso.2", weights=INT4_PER_BLOCK))
+    assert fake.layers == ()
+    assert "it is int4 per block of scheme int8" in caplog.text
+
+
+def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
+    fake.follow("int8-static", reports("torso.0", "torso.2", "advantage", "value"))
+    near = torch.randn(64, 4)
+    fake.calibrate(near)
+    far = (100 * near).requires_grad_()
+    with fake.applied():
+        near_outputs, far_outputs = policy(near).detach(), policy(far)
+    assert float(far_outputs.detach().abs().max()) < 3 * float(near_outputs.abs().max())
+    far_outputs.sum().backward()
+    assert far.grad is not None
+    # Through what is clipped goes no gradient; a few observations are near 0.
+    assert float((far.grad == 0).float().mean()) > 0.9
+    assert policy(far.detach()).abs().max() > 10 * near_outputs.abs().max()
+
+
+def test_it_is_calibrated_where_the_policy_is(policy: QNetwork) -> None:
+    """Observations come from the replay, on the CPU. The device "meta" has shapes and no numbers: like a GPU it refuses
+    what lies elsewhere, and then it cannot tell a range.
+    """
+    fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
+    fake.follow("int8-static", reports("torso.2"))
+    policy.to("meta")
+    with pytest.raises(RuntimeError, match=r"[Mm]eta tensors"):
+        fake.calibrate(torch.zeros(3, 4))
+
+
+def test_every_calibration_takes_the_ranges_anew(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
+    fake.follow("int8-static", reports("torso.2"))
+    observations = torch.randn(64, 4)
+    fake.calibrate(observations)
+    with fake.applied():
+        first = outputs(policy)
+    fake.calibrate(10 * observations)
+    with fake.applied():
+        assert not torch.equal(outputs(policy), first)

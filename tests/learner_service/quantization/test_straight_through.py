@@ -1,0 +1,187 @@
+"""What fake-quantized layers compute, and the gradients that go through their rounding."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learner_service.quantization.straight_through import (
+    Convolution,
+    Grid,
+    Layer,
+    LinearProduct,
+    Product,
+    RoundedParameter,
+    RoundedWeight,
+    Weights,
+    int4_weight,
+    int8_blocks,
+    quantized_product,
+)
+
+
+def identity_with_gradient_of(x: Tensor, rounded: Tensor, where: Tensor | None = None) -> Tensor:
+    """The textbook's straight-through estimator: the value of `rounded`, the gradient of x, only where it is given."""
+    passed = x if where is None else torch.where(where, x, x.detach())
+    return passed + (rounded - x).detach()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "zero_point"),
+    [
+        (0.0, 255.0, 1.0, 0),
+        (-255.0, -10.0, 1.0, 255),
+        (3.0, 255.0, 1.0, 0),
+        (-100.5, 154.5, 1.0, 100),
+        (-101.5, 153.5, 1.0, 102),
+        (0.0, 0.0, 1.0, 0),
+        (-1e-45, 1e-45, 1.0, 0),
+        (-1.0, 3.0, np.float32(4) / np.float32(255), 64),
+    ],
+)
+def test_a_grid_covers_the_range_and_zero(low: float, high: float, scale: float, zero_point: int) -> None:
+    assert Grid.over(low, high) == Grid(float(scale), -zero_point)
+
+
+def test_levels_are_rounded_half_to_even_and_clipped() -> None:
+    grid = Grid(0.5, -2.0)
+    x = torch.tensor([-9.0, -1.1, -0.75, -0.25, 0.0, 0.25, 0.75, 126.25, 126.5, 126.75, 1e9])
+    levels = grid.levels(x)
+    assert levels.tolist() == [-2, -2, -2, 0, 0, 0, 2, 252, 253, 253, 253]
+    assert grid.covers(x.div(0.5).round()).tolist() == [False, *[True] * 8, False, False]
+
+
+def test_weights_have_a_scale_for_all_or_for_each_channel() -> None:
+    weight = torch.tensor([[127.0, 0.5, -1.5], [-12.7, 0.0, 6.0], [0.0, 0.0, 0.0], [0.0, 1e-40, 0.0]])
+    one = Weights.of(weight, per_channel=False)
+    assert one.scale.tolist() == [[1.0]]
+    assert one.levels.tolist() == [[127, 0, -2], [-13, 0, 6], [0, 0, 0], [0, 0, 0]]
+    each = Weights.of(weight, per_channel=True)
+    assert each.scale.flatten().tolist() == [1.0, np.float32(12.7) / np.float32(127), 1.0, 1.0]
+    assert each.levels.tolist() == [[127, 0, -2], [-127, 0, 60], [0, 0, 0], [0, 0, 0]]
+
+
+def test_scales_of_weights_are_bounded_below() -> None:
+    weight, least = torch.tensor([[127.0, 3.0], [1.27, 0.5]]), torch.tensor([[0.5], [0.02]])
+    assert Weights.of(weight, per_channel=True, least=least).scale.flatten().tolist() == [1.0, np.float32(0.02)]
+    assert Weights.of(weight, per_channel=False, least=2 * least + 1).scale.tolist() == [[2.0]]
+
+
+def test_4_bit_blocks_have_their_largest_weight_at_minus_8() -> None:
+    weight = torch.tensor([[8.0, -7.6, 0.5, 1.5, -4.0, 3.9, 0.0, 0.0, 0.0]])
+    rounded = int4_weight(weight, block=4)
+    # In the first block the scale is -1, and 7.6 is beyond its 7 levels on the other side; in the second it is 0.5.
+    assert (rounded.levels * rounded.scale).tolist() == [[8.0, -7.0, 0.0, 2.0, -4.0, 3.5, 0.0, 0.0, 0.0]]
+
+
+def test_rows_are_rounded_in_blocks_of_their_own() -> None:
+    x = torch.tensor([[127.0, 0.5, 1.5, -63.5, 0.0, 12.7], [0.0, 0.0, 0.0, 0.0, 254.0, 1.0]])
+    expected = torch.tensor([[127.0, 0.0, 2.0, -64.0, 0.0, 12.7], [0.0, 0.0, 0.0, 0.0, 254.0, 0.0]])
+    torch.testing.assert_close(int8_blocks(x, block=4), expected, rtol=1e-6, atol=0.0)
+
+
+PRODUCTS: dict[str, tuple[Callable[[], Layer], Product, tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 5), LinearProduct(), (7, 6)),
+    "linear of a sequence": (lambda: nn.Linear(6, 5, bias=False), LinearProduct(), (3, 4, 6)),
+    "convolution": (
+        lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
+        Convolution((2, 2), (1, 1), (1, 1), 2),
+        (3, 4, 7, 6),
+    ),
+    "convolution in time": (lambda: nn.Conv1d(4, 6, 3, dilation=2), Convolution((1,), (0,), (2,), 1), (3, 4, 9)),
+}
+GRIDS: dict[str, tuple[Grid | None, Grid | None]] = {
+    "its own range": (None, None),
+    "a calibrated range": (Grid(0.013, -60.0), None),
+    "a calibrated range, rounded outputs": (Grid(0.013, -60.0), Grid(0.01, -40.0)),
+}
+
+
+@pytest.mark.parametrize("grids", GRIDS)
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("what", PRODUCTS)
+def test_a_product_and_its_gradients_are_those_of_the_rounded_layer(what: str, per_channel: bool, grids: str) -> None:
+    torch.manual_seed(3)
+    make_layer, product, shape = PRODUCTS[what]
+    layer = make_layer()
+    inputs, rounded_outputs = GRIDS[grids]
+    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel))
+    x = torch.randn(shape, requires_grad=True)
+    gradient = torch.randn(layer(x).shape)
+
+    y = quantized_product(x, layer.weight, layer.bias, source, inputs, rounded_outputs, product)
+    leaves = [leaf for leaf in (x, layer.weight, layer.bias) if leaf is not None]
+    ours = torch.autograd.grad(y, leaves, gradient)
+
+    used = inputs or Grid.of(x.detach())
+    inside = used.covers(x.detach().div(used.scale).round())
+    assert bool(inside.all()) == (inputs is None)
+    weights = Weights.of(layer.weight.detach(), per_channel)
+    x_rounded = identity_with_gradient_of(x, used.levels(x.detach()) * used.scale, inside)
+    w_rounded = identity_with_gradient_of(layer.weight, weights.levels * weights.scale)
+    bias = layer.bias
+    if inputs is not None and bias is not None:
+        unit = (weights.scale * used.scale).flatten()
+        bias = identity_with_gradient_of(bias, (bias.detach() / unit).round() * unit)
+    if isinstance(layer, nn.Linear):
+        expected = functional.linear(x_rounded, w_rounded, bias)
+    else:
+        expected = layer._conv_forward(x_rounded, w_rounded, bias)
+    if rounded_outputs is not None:
+        inside = rounded_outputs.covers(expected.detach().div(rounded_outputs.scale).round())
+        assert 0.1 < inside.float().mean() < 0.9
+        values = rounded_outputs.levels(expected.detach()) * rounded_outputs.scale
+        expected = identity_with_gradient_of(expected, values, inside)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(ours, torch.autograd.grad(expected, leaves, gradient), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_gradients_that_are_wanted_are_computed() -> None:
+    layer = nn.Linear(3, 2).requires_grad_(False)
+    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel=True))
+    x = torch.randn(4, 3, requires_grad=True)
+    y = quantized_product(x, layer.weight, layer.bias, source, None, None, LinearProduct())
+    torch.autograd.backward(y.sum())
+    assert x.grad is not None
+    assert layer.weight.grad is None
+
+
+def test_a_weight_is_rounded_once_between_two_backward_passes() -> None:
+    layer, rounded = nn.Linear(3, 2), []
+
+    def round_weight(weight: Tensor) -> Weights:
+        rounded.append(weight.clone())
+        return Weights.of(weight, per_channel=True)
+
+    source = RoundedWeight(layer, round_weight)
+    for updates in range(1, 4):
+        for _ in range(2):
+            with torch.no_grad():
+                quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
+        y = quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
+        torch.autograd.backward(y.sum())
+        with torch.no_grad():
+            layer.weight += 1.0
+        assert len(rounded) == updates
+    assert not torch.equal(rounded[0], rounded[1])
+
+
+def test_rounded_parameters_pass_their_gradient_on() -> None:
+    layer = nn.Linear(3, 2)
+    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel=True))
+    weight = RoundedParameter.apply(layer.weight, source)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(weight, layer.weight, rtol=0, atol=0.01)
+    assert not torch.equal(weight, layer.weight)
+    gradient = torch.randn(2, 3)
+    weight.backward(gradient)
+    assert layer.weight.grad is not None
+    assert torch.equal(layer.weight.grad, gradient)
+
+
+def test_weights_in_blocks_lie_where_the_layer_is() -> None:
+    rounded = int4_weight(torch.empty(4, 32, device="meta"), 16)
+    assert {rounded.levels.device.type, rounded.scale.device.type} == {"meta"}

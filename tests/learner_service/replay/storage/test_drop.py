@@ -1,0 +1,194 @@
+"""What is dropped is gone for the store, its samplers and its next openings; what is kept is whole."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorq.domain.trajectory import Segment
+from actorq.errors import ConflictError, InvalidInputError
+from learner_service.replay import PrioritizedSampler, ReplayStore, Sampler, UniformSampler
+from learner_service.replay.storage.columns import VALID, row_nbytes
+from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
+from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, random_segment, source
+
+
+def samplers(store: ReplayStore) -> tuple[Sampler, Sampler]:
+    rng = np.random.default_rng(3)
+    return UniformSampler(store, rng), PrioritizedSampler(store, rng)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    frame_stack=st.integers(1, 3),
+    capacity=st.integers(40, 90),
+    actions=st.lists(
+        st.one_of(
+            st.tuples(st.just("insert"), st.integers(1, 5), st.integers(1, 2)),
+            st.tuples(st.just("drop"), st.integers(0, 30), st.integers(1, 30)),
+            st.tuples(st.just("reopen"), st.just(0), st.just(0)),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_the_live_segments_are_a_suffix_of_what_was_inserted(
+    tmp_path_factory: pytest.TempPathFactory, frame_stack: int, capacity: int, actions: list[tuple[str, int, int]]
+) -> None:
+    directory, spec = tmp_path_factory.mktemp("store"), replace(SPEC, frame_stack=frame_stack)
+    store = ReplayStore.open(directory, spec, capacity)
+    both = samplers(store)
+    segments: dict[int, Segment] = {}
+    first = 0
+    for kind, size, other in actions:
+        live = [segments[number].transitions for number in range(first, len(segments))]
+        if kind == "insert":
+            number = len(segments)
+            rng = np.random.default_rng(number)
+            segments[number] = random_segment(rng, size, other, number, frame_stack=frame_stack)
+            inserted = store.insert(segments[number], source(number))
+            assert inserted is not None
+            first += len(inserted.evicted)
+            for sampler in both:
+                sampler.on_insert(inserted)
+        elif kind == "drop":
+            dropped = store.drop_oldest(size, keep=other)
+            for sampler in both:
+                sampler.on_drop(dropped)
+            assert len(dropped) == expected_drops(live, size, other)
+            first += len(dropped)
+        else:
+            store.close()
+            store = ReplayStore.open(directory, spec, capacity)
+            both = samplers(store)
+        numbers = [record.source.sequence for record in store.live_segments()]
+        assert numbers == list(range(first, len(segments)))
+        assert [record.source.sequence for record in store.oldest_segments()] == numbers
+        assert_store_holds(store, segments)
+        assert store.total_transitions == sum(segment.transitions for segment in segments.values())
+        assert_samples_what_is_stored(store, both)
+    store.close()
+
+
+def expected_drops(live: list[int], transitions: int, keep: int) -> int:
+    """How many of these segments go, one at a time."""
+    gone = 0
+    while gone < len(live) and sum(live[:gone]) < transitions and sum(live[gone + 1 :]) >= keep:
+        gone += 1
+    return gone
+
+
+def assert_samples_what_is_stored(store: ReplayStore, both: tuple[Sampler, Sampler]) -> None:
+    if store.transitions == 0:
+        for sampler in both:
+            with pytest.raises(ConflictError, match="before the first transition"):
+                sampler.sample(1)
+        return
+    for sampler in both:
+        sampled = sampler.sample(32)
+        assert (store.flags[sampled.rows] & VALID).all()
+        np.testing.assert_allclose(sampled.probabilities, 1 / store.transitions)
+
+
+def test_priorities_of_what_was_dropped_meanwhile_are_forgotten(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 100)
+    sampler = PrioritizedSampler(store, np.random.default_rng(0))
+    for number in range(4):
+        inserted = store.insert(plain_segment(number), source(number))
+        assert inserted is not None
+        sampler.on_insert(inserted)
+    sampled = sampler.sample(64)
+    sampler.on_drop(store.drop_oldest(4, keep=1))
+    sampler.update(sampled, np.full(64, 5.0, np.float32))
+    again = sampler.sample(64)
+    assert (again.rows >= 5).all()
+    assert not store.priorities[:5].any()
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from tests.learner_service.replay.replay_segments import plain_segment, source, SPEC
+from learner_service.replay import ReplayStore
+
+store = ReplayStore.open(Path(sys.argv[1]), SPEC, 400)
+number = int(sys.argv[2])
+while True:
+    assert store.insert(plain_segment(number, steps=7), source(number)) is not None
+    if number % 5 == 4:
+        store.drop_oldest(21, keep=14)
+        print(next(store.oldest_segments()).source.sequence, flush=True)
+    number += 1
+"""
+
+
+def test_what_was_dropped_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    following = 0
+    for prints in (1, 30, 57):
+        command = [sys.executable, "-c", _WRITER, str(tmp_path), str(following)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
+            assert writer.stdout is not None
+            printed = [writer.stdout.readline() for _ in range(prints)]
+            writer.kill()
+            printed += writer.stdout.readlines()
+        assert writer.returncode == -9
+        oldest = int(printed[-1] if printed[-1].endswith("\n") else printed[-2])
+        store = ReplayStore.open(tmp_path, SPEC, 400)
+        numbers = [record.source.sequence for record in store.live_segments()]
+        assert numbers[0] >= oldest > 0
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert_store_holds(store, {number: plain_segment(number, steps=7) for number in numbers})
+        following = numbers[-1] + 1
+        assert store.total_transitions == 7 * following
+        store.close()
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: Path, frame_stack: int) -> None:
+    spec = replace(GREEDY, frame_stack=frame_stack)
+    store = ReplayStore.open(tmp_path, spec, 200, greedy_actions=True)
+    segment = greedy_segment(0, steps=5, environments=2, frame_stack=frame_stack)
+    store.insert(segment, source(0))
+    store.close()
+    store = ReplayStore.open(tmp_path, spec, 200, greedy_actions=True)
+    assert segment.greedy_actions is not None
+    assert store.greedy_actions is not None
+    rows = np.flatnonzero(store.flags & VALID)
+    environments, steps = np.divmod(rows, frame_stack + 5)
+    steps -= frame_stack - 1
+    np.testing.assert_array_equal(store.greedy_actions[rows], segment.greedy_actions[steps, environments])
+    np.testing.assert_array_equal(store.actions[rows], segment.actions[steps, environments])
+    assert row_nbytes(spec, greedy=True) == row_nbytes(spec) + 8
+    store.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: Path, kept: bool) -> None:
+    store = ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept)
+    told = greedy_segment(0)
+    silent = replace(told, greedy_actions=None)
+    wrong, right = (silent, told) if kept else (told, silent)
+    wanted, came = ("some", "none") if kept else ("none", "some")
+    with pytest.raises(InvalidInputError, match=f"greedy_actions: the run's replay keeps {wanted}, got {came}"):
+        store.insert(wrong, source(0))
+    assert store.total_transitions == 0
+    assert store.insert(right, source(0)) is not None
+
+
+@pytest.mark.parametrize(("kept", "flag"), [(False, "--no-dynamic-buffer"), (True, "--dynamic-buffer")])
+def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, kept: bool, flag: str) -> None:
+    ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()
+    with pytest.raises(ConflictError) as caught:
+        ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=not kept)
+    assert str(caught.value) == (
+        f"replay: {tmp_path} was filled {'with' if kept else 'without'} the actions that dynamic_buffer compares; "
+        f"resume with {flag}, start this run in another directory, or remove this one to start empty"
+    )
+    ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()

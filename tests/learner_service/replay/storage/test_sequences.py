@@ -1,0 +1,72 @@
+"""The table of last sequence numbers tells duplicates from news."""
+
+from pathlib import Path
+
+import pytest
+
+from learner_service.replay import SegmentSource
+from learner_service.replay.storage.sequences import LastSequences, save_sequences
+from tests.learner_service.replay.replay_segments import source
+
+
+def test_numbers_up_to_the_last_are_contained_per_actor_and_incarnation() -> None:
+    sequences = LastSequences()
+    sequences.advance(source(5))
+    assert sequences.contains(source(5))
+    assert sequences.contains(source(0))
+    assert not sequences.contains(source(6))
+    assert not sequences.contains(source(5, incarnation=8))
+    assert not sequences.contains(source(5, name="other"))
+
+
+def test_an_earlier_number_does_not_take_the_last_back() -> None:
+    sequences = LastSequences()
+    sequences.advance(source(5))
+    sequences.advance(source(3))
+    assert list(sequences.as_dict().values()) == [5]
+
+
+def test_the_stalest_incarnations_of_an_actor_are_forgotten() -> None:
+    sequences = LastSequences()
+    sequences.advance(source(9, name="other"))
+    for incarnation in range(100):
+        sequences.advance(source(1, incarnation=incarnation))
+        sequences.advance(source(1, incarnation=0))
+    kept = sorted(incarnation for key, incarnation in sequences.as_dict() if key == source(0).actor_key)
+    assert kept == [0, 97, 98, 99]
+    assert sequences.contains(source(9, name="other"))
+
+
+def test_a_saved_table_loads_to_the_same(tmp_path: Path) -> None:
+    sequences, loaded = LastSequences(), LastSequences()
+    sequences.advance(source(2**64 - 1, incarnation=2**64 - 1))
+    sequences.advance(source(1, name="other"))
+    save_sequences(tmp_path / "table.json", sequences.as_dict(), through=12)
+    assert loaded.load(tmp_path / "table.json") == 12
+    assert loaded.as_dict() == sequences.as_dict()
+    assert loaded.load(tmp_path / "missing.json") == 0
+    assert loaded.as_dict() == sequences.as_dict()
+
+
+def test_a_damaged_table_is_replaced_by_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, first, second = tmp_path / "table.json", LastSequences(), LastSequences()
+    first.advance(source(4))
+    second.advance(source(9))
+    save_sequences(path, first.as_dict(), through=10)
+    save_sequences(path, second.as_dict(), through=20)
+    path.write_bytes(path.read_bytes().replace(b"9]", b"8]"))
+    loaded = LastSequences()
+    assert loaded.load(path) == 10
+    assert loaded.as_dict() == first.as_dict()
+    assert [record.message for record in caplog.records] == [
+        f"replay: {path} is damaged: its checksum is wrong; the table is rebuilt from the records"
+    ]
+
+
+def test_a_source_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="16 bytes, got 3"):
+        SegmentSource(b"abc", 0, 0)
+    with pytest.raises(ValueError, match="sequence"):
+        source(-1)
+    with pytest.raises(ValueError, match="incarnation"):
+        source(0, incarnation=2**64)

@@ -1,0 +1,211 @@
+"""A full disk stops inserts and nothing else, and they go on when there is room."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actorq.domain.trajectory import ArraySpec, Segment
+from actorq.errors import UnavailableError, UserError
+from learner_service.replay import DiskWatch, Flusher, ReplayBuffer, ReplayStore
+from learner_service.replay.storage.files import Machine, MappedFile
+from tests.learner_service.learner_parts import open_replay, segment
+from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, source
+
+# 2 MB of rows are taken at once: a row has 4 kB.
+LARGE = replace(SPEC, observations=ArraySpec((1024,), "float32"))
+
+
+class SmallDisk:
+    """Hands out `left` bytes."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        if length > self.left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= length
+
+    def machine(self) -> Machine:
+        return Machine("boot", self.allocate, lambda folder: self.left)
+
+
+def large_segment(number: int) -> Segment:
+    plain = plain_segment(number, steps=9)
+    observations = np.zeros((10, 1, 1024), np.float32)
+    return replace(plain, observations=observations)
+
+
+def insert_until_full(store: ReplayStore) -> None:
+    for number in range(10_000):
+        store.insert(large_segment(number), source(number))
+
+
+def test_a_full_disk_refuses_inserts_changes_nothing_and_takes_them_later(tmp_path: Path) -> None:
+    disk = SmallDisk(3_000_000)
+    store = ReplayStore.open(tmp_path, LARGE, 10_000, machine=disk.machine())
+    with pytest.raises(UnavailableError, match="no room for more transitions: No space left on device"):
+        insert_until_full(store)
+    stored = store.total_transitions
+    assert stored > 0
+    assert not store.reserve_ahead()
+    refused = stored // 9
+    assert not store.contains(source(refused))
+    disk.left = 100_000_000
+    assert store.reserve_ahead()
+    assert store.insert(large_segment(refused), source(refused)) is not None
+    store.close()
+
+
+def test_once_round_the_ring_no_more_space_is_needed(tmp_path: Path) -> None:
+    disk = SmallDisk(10_000_000)
+    store = ReplayStore.open(tmp_path, SPEC, 100, machine=disk.machine())
+    segments = {number: plain_segment(number) for number in range(50)}
+    for number in range(20):
+        store.insert(segments[number], source(number))
+    disk.left = 0
+    for number in range(20, 50):
+        store.insert(segments[number], source(number))
+    assert_store_holds(store, segments)
+
+
+def test_a_disk_without_room_for_a_new_store_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be opened: No space left on device; is its disk full\?"):
+        ReplayStore.open(tmp_path, SPEC, 100, machine=SmallDisk(1000).machine())
+    ReplayStore.open(tmp_path, SPEC, 100).close()
+
+
+def test_a_file_system_that_cannot_allocate_takes_its_blocks_by_writing(tmp_path: Path) -> None:
+    def unsupported(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    file = MappedFile(tmp_path / "column.bin", 1_000_000, True, Machine("boot", unsupported))
+    file.map[5] = 7
+    file.allocate(500_000)
+    assert (tmp_path / "column.bin").stat().st_blocks * 512 >= 500_000
+    file.allocate(1_000_000)
+    assert file.map[5] == 7
+    assert (tmp_path / "column.bin").stat().st_size == 1_000_000
+    file.close()
+
+
+def watched(tmp_path: Path, least: int = 1000) -> tuple[SmallDisk, ReplayBuffer, Flusher]:
+    disk, replay = SmallDisk(10_000), open_replay(tmp_path)
+    return disk, replay, Flusher(replay, DiskWatch(tmp_path, least, disk.machine()), 1.0)
+
+
+def test_below_the_watermark_credits_stop_and_go_on_by_themselves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    disk, replay, flusher = watched(tmp_path)
+    asked = []
+    replay.limiter.on_inserts_possible(lambda: asked.append(replay.limiter.try_reserve(8)))
+    flusher.tick()
+    assert asked == [True]
+    for left, low in ((999, True), (10, True), (1100, True), (1250, False), (1100, False)):
+        disk.left = left
+        flusher.tick()
+        assert flusher.disk.low == low
+        assert flusher.disk.free_bytes == left
+        assert replay.limiter.try_reserve(8) is not low
+    assert asked[1:] == [True, True]
+    assert [record.message for record in caplog.records] == [
+        f"the disk of {tmp_path} is full: 0.0 MB are free, below 0.0 MB; actors wait until there is room",
+        f"the disk of {tmp_path} has room again: 0.0 MB are free",
+    ]
+
+
+def test_an_insert_without_room_stops_credits_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, replay, _ = watched(tmp_path)
+    monkeypatch.setattr(ReplayStore, "insert", refuse)
+    assert replay.limiter.try_reserve(8)
+    with pytest.raises(UnavailableError):
+        replay.insert(segment(2), source(2), 8)
+    assert not replay.limiter.try_reserve(8)
+
+
+def refuse(*arguments: object) -> None:
+    raise UnavailableError("replay: the disk has no room")
+
+
+def test_each_tick_flushes_and_tells_of_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, replay, flusher = watched(tmp_path)
+    told: list[dict[tuple[bytes, int], int]] = []
+    flusher.on_flushed = lambda: told.append(replay.durable_sequences())
+    for number in (1, 2):
+        assert replay.limiter.try_reserve(8)
+        replay.insert(segment(number), source(number), 8)
+    assert replay.storage().unflushed_transitions == 16
+    flusher.tick()
+    assert replay.storage().unflushed_transitions == 0
+    assert [list(sequences.values()) for sequences in told] == [[2]]
+    flusher.tick()
+    assert len(told) == 1
+    assert replay.limiter.try_reserve(8)
+    replay.insert(segment(3), source(3), 8)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        flusher.tick()
+        flusher.tick()
+    assert len(told) == 1
+    flusher.tick()
+    assert list(told[1].values()) == [3]
+
+
+def fail(descriptor: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """4 MB of tmpfs; only root can mount it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+import tests.learner_service.replay.storage.test_space as t
+from learner_service.replay import ReplayStore
+
+store = ReplayStore.open(Path(sys.argv[1]), t.LARGE, 900)
+(Path(sys.argv[1]).parent / "filler").write_bytes(bytes(1_500_000))
+try:
+    for number in range(10_000):
+        store.insert(t.large_segment(number), t.source(number))
+except t.UnavailableError as error:
+    print(number, error)
+"""
+
+
+def test_on_a_real_disk_that_others_fill_there_is_a_line_and_no_signal(small_file_system: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _WRITER, str(small_file_system / "replay")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    number, _, line = ended.stdout.partition(" ")
+    assert line.strip() == "replay: the disk has no room for more transitions: No space left on device"
+    store = ReplayStore.open(small_file_system / "replay", LARGE, 900)
+    assert len(store.live_segments()) == int(number) > 5
+    assert store.damaged_segments == 0

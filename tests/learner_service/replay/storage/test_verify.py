@@ -1,0 +1,159 @@
+"""A check of a replay's files: it finds what a learner would skip, and changes nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from actorq.statefiles.findings import Finding
+from learner_service.replay import ReplayStore
+from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
+from learner_service.replay.storage.files import Machine, write_checked
+from learner_service.replay.storage.verify import verify
+from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
+from tests.learner_service.replay.replay_segments import SPEC, kill, plain_segment, source
+
+SEGMENTS = 60
+CAPACITY = 1000
+COLUMNS = ("observations", "actions", "rewards", "flags", "policy_versions", "ages")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of segments of four steps, five rows each, with each of its other files, closed."""
+    store = ReplayStore.open(tmp_path / "replay", SPEC, CAPACITY)
+    for number in range(SEGMENTS):
+        store.insert(plain_segment(number), source(number))
+    store.close()
+    for name in ("sequences", "sequences.previous", "dynamic_capacity"):
+        write_checked(tmp_path / "replay" / f"{name}.json", {})
+    return tmp_path / "replay"
+
+
+def findings(folder: Path) -> dict[str, Finding]:
+    """By path; the files are as they were, and the folder is not claimed."""
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    found = verify(folder)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+    return {each.path: each for each in found}
+
+
+def damaged(folder: Path) -> dict[str, Finding]:
+    return {path: each for path, each in findings(folder).items() if each.state not in {"whole", "unchecked"}}
+
+
+def flip(path: Path, *offsets: int) -> None:
+    data = bytearray(path.read_bytes())
+    for offset in offsets:
+        data[offset] ^= 2
+    path.write_bytes(data)
+
+
+def test_a_whole_replay_is_whole(folder: Path) -> None:
+    found = findings(folder)
+    assert found.keys() == {path.name for path in folder.iterdir()} - {"lock"}
+    assert {path for path, each in found.items() if each.state != "whole"} == {"priorities.bin"}
+    assert found["priorities.bin"].state == "unchecked"
+    assert found["directory.bin"].detail == "60 segments, 240 transitions so far"
+
+
+def test_greedy_actions_are_checked_too(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, GREEDY, CAPACITY, greedy_actions=True)
+    for number in range(3):
+        store.insert(greedy_segment(number), source(number))
+    store.close()
+    assert findings(tmp_path)["greedy_actions.bin"].state == "whole"
+    flip(tmp_path / "greedy_actions.bin", 0)
+    assert damaged(tmp_path)[""].detail.startswith("1 of 3 segments are damaged: 0;")
+
+
+def test_a_folder_without_a_replay_has_no_findings_and_stays_so(tmp_path: Path) -> None:
+    assert verify(tmp_path / "replay") == []
+    assert verify(tmp_path) == []
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_bit_in_a_column_is_told_with_its_segment(folder: Path, column: str) -> None:
+    path = folder / f"{column}.bin"
+    row = path.stat().st_size // CAPACITY
+    flip(path, 85 * row + 1 if row > 1 else 86, 205 * row)
+    assert damaged(folder) == {
+        "": Finding(
+            "",
+            "damaged",
+            "2 of 60 segments are damaged: 17, 41; their rows do not agree with their checksums",
+            "these segments are skipped; all others are kept",
+        )
+    }
+
+
+def test_at_most_ten_segments_are_named(folder: Path) -> None:
+    path = folder / "rewards.bin"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    assert "60 of 60 segments are damaged: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...;" in damaged(folder)[""].detail
+
+
+def test_a_column_that_was_cut_off_is_told_with_the_segments_that_it_costs(folder: Path) -> None:
+    path = folder / "observations.bin"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size // CAPACITY * 250])
+    found = damaged(folder)
+    assert found.keys() == {"", "observations.bin"}
+    assert found["observations.bin"].detail == f"expected {size:,} bytes, got {size // 4:,}"
+    assert found[""].detail.startswith("10 of 60 segments are damaged: 50, 51,")
+
+
+def test_damaged_records_and_a_damaged_header_are_told(folder: Path) -> None:
+    path = folder / "directory.bin"
+    flip(path, 3, *(HEADER_BYTES + number * RECORD_BYTES + 9 for number in (20, 59)))
+    found = damaged(folder)
+    assert found.keys() == {"directory.bin"}
+    assert "2 of 60 records are damaged: 20, 59" in found["directory.bin"].detail
+    assert "a copy of its header is damaged" in found["directory.bin"].detail
+
+
+def test_segments_that_a_power_cut_took_are_told(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, CAPACITY, machine=Machine("an earlier boot"))
+    for number in range(20):
+        if number == 10:
+            store.flush()
+        store.insert(plain_segment(number), source(number))
+    kill(store)
+    flip(tmp_path / "directory.bin", HEADER_BYTES + 15 * RECORD_BYTES + 9)
+    found = damaged(tmp_path)
+    assert found.keys() == {"directory.bin"}
+    assert found["directory.bin"].detail == "4 segments after the last flush did not reach the disk"
+    assert "send them again" in found["directory.bin"].on_resume
+
+
+@pytest.mark.parametrize(
+    ("name", "on_resume"),
+    [
+        ("meta.json", "the other copy is used"),
+        ("meta.copy.json", "the other copy is used"),
+        ("sequences.json", "the records tell the same"),
+        ("sequences.previous.json", "the newer table counts"),
+        ("dynamic_capacity.json", "start anew"),
+    ],
+)
+def test_a_damaged_table_is_told_with_what_a_resume_does(folder: Path, name: str, on_resume: str) -> None:
+    flip(folder / name, 4)
+    found = damaged(folder)
+    assert found.keys() == {name}
+    assert on_resume in found[name].on_resume
+
+
+def test_without_a_whole_description_a_resume_is_refused(folder: Path) -> None:
+    for name in ("meta.json", "meta.copy.json"):
+        (folder / name).write_bytes(b"")
+    found = damaged(folder)
+    assert found.keys() == {"meta.json", "meta.copy.json"}
+    assert "a resume is refused" in found["meta.json"].on_resume
+
+
+@pytest.mark.parametrize(("name", "path"), [("rewards.bin", ""), ("directory.bin", "directory.bin")])
+def test_a_missing_file_is_told(folder: Path, name: str, path: str) -> None:
+    (folder / name).unlink()
+    found = damaged(folder)
+    assert found[path].state == "missing"
+    assert name in found[path].detail

@@ -1,0 +1,207 @@
+"""The buffer joins store, sampler and limiter, for several threads at once."""
+
+import json
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actorq.domain.trajectory import Segment
+from actorq.errors import ExhaustedError, UserError
+from learner_service.replay import (
+    NStepBatch,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    Returns,
+    Sampled,
+    UniformSampler,
+)
+from tests.learner_service.replay.replay_segments import SPEC, STACKED, plain_segment, random_segment, source
+
+
+def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
+    store = ReplayStore.open(directory, SPEC, capacity)
+    sampler = PrioritizedSampler(store, np.random.default_rng(5))
+    return ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), Returns(n_step, 0.99))
+
+
+def _insert(buffer: ReplayBuffer, number: int) -> None:
+    segment = plain_segment(number)
+    assert buffer.limiter.try_reserve(segment.transitions)
+    assert buffer.insert(segment, source(number), segment.transitions) is not None
+
+
+def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    assert buffer.limiter.await_sample(24, timeout=0)
+    batch, sampled = buffer.draw(24)
+    assert batch.returns.shape == sampled.rows.shape == (24,)
+    # What is drawn counts when it is taken for an update.
+    assert buffer.limiter.samples == 0
+    buffer.limiter.sample(24)
+    assert buffer.state_dict() == {
+        "inserts": 4,
+        "samples": 24,
+        "stored": 4,
+        "moments": None,
+        "sampler": {"max_priority": 1.0},
+    }
+    buffer.update_priorities(sampled, np.ones(24, np.float32))
+    out = NStepBatch.empty(SPEC, 16)
+    assert buffer.draw(16, out)[0] is out
+
+
+def test_new_transitions_of_a_restored_buffer_get_the_priority_that_they_would_have_got(tmp_path: Path) -> None:
+    def draw(buffer: ReplayBuffer) -> Sampled:
+        return buffer.draw(8)[1]
+
+    buffer = _buffer(tmp_path / "run")
+    _insert(buffer, 0)
+    # The largest error so far is of a row whose error is small by now.
+    for error in (9.0, 0.5):
+        buffer.update_priorities(draw(buffer), np.full(8, error, np.float32))
+    state = json.loads(json.dumps(buffer.state_dict()))
+    buffer.flush()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    restored = _buffer(tmp_path / "copy")
+    restored.load_state_dict(state)
+    for each in (buffer, restored):
+        _insert(each, 1)
+        each.close()
+    stores = [ReplayStore.open(tmp_path / name, SPEC, 400) for name in ("run", "copy")]
+    assert stores[0].priorities.max() == pytest.approx(9.0)
+    np.testing.assert_array_equal(stores[1].priorities, stores[0].priorities)
+
+
+def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.load_state_dict({"inserts": 4, "samples": 24, "moments": None})
+    assert buffer.limiter.samples == 24
+    assert buffer.state_dict()["sampler"] == {"max_priority": 1.0}
+
+
+def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    assert buffer.newest_observations(8).shape == (0, *SPEC.observations.shape)
+    for number in range(3):
+        _insert(buffer, number)
+    # Four steps each, of which the fifth row is only bootstrapped from.
+    newest, before = (plain_segment(number).observations[:4, 0] for number in (2, 1))
+    np.testing.assert_array_equal(buffer.newest_observations(3), newest[1:])
+    np.testing.assert_array_equal(buffer.newest_observations(6), np.concatenate([newest, before[2:]]))
+    assert len(buffer.newest_observations(1000)) == 3 * 4
+
+
+def test_the_newest_observations_are_stacks_where_the_policy_sees_stacks(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, STACKED, 100)
+    sampler = UniformSampler(store, np.random.default_rng(0))
+    buffer = ReplayBuffer(store, sampler, RateLimiter(8.0, 4, 64.0, clock=lambda: 0.0), Returns(1, 0.9))
+    assert buffer.newest_observations(8).shape == (0, 3, 2)
+    segment = random_segment(np.random.default_rng(0), 4, 1, end_rate=0.0, frame_stack=3)
+    segment.ages[:] = 1
+    assert buffer.limiter.try_reserve(4)
+    buffer.insert(segment, source(0), 4)
+    frames = segment.observations[:, 0]
+    np.testing.assert_array_equal(buffer.newest_observations(4), frames[[[1, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]])
+
+
+def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    assert buffer.limiter.try_reserve(4)
+    assert buffer.insert(plain_segment(0), source(0), 4) is None
+    assert buffer.limiter.inserts == buffer.total_transitions == buffer.transitions == 4
+    buffer.limiter.release(0)
+
+
+def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path, capacity=10)
+    assert buffer.limiter.try_reserve(50)
+    with pytest.raises(ExhaustedError):
+        buffer.insert(plain_segment(0, steps=50), source(0), 50)
+    assert buffer.limiter.inserts == 0
+    assert buffer.limiter.try_reserve(12)
+
+
+def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_checkpoint(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.limiter.sample(10)
+    checkpoint = buffer.state_dict()
+    _insert(buffer, 1)
+    buffer.limiter.sample(10)
+    buffer.flush()
+    buffer.close()
+    buffer.close()
+    buffer = _buffer(tmp_path)
+    new = {"inserts": 8, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
+    assert buffer.state_dict() == {**new, "samples": 0}
+    buffer.load_state_dict(checkpoint)
+    assert buffer.state_dict() == {**new, "samples": 10}
+    assert list(buffer.last_sequences().values()) == [1]
+
+
+def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="n_step >= 1"):
+        _buffer(tmp_path, n_step=0)
+
+
+def test_actors_and_a_learner_on_threads_get_through_with_every_transition_counted(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    actors, segments = 3, 40
+    total = actors * sum(_numbered(number).transitions for number in range(segments))
+    # Few enough samples for the learner to finish on this data, and enough for all of it to be admitted.
+    batches = 8 * total // 16
+    with ThreadPoolExecutor(actors + 1) as pool:
+        running = [pool.submit(_act, buffer, f"actor-{index}", segments) for index in range(actors)]
+        running.append(pool.submit(_learn, buffer, batches))
+        for work in running:
+            work.result()
+    assert buffer.limiter.inserts == buffer.total_transitions == total
+    assert buffer.limiter.samples == batches * 16
+    assert len(buffer.last_sequences()) == actors
+
+
+def _numbered(number: int) -> Segment:
+    return random_segment(np.random.default_rng(number), 6, 2, number)
+
+
+def _act(buffer: ReplayBuffer, name: str, segments: int) -> None:
+    possible = threading.Event()
+    buffer.limiter.on_inserts_possible(possible.set)
+    for number in range(segments):
+        possible.clear()
+        while not buffer.limiter.try_reserve(12):
+            possible.wait()
+            possible.clear()
+        assert buffer.insert(_numbered(number), source(number, name=name), 12) is not None
+
+
+def _learn(buffer: ReplayBuffer, batches: int) -> None:
+    for _ in range(batches):
+        assert buffer.limiter.await_sample(16, None)
+        batch, sampled = buffer.draw(16)
+        buffer.limiter.sample(16)
+        assert np.isfinite(batch.returns).all()
+        buffer.update_priorities(sampled, np.abs(batch.returns))
+
+
+def test_a_checkpoint_that_is_ahead_of_the_replay_is_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.load_state_dict({"inserts": 4, "samples": 2, "stored": 4, "moments": None})
+    assert not caplog.records
+    buffer.load_state_dict({"inserts": 9, "samples": 2, "stored": 9, "moments": None})
+    assert [record.message for record in caplog.records] == [
+        "the checkpoint was written after 9 transitions, the replay has 4: the run goes on from these"
+    ]
+    assert (buffer.limiter.inserts, buffer.total_transitions) == (4, 4)

@@ -1,0 +1,158 @@
+"""One batch is drawn ahead: never more than is allowed, counted when taken, forgotten when dropped."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from learner_service.replay import (
+    Drawn,
+    NStepBatch,
+    Prefetcher,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    Returns,
+    Sampled,
+)
+from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
+
+SIZE = 8
+
+
+class Draws:
+    """A prefetcher of a buffer that each sample may be taken from four times, and `ahead` more."""
+
+    def __init__(self, directory: Path, ahead: float = 1000.0) -> None:
+        self.rng = np.random.default_rng(5)
+        store = ReplayStore.open(directory, SPEC, 400)
+        sampler = PrioritizedSampler(store, self.rng)
+        limiter = RateLimiter(4.0, 4, 16.0 + ahead, clock=lambda: 0.0)
+        self.replay = ReplayBuffer(store, sampler, limiter, Returns(1, 0.9))
+        self.prefetcher = Prefetcher(self.replay, SIZE, lambda size: NStepBatch.empty(SPEC, size))
+        self._inserted = 0
+
+    def insert(self, segments: int) -> None:
+        for _ in range(segments):
+            assert self.replay.limiter.try_reserve(4)
+            self.replay.insert(plain_segment(self._inserted), source(self._inserted), 4)
+            self._inserted += 1
+
+    def take(self) -> Drawn:
+        drawn = self.prefetcher.take(timeout=0.0)
+        assert drawn is not None
+        return drawn
+
+
+@pytest.fixture
+def draws(tmp_path: Path) -> Iterator[Draws]:
+    made = Draws(tmp_path)
+    yield made
+    made.prefetcher.close()
+    made.replay.close()
+
+
+def test_nothing_is_drawn_before_it_is_allowed(draws: Draws) -> None:
+    before = draws.rng.bit_generator.state
+    assert draws.prefetcher.take(timeout=0.0) is None
+    draws.prefetcher.discard()
+    assert draws.rng.bit_generator.state == before
+
+
+def test_as_much_is_taken_as_the_limiter_grants_and_no_more(tmp_path: Path) -> None:
+    draws = Draws(tmp_path, ahead=0.0)
+    for segments in (1, 2, 3):
+        draws.insert(1)
+        while draws.prefetcher.take(timeout=0.0) is not None:
+            pass
+        # Four transitions, each sampled four times, are two batches.
+        assert draws.replay.limiter.samples == segments * 2 * SIZE
+        before = draws.rng.bit_generator.state
+        draws.prefetcher.discard()
+        # Nor was anything drawn for what is not granted yet.
+        assert draws.rng.bit_generator.state == before
+    draws.prefetcher.close()
+    draws.replay.close()
+
+
+def test_what_is_drawn_ahead_is_counted_when_it_is_taken(draws: Draws) -> None:
+    draws.insert(2)
+    draws.take()
+    # The next one is drawn, or about to be.
+    assert draws.replay.limiter.samples == SIZE
+    draws.take()
+    assert draws.replay.limiter.samples == 2 * SIZE
+
+
+def test_a_batch_stays_while_a_thread_draws_the_next_and_arrays_are_used_again(
+    draws: Draws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, draw = threading.Semaphore(0), draws.replay.draw
+    threads: list[str] = []
+
+    def telling(size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
+        threads.append(threading.current_thread().name)
+        result = draw(size, out)
+        drawn.release()
+        return result
+
+    monkeypatch.setattr(draws.replay, "draw", telling)
+    draws.insert(4)
+    first = draws.take()
+    for _ in range(2):
+        assert drawn.acquire(timeout=30.0)
+    assert_holds_its_rows(first)
+    second = draws.take()
+    assert second.batch is not first.batch
+    assert drawn.acquire(timeout=30.0)
+    assert_holds_its_rows(second)
+    assert draws.take().batch is first.batch
+    assert draws.prefetcher.nbytes == first.batch.nbytes + second.batch.nbytes
+    assert all(name.startswith("prefetcher") for name in threads)
+
+
+def assert_holds_its_rows(drawn: Drawn) -> None:
+    """The plain segments lie one behind the other."""
+    rows = np.concatenate([plain_segment(number).observations[:, 0] for number in range(4)])
+    np.testing.assert_array_equal(drawn.batch.observations, rows[drawn.sampled.rows])
+
+
+def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_learner_draws(tmp_path: Path) -> None:
+    went_on = Draws(tmp_path / "replay")
+    went_on.insert(1)
+    drawn = went_on.take()
+    went_on.replay.update_priorities(drawn.sampled, np.arange(SIZE, dtype=np.float32))
+    went_on.prefetcher.discard()
+    limiter, rng = went_on.replay.state_dict(), went_on.rng.bit_generator.state
+    assert limiter["samples"] == SIZE
+    expected = [went_on.take().sampled.rows for _ in range(2)]
+    went_on.prefetcher.close()
+    went_on.replay.close()
+
+    restored = Draws(tmp_path / "replay")
+    restored.replay.load_state_dict(limiter)
+    restored.rng.bit_generator.state = rng
+    for rows in expected:
+        np.testing.assert_array_equal(restored.take().sampled.rows, rows)
+    restored.prefetcher.close()
+    restored.replay.close()
+
+
+def test_a_failing_draw_is_raised_to_who_takes_it(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(size: int, out: NStepBatch | None = None) -> None:
+        raise OSError("disk")
+
+    draws.insert(2)
+    monkeypatch.setattr(draws.replay, "draw", fail)
+    with pytest.raises(OSError, match="disk"):
+        draws.take()
+
+
+def test_closing_twice_is_fine(draws: Draws) -> None:
+    draws.insert(2)
+    draws.take()
+    draws.prefetcher.close()
+    draws.prefetcher.close()

@@ -1,0 +1,205 @@
+"""What every sampler does, and what prioritised sampling adds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actorq.errors import ConflictError, InvalidInputError, UserError
+from learner_service.replay import PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
+from learner_service.replay.storage.columns import VALID
+from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
+
+MakeSampler = Callable[[ReplayStore], Sampler]
+
+
+def _uniform(store: ReplayStore) -> Sampler:
+    return UniformSampler(store, np.random.default_rng(11))
+
+
+def _prioritized(store: ReplayStore, alpha: float = 0.6, beta: float = 0.4) -> PrioritizedSampler:
+    return PrioritizedSampler(store, np.random.default_rng(11), alpha, beta)
+
+
+def _fill(store: ReplayStore, sampler: Sampler, numbers: range) -> None:
+    for number in numbers:
+        inserted = store.insert(random_segment(np.random.default_rng(number), 6, 2, number), source(number))
+        assert inserted is not None
+        sampler.on_insert(inserted)
+
+
+def _whole(store: ReplayStore, rows: list[int]) -> Sampled:
+    index = np.array(rows)
+    ones = np.ones(len(rows))
+    return Sampled(index, ones.astype(np.float32), ones, store.generations[index])
+
+
+def _frequencies(sampler: Sampler, capacity: int, rounds: int = 60, batch: int = 500) -> np.ndarray:
+    counts = np.zeros(capacity)
+    for _ in range(rounds):
+        np.add.at(counts, sampler.sample(batch).rows, 1)
+    return counts
+
+
+def _chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    """Pearson's statistic per degree of freedom; close to 1 (or below, for strata) if counts fit."""
+    seen = probabilities > 0
+    assert not counts[~seen].any()
+    expected = probabilities[seen] * counts.sum()
+    return float(((counts[seen] - expected) ** 2 / expected).sum() / (seen.sum() - 1))
+
+
+@pytest.mark.parametrize("make", [_uniform, _prioritized])
+class TestEverySampler:
+    """Conformance: what the learner relies on, whichever sampler it has."""
+
+    def test_only_valid_rows_are_drawn_before_during_and_after_the_first_lap(
+        self, tmp_path: Path, make: MakeSampler
+    ) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 100)
+        sampler = make(store)
+        for number in range(30):
+            _fill(store, sampler, range(number, number + 1))
+            sampled = sampler.sample(64)
+            assert sampled.rows.shape == sampled.weights.shape == sampled.probabilities.shape == (64,)
+            assert sampled.rows.dtype == np.dtype(np.int64)
+            assert sampled.weights.dtype == np.dtype(np.float32)
+            assert (store.flags[sampled.rows] & VALID).all()
+            assert ((sampled.weights > 0) & (sampled.weights <= 1)).all()
+            np.testing.assert_array_equal(sampled.generations, store.generations[sampled.rows])
+
+    def test_rows_without_priorities_are_equally_likely(self, tmp_path: Path, make: MakeSampler) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 150)
+        sampler = make(store)
+        _fill(store, sampler, range(17))
+        valid = store.flags & VALID != 0
+        statistic = _chi_square(_frequencies(sampler, 150), valid / valid.sum())
+        assert statistic < 1.5
+        np.testing.assert_allclose(sampler.sample(32).probabilities, 1 / valid.sum())
+        np.testing.assert_allclose(sampler.sample(32).weights, 1)
+
+    def test_a_slice_of_a_batch_covers_the_whole_store(self, tmp_path: Path, make: MakeSampler) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 1000)
+        sampler = make(store)
+        _fill(store, sampler, range(60))
+        first = sampler.sample(512).rows[:64]
+        assert first.min() < 200
+        assert first.max() > 600
+
+    def test_an_empty_store_cannot_be_sampled(self, tmp_path: Path, make: MakeSampler) -> None:
+        sampler = make(ReplayStore.open(tmp_path, SPEC, 100))
+        with pytest.raises(ConflictError, match="before the first transition"):
+            sampler.sample(1)
+
+    def test_one_valid_row_among_many_is_found(self, tmp_path: Path, make: MakeSampler) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 20_000)
+        sampler = make(store)
+        segment = plain_segment(0, steps=9_000)
+        segment.valid[:] = False
+        segment.valid[1234] = True
+        inserted = store.insert(segment, source(0))
+        assert inserted is not None
+        sampler.on_insert(inserted)
+        assert set(sampler.sample(5).rows.tolist()) == {1234}
+
+    def test_priorities_that_are_none_are_refused_and_change_nothing(self, tmp_path: Path, make: MakeSampler) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 100)
+        sampler = make(store)
+        _fill(store, sampler, range(3))
+        before = store.priorities.copy()
+        sampled = sampler.sample(4)
+        with pytest.raises(InvalidInputError, match="finite"):
+            sampler.update(sampled, np.array([1, np.nan, 1, 1], np.float32))
+        with pytest.raises(InvalidInputError, match="finite"):
+            sampler.update(sampled, np.array([1, 1e300, 1, 1]))
+        with pytest.raises(InvalidInputError, match=r"expected 4 priorities, got \[3\]"):
+            sampler.update(sampled, np.ones(3, np.float32))
+        np.testing.assert_array_equal(store.priorities, before)
+
+    def test_the_same_generator_draws_the_same_rows(self, tmp_path: Path, make: MakeSampler) -> None:
+        store = ReplayStore.open(tmp_path, SPEC, 100)
+        _fill(store, _uniform(store), range(5))
+        np.testing.assert_array_equal(make(store).sample(32).rows, make(store).sample(32).rows)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.5), (0.6, 1.0), (0.0, 0.4)])
+def test_rows_are_drawn_in_proportion_to_priority_to_the_alpha(tmp_path: Path, alpha: float, beta: float) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    sampler = _prioritized(store, alpha, beta)
+    _fill(store, sampler, range(8))
+    rows = np.flatnonzero(store.flags & VALID)
+    errors = np.random.default_rng(3).exponential(size=len(rows)) + 0.05
+    sampler.update(_whole(store, rows.tolist()), errors.astype(np.float32))
+    expected = np.zeros(150)
+    expected[rows] = (errors + 1e-6) ** alpha / ((errors + 1e-6) ** alpha).sum()
+    assert _chi_square(_frequencies(sampler, 150), expected) < 1.5
+    sampled = sampler.sample(40)
+    np.testing.assert_allclose(sampled.probabilities, expected[sampled.rows], rtol=1e-5)
+    raw = (len(rows) * expected[sampled.rows]) ** -beta
+    np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-4)
+
+
+def test_new_transitions_get_the_largest_priority_seen(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    sampler = _prioritized(store)
+    _fill(store, sampler, range(1))
+    sampler.update(_whole(store, [0]), np.array([-9.0], np.float32))
+    _fill(store, sampler, range(1, 2))
+    new = np.flatnonzero((store.generations == 1) & (store.flags & VALID != 0))
+    np.testing.assert_allclose(store.priorities[new], 9.0, rtol=1e-6)
+
+
+def test_priorities_outlive_a_restart_and_rows_without_one_count_as_new(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    sampler = _prioritized(store)
+    _fill(store, sampler, range(4))
+    rows = np.flatnonzero(store.flags & VALID)
+    sampler.update(_whole(store, rows.tolist()), np.linspace(0.1, 5, len(rows), dtype=np.float32))
+    store.insert(plain_segment(4), source(4))
+    before = store.priorities.copy()
+    store.close()
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    again = _prioritized(store)
+    np.testing.assert_array_equal(store.priorities[rows], before[rows])
+    new = np.flatnonzero((store.generations == 4) & (store.flags & VALID != 0))
+    np.testing.assert_allclose(store.priorities[new], 5.0, rtol=1e-6)
+    masses = np.where(store.flags & VALID, store.priorities.astype(np.float64) ** 0.6, 0)
+    sampled = again.sample(50)
+    np.testing.assert_allclose(sampled.probabilities, (masses / masses.sum())[sampled.rows])
+
+
+def test_updates_of_rows_overwritten_or_evicted_meanwhile_are_ignored(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 30)
+    sampler = _prioritized(store)
+    for number in range(6):
+        inserted = store.insert(plain_segment(number), source(number))
+        assert inserted is not None
+        sampler.on_insert(inserted)
+    sampled = _whole(store, [0, 6, 25])
+    inserted = store.insert(plain_segment(6, steps=6), source(6))
+    assert inserted is not None
+    sampler.on_insert(inserted)
+    assert (inserted.start, inserted.stop, inserted.evicted) == (0, 7, ((0, 5), (5, 10)))
+    sampler.update(sampled, np.array([50, 60, 70], np.float32))
+    # Row 0 has been overwritten, row 6 only holds the new bootstrap observation, row 25 is still what it was.
+    assert store.priorities[[0, 6, 25]] == pytest.approx([1, 0, 70])
+    assert store.priorities.max() == pytest.approx(70)
+
+
+def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 30)
+    sampler = _prioritized(store, alpha=1.0)
+    _fill(store, sampler, range(1))
+    first = int(np.flatnonzero(store.flags & VALID)[0])
+    sampler.update(_whole(store, [first, first]), np.array([4, 2], np.float32))
+    share = store.priorities[first] / store.priorities.sum(dtype=np.float64)
+    drawn = sampler.sample(200)
+    np.testing.assert_allclose(drawn.probabilities[drawn.rows == first], share, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "beta", "epsilon"), [(1.5, 0.4, 1e-6), (0.6, -0.1, 1e-6), (0.6, 0.4, 0.0)])
+def test_parameters_that_cannot_work_are_refused(tmp_path: Path, alpha: float, beta: float, epsilon: float) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 30)
+    with pytest.raises(UserError, match="prioritised replay"):
+        PrioritizedSampler(store, np.random.default_rng(0), alpha, beta, epsilon)

@@ -1,0 +1,103 @@
+"""What was observed between the ends of an n-step window agrees with a slow reading of its episode."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorq.errors import InvalidInputError
+from learner_service.replay import NStepBatch, ReplayStore, Returns, WindowBatch, assemble, empty_batch
+from learner_service.replay.storage.columns import VALID
+from tests.learner_service.replay.replay_episodes import Lives
+from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    frame_stack=st.integers(1, 3),
+    n_step=st.integers(2, 5),
+    discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    capacity=st.integers(60, 160),
+    end_rate=st.sampled_from([0.0, 0.1, 0.3, 0.9]),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    environments=st.integers(1, 2),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_window_agrees_with_the_reference(
+    tmp_path_factory: pytest.TempPathFactory,
+    frame_stack: int,
+    n_step: int,
+    discount: float,
+    capacity: int,
+    end_rate: float,
+    lengths: list[int],
+    environments: int,
+    seed: int,
+) -> None:
+    spec = replace(SPEC, frame_stack=frame_stack)
+    lives = Lives.random(np.random.default_rng(seed), spec, sum(lengths), environments, end_rate)
+    stops = np.cumsum(lengths).tolist()
+    store = ReplayStore.open(tmp_path_factory.mktemp("store"), spec, capacity)
+    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
+        store.insert(lives.segment(number, stop - length, stop), source(number))
+    rows = np.flatnonzero(store.flags & VALID)
+    batch = assemble(store, rows, Returns(n_step, discount, windows=True))
+    assert isinstance(batch, WindowBatch)
+    starts = {record.index: record.start for record in store.live_segments()}
+    for position, row in enumerate(rows.tolist()):
+        number = int(store.generations[row])
+        environment, place = divmod(row - starts[number], frame_stack + lengths[number])
+        step = stops[number] - lengths[number] + place - (frame_stack - 1)
+        taken = steps_taken(lives, step, environment, stops[number], n_step)
+        for later in range(1, n_step):
+            inside = later < taken
+            expected = lives.stack(step + later if inside else step, environment)
+            np.testing.assert_array_equal(batch.between_observations[position, later - 1], expected)
+            assert batch.between_discounts[position, later - 1] == pytest.approx(discount**later if inside else 0.0)
+    plain = assemble(store, rows, Returns(n_step, discount))
+    for name, column in vars(plain).items():
+        np.testing.assert_array_equal(getattr(batch, name), column)
+    store.close()
+
+
+def steps_taken(lives: Lives, step: int, environment: int, stop: int, n_step: int) -> int:
+    """Steps of the window that begins there, in a segment that ends before `stop`."""
+    taken = 1
+    while taken < n_step and step + 1 < stop:
+        if lives.terminated[step, environment] or lives.truncated[step, environment]:
+            break
+        step += 1
+        taken += 1
+    return taken
+
+
+def filled(tmp_path: Path) -> ReplayStore:
+    store = ReplayStore.open(tmp_path, SPEC, 100)
+    store.insert(plain_segment(0, steps=6), source(0))
+    return store
+
+
+def test_arrays_with_windows_serve_returns_of_one_step_too(tmp_path: Path) -> None:
+    store, rows = filled(tmp_path), np.array([0, 2, 3])
+    longest = Returns(3, 0.9, windows=True)
+    out = empty_batch(SPEC, 3, longest)
+    assert assemble(store, rows, longest, out) is out
+    single = assemble(store, rows, replace(longest, n_step=1), out)
+    assert type(single) is NStepBatch
+    assert single.observations is out.observations
+    np.testing.assert_array_equal(single.bootstrap_observations, store.observations[rows + 1])
+
+
+def test_arrays_of_other_windows_are_refused(tmp_path: Path) -> None:
+    store, rows = filled(tmp_path), np.array([0, 2, 3])
+    for out, between in ((NStepBatch.empty(SPEC, 3), 0), (empty_batch(SPEC, 3, Returns(3, 0.9, windows=True)), 2)):
+        with pytest.raises(InvalidInputError, match=f"must have 3 observations in between, got {between}"):
+            assemble(store, rows, Returns(4, 0.9, windows=True), out)
+
+
+def test_windows_are_counted_among_the_bytes() -> None:
+    between = 10 * 2 * (2 * 4 + 4)
+    assert empty_batch(SPEC, 10, Returns(3, 0.9, windows=True)).nbytes == NStepBatch.empty(SPEC, 10).nbytes + between

@@ -1,0 +1,159 @@
+"""The event file can be read by TensorBoard's own reader."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
+from actorq.domain.status import DynamicCapacityStatus, Energy, RunState, RunStatus
+from actorq.domain.trajectory import Evaluation
+from learner_service.reporting.events import EventLog
+from learner_service.sparsity import Cost, Flops
+from tests.learner_service.learner_parts import room_for
+
+LAYERS = (LayerReport("a", "float32", "fidelity gate"), LayerReport("b", "int8 per channel"))
+FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, LAYERS, refused=(RefusedRung((), 0.3, 0.4, 0.5),))
+EMITTED = PolicyDescriptor("run", 4, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)
+STATUS = RunStatus(
+    run_id="run",
+    state=RunState.TRAINING,
+    environment_id="CartPole-v1",
+    algorithm="dqn",
+    elapsed_s=1.0,
+    environment_steps=500,
+    environment_steps_per_s=100.0,
+    updates=64,
+    updates_per_s=50.0,
+    samples_per_insert=8.0,
+    episodes=3,
+    training_return=None,
+    evaluation=None,
+    target_return=475.0,
+    max_environment_steps=1_000,
+    policy_version=4,
+    staleness_p50=1.0,
+    staleness_p99=2.0,
+    emitted=None,
+    quantizer_connected=True,
+    actors=(),
+    processes=(),
+    energy=Energy(0.002, 0.001, "model", {"learner": 0.0015, "actor": 0.0005}),
+    starved_s=0.5,
+    loss=0.25,
+    activation_s=None,
+)
+
+
+def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
+    """(tag, step) -> (value, wall time) of the one event file."""
+    (path,) = directory.iterdir()
+    return {
+        (value.tag, event.step): (
+            value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value,
+            event.wall_time,
+        )
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+    }
+
+
+def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
+    full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
+    log.status(full, wall_time=12.0)
+    log.close()
+    events = read(tmp_path)
+    assert events["training/updates", 500] == (64.0, 10.0)
+    assert events["training/loss", 500][0] == 0.25
+    assert events["actors/staleness_p99_versions", 500][0] == 2.0
+    assert events["energy/wh", 500][0] == pytest.approx(2.0)
+    assert events["energy/learner_wh", 500][0] == pytest.approx(1.5)
+    assert events["return/evaluation", 600] == (200.0, 11.0)
+    assert events["return/training", 700][0] == 42.0
+    assert events["policy/activation_ms", 700][0] == pytest.approx(3.0)
+    assert events["policy/bytes", 700][0] == 1_000.0
+    assert events["fidelity/argmax_agreement", 700][0] == pytest.approx(0.99)
+    assert events["fidelity/relative_mean_error", 700][0] == pytest.approx(0.001)
+    assert events["fidelity/relative_max_error", 700][0] == pytest.approx(0.002)
+    assert events["fidelity/float_layers", 700][0] == 1.0
+    assert events["fidelity/refused_rungs", 700][0] == 1.0
+
+
+def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    continuous = replace(EMITTED, fidelity=replace(FIDELITY, argmax_agreement=None))
+    log.status(replace(STATUS, environment_steps=501, emitted=continuous), wall_time=11.0)
+    log.close()
+    tags = {tag for tag, _ in read(tmp_path)}
+    assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
+    assert "policy/bytes" in tags
+
+
+def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, environment_steps=7, wall_time=5.0)
+    log.close()
+    written = read(tmp_path)
+    assert {tag: value for (tag, step), (value, _) in written.items() if step == 7} == pytest.approx(
+        {
+            "flops/action": 10.0,
+            "flops/action_to_dense": 0.1,
+            "flops/update": 50.0,
+            "flops/update_to_dense": 0.25,
+            "flops/training": 150.0,
+        }
+    )
+
+
+def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_any(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=10.0)
+    looked = replace(STATUS, environment_steps=600, dynamic_capacity=DynamicCapacityStatus(90, None, 0, 0))
+    log.status(looked, wall_time=11.0)
+    dropped = DynamicCapacityStatus(80, 0.5, 2, 16)
+    log.status(replace(looked, environment_steps=700, multi_step_since=650, dynamic_capacity=dropped), wall_time=12.0)
+    log.close()
+    events = {key: value for key, (value, _) in read(tmp_path).items() if key[0].startswith("replay/")}
+    assert events == {
+        ("replay/transitions", 600): 90.0,
+        ("replay/drops", 600): 0.0,
+        ("replay/dropped_transitions", 600): 0.0,
+        ("replay/transitions", 700): 80.0,
+        ("replay/drops", 700): 2.0,
+        ("replay/dropped_transitions", 700): 16.0,
+        ("replay/policy_distance", 700): 0.5,
+    }
+    since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
+    assert since == [("training/multi_step_since_environment_step", 700)]
+
+
+def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    log = EventLog(tmp_path)
+    log.status(STATUS, wall_time=1.0)
+    size = next(tmp_path.iterdir()).stat().st_size
+    with room_for(size + 100):
+        for updates in (65, 66):
+            log.status(replace(STATUS, environment_steps=updates), wall_time=2.0)
+    assert next(tmp_path.iterdir()).stat().st_size == size
+    log.status(replace(STATUS, environment_steps=900), wall_time=3.0)
+    log.close()
+    assert {step for _, step in read(tmp_path)} == {500, 900}
+    assert len(caplog.records) == 2
+
+
+def test_a_disk_that_is_full_at_the_start_gets_its_events_later(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    with room_for(10):
+        log.status(STATUS, wall_time=1.0)
+    assert list(tmp_path.iterdir()) == []
+    log.status(STATUS, wall_time=2.0)
+    log.close()
+    assert {step for _, step in read(tmp_path)} == {500}

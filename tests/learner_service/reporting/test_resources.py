@@ -1,0 +1,84 @@
+"""What the run's processes use, over their restarts and the learner's."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorq.telemetry.energy import EnergyLedger, NodeEnergy
+from actorq.telemetry.process_stats import ProcessStats, measure_process
+from learner_service.reporting import resources as resources_module
+from learner_service.reporting.resources import Resources
+
+NODE = "elsewhere"
+
+
+def stats(name: str, role: str = "actor", **changes: Any) -> ProcessStats:
+    return replace(measure_process(name, role), node=NODE, **changes)
+
+
+def peaks(resources: Resources) -> dict[str, int]:
+    return {usage.process.name: usage.process.peak_resident_bytes for usage in resources.usages()}
+
+
+def test_a_peak_outlives_the_process_that_had_it() -> None:
+    resources = Resources()
+    resources.note(stats("actor-0", pid=1, peak_resident_bytes=500, resident_bytes=400))
+    resources.note(stats("actor-0", pid=2, peak_resident_bytes=100, resident_bytes=90))
+    (usage,) = resources.usages()
+    assert usage.process.peak_resident_bytes == 500
+    assert (usage.process.pid, usage.process.resident_bytes) == (2, 90)
+    resources.note(stats("actor-0", pid=2, peak_resident_bytes=700))
+    assert peaks(resources) == {"actor-0": 700}
+
+
+def test_of_too_many_processes_the_last_to_report_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources_module, "_MOST_PROCESSES", 3)
+    resources = Resources()
+    for name in ("a", "b", "c", "a", "d"):
+        resources.note(stats(name))
+    assert peaks(resources).keys() == {"a", "c", "d"}
+
+
+def test_the_learner_tells_of_itself() -> None:
+    resources = Resources()
+    resources.note_self()
+    (usage,) = resources.usages()
+    assert (usage.process.name, usage.process.role, usage.kwh) == ("learner", "learner", 0.0)
+
+
+def energy(cpu_kwh: float, busy_cpu_seconds: float) -> NodeEnergy:
+    return NodeEnergy(NODE, cpu_kwh, 0.0, 0.0, cpu_kwh * 0.5, busy_cpu_seconds, "a test's own meter")
+
+
+def metered() -> Resources:
+    """2 kWh: three quarters of the busy time were the actor's, one quarter the meter's."""
+    resources = Resources()
+    meter, actor = stats("meter-0", "meter", cpu_seconds=0.0), stats("actor-0", cpu_seconds=0.0)
+    resources.note(actor)
+    resources.report_energy(energy(0.0, 0.0), (meter,))
+    resources.note(replace(actor, cpu_seconds=75.0))
+    resources.report_energy(energy(2.0, 100.0), (replace(meter, cpu_seconds=25.0),))
+    return resources
+
+
+def test_energy_is_attributed_to_processes_and_services() -> None:
+    resources = metered()
+    usages = {usage.process.name: usage.kwh for usage in resources.usages()}
+    assert usages["actor-0"] == pytest.approx(1.5)
+    assert usages["meter-0"] == pytest.approx(0.5)
+    whole = resources.energy()
+    assert whole.kwh == pytest.approx(2.0)
+    assert whole.co2_kg == pytest.approx(1.0)
+    assert "elsewhere: a test's own meter" in whole.method
+    assert whole.kwh_per_service["actor"] == pytest.approx(1.5)
+
+
+def test_energy_outlives_the_learner() -> None:
+    before = metered()
+    after = Resources(EnergyLedger.from_state(json.loads(json.dumps(before.state()))))
+    assert after.energy() == before.energy()
+    # Who reports again gets its energy back, and is charged for nothing twice.
+    after.note(stats("actor-0", cpu_seconds=75.0))
+    assert next(usage.kwh for usage in after.usages()) == pytest.approx(1.5)

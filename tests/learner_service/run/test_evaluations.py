@@ -1,0 +1,159 @@
+"""The log of evaluations: on disk before they are acknowledged, and read again by the next learner."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learner_service.actors.members import Member
+from learner_service.run.evaluations import EvaluationLog, count_file, synced_count
+from tests.learner_service.learner_parts import evaluation, room_for
+
+JUDGE = Member("judge", "evaluator", 0, incarnation=1)
+REBORN = Member("judge", "evaluator", 0, incarnation=2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "evaluations.jsonl"
+
+
+def filled(path: Path) -> EvaluationLog:
+    log = EvaluationLog(path)
+    log.append(JUDGE, evaluation(1, 4, 10.0, 20.0), environment_steps=100, wall_clock_s=1.0004)
+    log.append(JUDGE, evaluation(2, 8, 30.0), environment_steps=200, wall_clock_s=2.0)
+    return log
+
+
+def test_before_the_first_there_is_nothing(path: Path) -> None:
+    log = EvaluationLog(path)
+    assert (log.count, log.newest, list(log.curve), log.last_sequence(JUDGE)) == (0, None, [], 0)
+    log.close()
+
+
+def test_each_evaluation_is_a_point_of_the_curve(path: Path) -> None:
+    log = filled(path)
+    assert log.count == 2
+    assert log.newest == evaluation(2, 8, 30.0)
+    assert log.curve[0] == {
+        "environment_steps": 100,
+        "updates": 0,
+        "wall_clock_s": 1.0,
+        "policy_version": 4,
+        "scheme": "int8",
+        "mean_return": 15.0,
+    }
+    assert [point["mean_return"] for point in log.curve] == [15.0, 30.0]
+    log.close()
+
+
+def test_the_next_learner_reads_what_a_killed_one_wrote(path: Path) -> None:
+    killed = filled(path)  # never closed
+    log = EvaluationLog(path)
+    assert log.count == 2
+    assert log.newest == evaluation(2, 8, 30.0)
+    assert log.curve == killed.curve
+    assert log.last_sequence(JUDGE) == 2
+    log.close()
+
+
+def test_each_life_of_an_evaluator_counts_for_itself(path: Path) -> None:
+    log = filled(path)
+    log.append(REBORN, evaluation(1, 9, 5.0), 300, 3.0)
+    assert (log.last_sequence(JUDGE), log.last_sequence(REBORN)) == (2, 1)
+    assert log.last_sequence(Member("other", "evaluator", 1, incarnation=1)) == 0
+    log.close()
+
+
+def test_a_line_without_its_newline_is_whole(path: Path) -> None:
+    filled(path).close()
+    before = path.read_bytes()
+    path.write_bytes(before[:-1])
+    log = EvaluationLog(path)
+    assert (log.count, log.last_sequence(JUDGE)) == (2, 2)
+    log.close()
+    assert path.read_bytes() == before
+
+
+def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path) -> None:
+    filled(path).close()
+    path.write_bytes(path.read_bytes()[:-40])
+    log = EvaluationLog(path)
+    assert (log.count, log.last_sequence(JUDGE)) == (1, 1)
+    # It was never acknowledged, so the evaluator sends it again.
+    log.append(JUDGE, evaluation(2, 8, 30.0), 200, 2.0)
+    log.close()
+    assert [json.loads(line)["evaluation"]["sequence"] for line in path.read_text().splitlines()] == [1, 2]
+    again = EvaluationLog(path)
+    assert (again.count, again.last_sequence(JUDGE)) == (2, 2)
+    again.close()
+
+
+def test_an_evaluation_that_the_disk_refuses_leaves_the_log_whole(path: Path) -> None:
+    log = filled(path)
+    with room_for(path.stat().st_size + 40), pytest.raises(OSError, match="File too large"):
+        log.append(JUDGE, evaluation(3, 9, 40.0), environment_steps=300, wall_clock_s=3.0)
+    assert log.count == 2
+    log.append(JUDGE, evaluation(3, 9, 40.0), environment_steps=300, wall_clock_s=3.0)
+    log.close()
+    log = EvaluationLog(path)
+    assert log.count == 3
+    log.close()
+
+
+def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path).close()
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\0" + whole[0][1:] + whole[1])
+    log = EvaluationLog(path)
+    assert (log.count, log.last_sequence(JUDGE), log.elapsed_s) == (1, 2, 2.0)
+    log.close()
+    (record,) = caplog.records
+    assert record.getMessage() == ("evaluations.jsonl: 1 damaged lines moved to evaluations.jsonl.damaged, 1 are whole")
+    assert path.read_bytes() == whole[1]
+    assert path.with_name("evaluations.jsonl.damaged").read_bytes() == b"\0" + whole[0][1:]
+
+
+def test_a_sync_of_evaluations_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    log = filled(path)
+    monkeypatch.setattr("learner_service.run.evaluations.os.fsync", synced.append)
+    log.sync()
+    first = list(synced)
+    assert first
+    log.sync()  # nothing new
+    assert synced == first
+    log.append(JUDGE, evaluation(3, 9, 5.0), 300, 3.0)
+    log.close()
+    assert synced == first * 2
+
+
+def test_a_log_that_was_cut_off_between_two_lines_is_told_and_what_is_left_counts(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(path).close()
+    first, _ = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first)
+    assert EvaluationLog(path).count == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "evaluations.jsonl: 1 evaluations are missing at its end"
+    ]
+    caplog.clear()
+    path.write_bytes(b"")
+    log = EvaluationLog(path)
+    assert "1 evaluations are missing" in caplog.text
+    log.append(JUDGE, evaluation(1, 4, 10.0), 100, 1.0)
+    log.close()
+    caplog.clear()
+    assert EvaluationLog(path).count == 1
+    assert not caplog.records
+
+
+def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(path).close()
+    count_file(path).write_bytes(b"")
+    assert EvaluationLog(path).count == 2
+    assert "it is written again" in caplog.text
+    assert synced_count(path) == 2

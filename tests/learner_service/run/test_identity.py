@@ -1,0 +1,132 @@
+"""Whose run a directory holds, and how long that run has taken over all lives of its learner."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actorq.domain.trajectory import ArraySpec
+from actorq.errors import UserError
+from actorq.statefiles.documents import read_document
+from learner_service.run.identity import RunClock, RunIdentity
+from tests.learner_service.learner_parts import SPEC, ManualClock
+
+START = 1_700_000_000.0
+
+
+def test_a_new_directory_is_a_new_run(tmp_path: Path) -> None:
+    one, two = (RunIdentity.claim(tmp_path / name / "deep", resume=False) for name in ("a", "b"))
+    assert one.run_id != two.run_id
+    assert one.lives == two.lives == 1
+    assert one.directory.is_dir()
+
+
+def test_a_run_is_not_taken_over_by_accident(tmp_path: Path) -> None:
+    RunIdentity.claim(tmp_path, resume=False)
+    with pytest.raises(UserError, match="holds a run already; add --resume to go on with it"):
+        RunIdentity.claim(tmp_path, resume=False)
+
+
+def test_going_on_keeps_the_run_and_counts_its_lives(tmp_path: Path) -> None:
+    first = RunIdentity.claim(tmp_path, resume=True)  # as a pod does that always resumes
+    lives = [RunIdentity.claim(tmp_path, resume=True) for _ in range(2)]
+    assert [life.run_id for life in lives] == [first.run_id] * 2
+    assert [first.lives, *(life.lives for life in lives)] == [1, 2, 3]
+
+
+def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    assert identity.read_environment() is None
+    spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=(-1.0,), high=(1.0,)), reward_threshold=475.0)
+    identity.write_environment(spec)
+    assert RunIdentity.claim(tmp_path, resume=True).read_environment() == spec
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.copy.json"])
+@pytest.mark.parametrize("text", ["", '{"run_id": "other", "lives": 9}', "\0" * 256])
+def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path, name: str, text: str) -> None:
+    first = RunIdentity.claim(tmp_path, resume=False)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="holds a run already"):
+        RunIdentity.claim(tmp_path, resume=False)
+    second = RunIdentity.claim(tmp_path, resume=True)
+    assert (second.run_id, second.lives) == (first.run_id, 2)
+    assert read_document(tmp_path / name) == {"run_id": first.run_id, "lives": 2}
+
+
+def test_a_run_that_nobody_can_identify_is_refused_in_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    RunIdentity.claim(tmp_path, resume=False)
+    for name in ("run.json", "run.copy.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=r"run.json is damaged: .* restore one of the two") as caught:
+        RunIdentity.claim(tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "run.json").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["environment.json", "environment.copy.json"])
+def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity.write_environment(SPEC)
+    (tmp_path / name).write_text("")
+    assert identity.read_environment() == SPEC
+
+
+def test_an_environment_that_nobody_can_tell_comes_from_the_next_actor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity.write_environment(SPEC)
+    for name in ("environment.json", "environment.copy.json"):
+        (tmp_path / name).write_text("{")
+    assert identity.read_environment() is None
+    assert "the next actor tells the environment" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"elapsed_s": 1.0, "at": 0.0, "ended": true}'])
+def test_a_damaged_clock_goes_on_with_the_newest_time_that_is_known(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "clock.json").write_text(text)
+    run = RunClock(tmp_path, START, ManualClock(START + 2.0), known_s=40.0)
+    assert run.elapsed_s == pytest.approx(42.0)
+    (record,) = caplog.records
+    assert "the run's time goes on at 40 s" in record.getMessage()
+
+
+def test_time_passes_from_the_start_of_the_process(tmp_path: Path) -> None:
+    clock = ManualClock(START + 2.0)
+    run = RunClock(tmp_path, START, clock)
+    assert run.elapsed_s == pytest.approx(2.0)
+    clock.now += 3.0
+    assert run.elapsed_s == pytest.approx(5.0)
+
+
+def lived(directory: Path, seconds: float, ended: bool = False) -> None:
+    """A learner that started at START and was last heard of so many seconds later."""
+    clock = ManualClock(START + seconds)
+    RunClock(directory, START, clock).beat(ended)
+
+
+@pytest.mark.parametrize(
+    ("gap", "ended", "counted"),
+    [(0.0, False, 0.0), (59.0, False, 59.0), (61.0, False, 0.0), (5.0, True, 0.0), (-5.0, False, 0.0)],
+    ids=["none", "a restart", "a pause", "a stop", "a clock that was set back"],
+)
+def test_a_restart_belongs_to_the_run_and_a_pause_does_not(
+    tmp_path: Path, gap: float, ended: bool, counted: float
+) -> None:
+    lived(tmp_path, 100.0, ended)
+    started_at = START + 100.0 + gap
+    clock = ManualClock(started_at + 7.0)
+    assert RunClock(tmp_path, started_at, clock).elapsed_s == pytest.approx(107.0 + counted)
+
+
+def test_many_lives_add_up(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    for _ in range(3):
+        run = RunClock(tmp_path, clock.now, clock)
+        clock.now += 10.0
+        run.beat()
+        clock.now += 5.0  # killed, and restarted
+    assert RunClock(tmp_path, clock.now, clock).elapsed_s == pytest.approx(45.0)

@@ -1,0 +1,207 @@
+"""How many actors a run asks for, from what both sides of the rate limiter say of themselves."""
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner_service.run.scaling import ScalingSignal
+from tests.learner_service.learner_parts import ManualClock
+
+SPI = 4.0
+
+
+@dataclass
+class Run:
+    """A learner that takes `demand` transitions per second, and actors that make `supply` each, second by second."""
+
+    demand: float
+    supply: float
+    actors: int
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.signal = ScalingSignal(SPI, self.clock)
+        self._samples = self._starved = 0.0
+        self._steps: dict[str, float] = {}
+        self._waited: dict[str, float] = {}
+
+    def go_on(self, seconds: int = 120) -> int:
+        """Let time pass; returns how many actors are asked for then."""
+        for _ in range(seconds):
+            flow = min(self.demand, self.supply * self.actors)
+            self._samples += flow * SPI
+            self._starved += 1 - flow / self.demand
+            self.clock.now += 1
+            for number in range(self.actors):
+                name = f"actor-{number}"
+                work = flow / self.actors / self.supply
+                self._steps[name] = self._steps.get(name, 0.0) + flow / self.actors
+                self._waited[name] = self._waited.get(name, 0.0) + 1 - work
+                self.signal.note_report(name, 1, round(self._steps[name]), self._waited[name])
+            self.signal.observe(round(self._samples), self._starved, self.actors)
+        return self.signal.desired_actors
+
+
+@pytest.mark.parametrize("actors", [1, 3, 10, 40])
+def test_it_asks_for_the_quotient_and_a_tenth_however_many_there_are_now(actors: int) -> None:
+    # 1000 / 100 and a tenth.
+    assert Run(demand=1_000.0, supply=100.0, actors=actors).go_on() in (11, 12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(demand=st.floats(200, 20_000), supply=st.floats(100, 2_000), actors=st.integers(1, 20))
+def test_what_it_asks_for_feeds_the_learner_with_little_to_spare(demand: float, supply: float, actors: int) -> None:
+    desired = Run(demand, supply, actors).go_on(70)
+    # Samples are counted in whole numbers, so that the signal knows the demand to a thousandth only.
+    assert desired * supply >= 0.999 * demand
+    assert desired <= demand / supply * 1.15 + 1
+
+
+def test_it_says_who_waits_for_whom() -> None:
+    starving = Run(demand=1_000.0, supply=100.0, actors=4)
+    starving.go_on()
+    status = starving.signal.status()
+    assert status.starved_fraction == pytest.approx(0.6, abs=0.01)
+    assert status.blocked_fraction == pytest.approx(0.0, abs=0.01)
+    waiting = Run(demand=1_000.0, supply=100.0, actors=20)
+    waiting.go_on()
+    status = waiting.signal.status()
+    assert status.starved_fraction == pytest.approx(0.0, abs=0.01)
+    assert status.blocked_fraction == pytest.approx(0.5, abs=0.01)
+    assert status.demand == pytest.approx(1_000.0, rel=0.01)
+    assert status.supply_per_actor == pytest.approx(100.0, rel=0.05)
+
+
+def test_it_follows_a_learner_that_becomes_slower_and_faster_again() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    assert run.go_on() == 11
+    run.demand = 300.0
+    assert run.go_on() == 4
+    run.demand = 1_000.0
+    assert run.go_on() == 11
+
+
+def test_small_changes_change_nothing() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    first = run.go_on()
+    asked_for = set()
+    for demand in (1_030.0, 970.0, 1_040.0, 960.0):
+        run.demand = demand
+        asked_for.add(run.go_on())
+    assert asked_for == {first}
+
+
+def test_before_it_can_tell_it_asks_for_what_the_run_has_had() -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    assert signal.desired_actors == 1
+    for connected in (2, 5, 4):
+        clock.now += 10
+        # Nothing is sampled before the replay has its minimum.
+        signal.observe(samples=0, starved_s=clock.now, connected=connected)
+    assert signal.desired_actors == 5
+    assert signal.status().demand is None
+
+
+def test_a_replay_that_would_take_long_to_get_its_minimum_gets_more_actors() -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    for second in range(1, 61):
+        clock.now = second
+        signal.note_report("actor-0", 1, 100 * second, 0.0)
+        signal.observe(samples=0, starved_s=clock.now, connected=1, missing=60_000 - 100 * second)
+    # A minute of ten actors, each with 100 transitions per second.
+    assert signal.desired_actors == 10
+
+
+def test_an_actor_more_or_less_does_not_make_it_change_its_mind_again_and_again() -> None:
+    # One actor is just not enough, two of them are faster on average: what is asked for must not go back and forth.
+    run = Run(demand=100.0, supply=98.0, actors=1)
+    assert run.go_on() == 2
+    run.actors, run.supply = 2, 112.0
+    assert run.go_on(600) == 2
+
+
+def test_a_pause_of_training_changes_nothing() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    before = run.go_on()
+    for _ in range(300):
+        run.clock.now += 1
+        run.signal.observe(samples=10**9, starved_s=0.0, connected=10, paused=True)
+    assert run.signal.desired_actors == before
+
+
+def test_when_all_actors_only_wait_their_speed_is_the_one_measured_last() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    run.go_on()
+    run.demand = 1e-9
+    run.go_on()
+    assert run.signal.status().supply_per_actor == pytest.approx(100.0, rel=0.05)
+
+
+def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    signal.note_report("actor-0", 1, 1_000_000, 500.0)
+    for second in range(1, 21):
+        clock.now += 1
+        incarnation = 1 if second <= 10 else 2
+        done = second if incarnation == 1 else second - 10
+        signal.note_report("actor-0", incarnation, (1_000_000 if incarnation == 1 else 0) + 50 * done, 500.0)
+        signal.observe(samples=400 * second, starved_s=0.0, connected=1)
+    assert signal.status().supply_per_actor == pytest.approx(50.0, rel=0.06)
+
+
+def test_a_learner_that_has_just_begun_says_that_it_cannot_tell() -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    assert not run.signal.can_tell
+    run.go_on(5)
+    assert not run.signal.can_tell
+    assert run.go_on(15) == 11
+    assert run.signal.can_tell
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_after_a_minute_in_which_nothing_could_be_measured_it_goes_by_how_many_have_connected(paused: bool) -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    clock.now += 1_000
+    for _ in range(60):
+        assert not signal.can_tell
+        signal.observe(samples=0, starved_s=0.0, connected=3, paused=paused)
+        clock.now += 1
+    assert signal.can_tell
+    assert signal.desired_actors == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "waited_s"),
+    [(-(10**9), 0.0), (0, math.nan), (0, math.inf), (0, -math.inf), (0, 1e300), (0, -1e300)],
+    ids=["fewer steps", "NaN", "infinite", "minus infinite", "huge", "negative"],
+)
+def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(steps: int, waited_s: float) -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=10)
+    before = run.go_on()
+    run.signal.note_report("broken", 1, 0, 0.0)
+    run.signal.note_report("broken", 1, steps, waited_s)
+    assert run.go_on() == before
+    status = run.signal.status()
+    assert status.supply_per_actor == pytest.approx(100.0, rel=0.05)
+    assert status.starved_fraction == pytest.approx(0.0, abs=0.01)
+    assert status.blocked_fraction == pytest.approx(0.0, abs=0.02)
+
+
+def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> None:
+    clock = ManualClock()
+    signal = ScalingSignal(SPI, clock)
+    for ten_seconds in range(5):
+        for second in range(1, 11):
+            done = 10 * ten_seconds + second
+            signal.note_report("actor-0", 1, 50 * done, 0.5 * done)
+        signal.observe(samples=1_000 * ten_seconds, starved_s=0.0, connected=1)
+        clock.now += 10
+    # Half of its time it waited, so that it makes twice as many as came.
+    assert signal.status().supply_per_actor == pytest.approx(100.0, rel=0.01)

@@ -1,0 +1,30 @@
+"""A run on a cluster has one learner: a second pod of the StatefulSet refuses to start."""
+
+from pathlib import Path
+
+import pytest
+
+from actorq.errors import UserError
+from actorq.process import EXIT_USER_ERROR
+from learner_service.__main__ import LearnerSettings
+from tests.learner_service.learner_servers import service_process
+
+
+@pytest.mark.parametrize("pod", ["", "learner-0", "my-learner-0", "learner", "1"])
+def test_the_first_pod_may_train_and_so_may_a_learner_outside_a_cluster(pod: str) -> None:
+    LearnerSettings(pod=pod).require_first_pod()
+
+
+@pytest.mark.parametrize(("pod", "first"), [("learner-1", "learner-0"), ("my-learner-12", "my-learner-0")])
+def test_a_later_pod_may_not(pod: str, first: str) -> None:
+    with pytest.raises(UserError, match=rf"one learner, in pod {first}, and this is {pod}: set it back with `kubectl"):
+        LearnerSettings(pod=pod).require_first_pod()
+
+
+def test_a_second_learner_ends_with_one_line_and_leaves_the_volume_alone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with service_process("learner_service", "--pod", "learner-1", "--run-directory", str(run)) as process:
+        code, line = process.end()
+    assert code == EXIT_USER_ERROR
+    assert line.startswith("error: --pod: a run has one learner, in pod learner-0, and this is learner-1: set it back")
+    assert not run.exists()

@@ -1,0 +1,149 @@
+"""`python -m learner_service` from outside: how it ends, and how it comes back after a SIGKILL."""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from actorq.client import LearnerClient
+from actorq.domain.status import Membership, RunState
+from actorq.domain.trajectory import Role
+from actorq.errors import UnavailableError
+from actorq.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER_ERROR
+from actorq.statefiles.documents import write_twice
+from actorq.transport.reconnect import Backoff, keep_connected
+from actorq.v1 import learner_pb2
+from learner_service.replay import ReplayStore
+from tests.learner_service.learner_parts import SPEC, config, evaluation
+from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, ServiceProcess, service_process
+from tests.learner_service.run.test_preparation import PENDULUM
+
+
+def learner_process(
+    directory: Path, quantizer: str, resume: bool = False, **changes: Any
+) -> AbstractContextManager[ServiceProcess]:
+    """A learner on `directory / "run"`."""
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(config(**changes).model_dump(mode="json", exclude_unset=True)))
+    arguments = ["--config", str(path), "--run-directory", str(directory / "run"), "--quantizer", quantizer]
+    return service_process("learner_service", *arguments, *(["--resume"] if resume else []))
+
+
+@pytest.fixture
+def quantizer(tmp_path: Path) -> Iterator[str]:
+    with service_process("quantizer_service", "--store", str(tmp_path / "store")) as process:
+        yield process.address
+        process.terminate()
+        assert process.end()[0] == EXIT_OK
+
+
+def join(client: LearnerClient, name: str, role: Role) -> tuple[Membership, list[str]]:
+    """Join as an actor does, which tries again while the learner is not there yet; and what it was told meanwhile."""
+    memberships: list[Membership] = []
+    refusals: list[str] = []
+
+    def once(connected: Callable[[], None]) -> None:
+        try:
+            memberships.append(client.join(name, 1, role, "test"))
+        except UnavailableError as error:
+            refusals.append(str(error))
+            raise
+
+    keep_connected(once, threading.Event(), client.peer, random.Random(0), Backoff(0.01, 0.1))
+    return memberships[0], refusals
+
+
+def open_stream(client: LearnerClient, name: str) -> ActorStream:
+    stream = ActorStream(client, name)
+    stream.open(SPEC)
+    return stream
+
+
+def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Path, quantizer: str) -> None:
+    with learner_process(tmp_path, quantizer) as process, LearnerClient(process.address) as client:
+        first, _ = join(client, "actor-0", "actor")
+        join(client, "judge", "evaluator")
+        worker, judge = open_stream(client, "actor-0"), open_stream(client, "judge")
+        worker.send_segments(range(1, 9))
+        next(status for status in client.watch(0.05) if status.updates and status.emitted)
+        client.save_checkpoint()
+        # After the last checkpoint, and nevertheless kept.
+        worker.send_segments(range(9, 11))
+        judge.send_evaluation(evaluation(1, 1, 50.0))
+        judge.await_acknowledged(1)
+        process.kill()
+        for stream in (worker, judge):
+            assert stream.refusal().code() is grpc.StatusCode.UNAVAILABLE
+
+    with learner_process(tmp_path, quantizer, resume=True) as process, LearnerClient(process.address) as client:
+        again, refusals = join(client, "actor-0", "actor")
+        assert all("the learner is restoring its run" in refusal for refusal in refusals)
+        assert again.resume_after_sequence == 10
+        assert again.run.run_id == first.run.run_id
+        assert again.seed != first.seed
+        assert join(client, "judge", "evaluator")[0].resume_after_sequence == 1
+        worker, judge = open_stream(client, "actor-0"), open_stream(client, "judge")
+        worker.send_segments(range(11, 12))
+        judge.send_evaluation(evaluation(1, 1, 50.0))
+        judge.send_evaluation(evaluation(2, 1, 60.0))
+        judge.await_acknowledged(2)
+        process.terminate()
+        for stream in (worker, judge):
+            refusal = stream.refusal()
+            assert refusal.code() is grpc.StatusCode.UNAVAILABLE
+            assert "the learner is moving" in str(refusal.details())
+            assert stream.directives == {learner_pb2.DIRECTIVE_UNSPECIFIED}
+        assert process.end()[0] == EXIT_INTERRUPTED
+
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["state"], summary["solved"]) == ("interrupted", False)
+    assert summary["environment_steps"] == 88
+    assert summary["transitions_by_scheme"] == {"int8": 88}
+    assert [point["mean_return"] for point in summary["evaluations"]] == [50.0, 60.0]
+
+
+def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    ReplayStore.open(tmp_path / "run" / "replay", SPEC, capacity=4_000).close()
+    write_twice(tmp_path / "run" / "environment.json", SPEC.to_json())
+    with learner_process(tmp_path, "127.0.0.1:1", resume=True) as process:
+        code, line = process.end()
+    assert code == EXIT_USER_ERROR
+    assert line.startswith("error: replay: ")
+    assert "holds capacity 4000, expected 2000" in line
+
+
+def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with learner_process(tmp_path, "127.0.0.1:1") as process:
+        code, line = process.end()
+    assert code == EXIT_USER_ERROR
+    assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be written or read: File exists"
+
+
+def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_for_another_actor(
+    tmp_path: Path,
+) -> None:
+    with (
+        learner_process(tmp_path, "127.0.0.1:1", environment="Pendulum-v1", algorithm="dqn") as process,
+        LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
+    ):
+        join(client, "actor-0", "actor")
+        stream = ActorStream(client, "actor-0")
+        stream.open(PENDULUM)
+        refusal = stream.refusal()
+        assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones" in str(refusal.details())
+        status = client.status()
+        assert status.state is RunState.WAITING_FOR_ACTORS
+        assert status.problem == f"actor-0: {refusal.details()}"
+        process.terminate()
+        assert process.end()[0] == EXIT_INTERRUPTED
+    assert not (tmp_path / "run" / "environment.json").exists()

@@ -1,0 +1,165 @@
+"""Checkpoints are whole or not there, the newest few are kept, and damage costs one of them at most."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorq.errors import InvalidInputError, UserError
+from actorq.statefiles.documents import read_document, write_document
+from learner_service.training.checkpoint import Checkpoints, LearnerState, read_checkpoint
+
+
+def state(updates: int) -> LearnerState:
+    tensors = {"online": torch.full((4,), float(updates)), "updates": torch.tensor(updates)}
+    return LearnerState(updates, tensors, {"environment": "CartPole-v1", "rng": {"state": 2**100 + updates}})
+
+
+def assert_is(loaded: LearnerState | None, updates: int) -> None:
+    assert loaded is not None
+    expected = state(updates)
+    assert (loaded.updates, loaded.values) == (updates, expected.values)
+    assert loaded.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(loaded.tensors[name], tensor)
+        assert loaded.tensors[name].dtype == tensor.dtype
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
+    path = Checkpoints(tmp_path, keep=3).save(state(8))
+    assert path == tmp_path / "000000000008"
+    assert_is(Checkpoints(tmp_path, keep=3).load_newest(), 8)
+
+
+def test_there_is_nothing_to_load_before_the_first(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "new", keep=3).load_newest() is None
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for updates in (8, 16, 24, 1_000):
+        checkpoints.save(state(updates))
+    assert names(tmp_path) == ["000000000024", "000000001000"]
+    assert_is(checkpoints.load_newest(), 1_000)
+
+
+def test_the_same_number_of_updates_is_replaced(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(LearnerState(8, {"online": torch.zeros(1)}, {}))
+    checkpoints.save(state(8))
+    assert names(tmp_path) == ["000000000008"]
+    assert_is(checkpoints.load_newest(), 8)
+
+
+def test_a_kill_while_one_is_written_leaves_the_one_before(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, keep=2).save(state(8))
+    half = tmp_path / "000000000016.partial"
+    half.mkdir()
+    (half / "tensors.safetensors").write_bytes(b"half")
+    assert_is(Checkpoints(tmp_path, keep=2).load_newest(), 8)
+    assert names(tmp_path) == ["000000000008"]
+
+
+@pytest.mark.parametrize("new_one_is_there", [True, False])
+def test_a_kill_while_one_is_replaced_leaves_a_whole_one(tmp_path: Path, new_one_is_there: bool) -> None:
+    Checkpoints(tmp_path, keep=2).save(LearnerState(8, {"online": torch.zeros(1)}, {}))
+    (tmp_path / "000000000008").rename(tmp_path / "000000000008.replaced")
+    if new_one_is_there:
+        Checkpoints(tmp_path / "elsewhere", keep=2).save(state(8)).rename(tmp_path / "000000000008")
+        (tmp_path / "elsewhere").rmdir()
+    loaded = Checkpoints(tmp_path, keep=2).load_newest()
+    assert names(tmp_path) == ["000000000008"]
+    assert loaded is not None
+    assert (loaded.values == state(8).values) == new_one_is_there
+
+
+def truncate_tensors(folder: Path) -> None:
+    path = folder / "tensors.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "tensors.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def truncate_state(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text()[:-5])
+
+
+def drop_values(folder: Path) -> None:
+    path = folder / "state.json"
+    header = json.loads(path.read_text())
+    del header["values"]
+    path.write_text(json.dumps(header))
+
+
+def change_format(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+
+
+def remove_tensors(folder: Path) -> None:
+    (folder / "tensors.safetensors").unlink()
+
+
+DAMAGES = [truncate_tensors, flip_a_bit, truncate_state, drop_values, change_format, remove_tensors]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_newest_one_falls_back_to_the_one_before(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.save(state(8))
+    damage(checkpoints.save(state(16)))
+    assert_is(checkpoints.load_newest(), 8)
+
+
+def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(state(8))
+    flip_a_bit(checkpoints.save(state(100)))
+    resumed = Checkpoints(tmp_path, keep=1)
+    assert_is(resumed.load_newest(), 8)
+    assert resumed.save(state(16)).exists()
+    assert_is(resumed.load_newest(), 16)
+
+
+def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for updates in (8, 16):
+        flip_a_bit(checkpoints.save(state(updates)))
+    assert checkpoints.load_newest() is None
+    assert "no checkpoint is whole: the networks start anew" in caplog.text
+    # They are kept for whoever can mend them, and do not count any more.
+    assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
+
+
+def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    path = checkpoints.save(state(8)) / "state.json"
+    write_document(path, {**read_document(path), "format": 99})
+    with pytest.raises(UserError, match="expected a checkpoint of format 2, got 99; resume with the version"):
+        checkpoints.load_newest()
+    assert names(tmp_path) == ["000000000008"]
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
+def test_no_byte_of_a_checkpoint_can_change_unseen(tmp_path: Path, name: str) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    folder = checkpoints.save(state(8))
+    data = (folder / name).read_bytes()
+    for position in range(len(data)):
+        (folder / name).write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        with pytest.raises(InvalidInputError):
+            read_checkpoint(folder)

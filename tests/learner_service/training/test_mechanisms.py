@@ -1,0 +1,218 @@
+"""A training with multi-step targets and a replay of dynamic capacity, built, trained, saved and restored."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import DynamicCapacityStatus
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.errors import InvalidInputError, UserError
+from learner_service.actors.members import Member
+from learner_service.replay import WindowBatch
+from learner_service.run.identity import RunIdentity
+from learner_service.run.membership import membership
+from learner_service.training.checkpoint import LearnerState
+from learner_service.training.training import Training, build_training
+from tests.learner_service.learner_parts import await_samples
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+ARMS = EnvironmentSpec(
+    "Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0
+)
+
+
+def settings(algorithm: str = "td3", **changes: Any) -> RunConfig:
+    """Both mechanisms on: the oldest are looked at every 64 steps, targets are of 3 steps from 128 steps on."""
+    tree: dict[str, Any] = {
+        "algorithm": algorithm,
+        "environment": "Arms-v0",
+        "environments_per_actor": 2,
+        algorithm: {"hidden_sizes": (8,), "batch_size": 8} if algorithm != "d4pg" else {},
+        "replay": {"capacity": 2_000, "min_size": 64, "prioritized": True},
+        "rate_limiter": {"samples_per_insert": 4.0, "error_buffer": 512.0},
+        "actor": {"segment_length": 4 if algorithm != "d4pg" else 5},
+        "max_environment_steps": 1_280,
+        "multi_step": True,
+        "multi_step_returns": {"n_step": 3, "after": 0.1},
+        "dynamic_buffer": True,
+        "dynamic_capacity": {
+            "threshold": 1e-3, "min_size": 32, "period_steps": 64, "oldest": 16, "dropped": 0.25,
+        },
+    }  # fmt: skip
+    return RunConfig.model_validate({**tree, **changes})
+
+
+@pytest.fixture
+def client() -> Iterator[QuantizerClient]:
+    with QuantizerClient("127.0.0.1:1") as nobody:
+        yield nobody
+
+
+Build = Callable[..., Training]
+
+
+@pytest.fixture
+def build(client: QuantizerClient, tmp_path: Path) -> Iterator[Build]:
+    built: list[Training] = []
+
+    def make(config: RunConfig, state: LearnerState | None = None, spec: EnvironmentSpec = ARMS) -> Training:
+        training, graph = build_training(config, spec, tmp_path, "run", client, state, save, lambda _: None)
+        built.append(training)
+        outputs = ["actions", "greedy_actions"] if config.algorithm == "sac" and config.dynamic_buffer else ["actions"]
+        assert [output.name for output in onnx.load_from_string(graph.model).graph.output] == outputs
+        return training
+
+    def save(updates: int) -> Path:
+        return Path(str(updates))
+
+    yield make
+    for training in built:
+        training.close()
+
+
+def insert(training: Training, sequences: range) -> None:
+    """Eight transitions each."""
+    for sequence in sequences:
+        assert training.replay.limiter.try_reserve(8)
+        training.intake.insert(ACTOR, segment(sequence), 8)
+
+
+def segment(sequence: int) -> Segment:
+    rng, shape = np.random.default_rng(sequence), (4, 2)
+    return Segment(
+        sequence=sequence,
+        observations=rng.standard_normal((5, 2, 3), np.float32),
+        actions=rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
+        rewards=np.ones(shape, np.float32),
+        terminated=np.zeros(shape, np.bool_),
+        truncated=np.zeros(shape, np.bool_),
+        valid=np.ones(shape, np.bool_),
+        spans=(PolicySpan(0, 1, "int8"),),
+        ages=np.zeros(2, np.uint8),
+        greedy_actions=rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])
+def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorithm: str) -> None:
+    training = build(settings(algorithm, multi_step=None))
+    assert training.dynamic_capacity is not None
+    insert(training, range(1, 10))
+    assert training.dynamic_capacity.status() == DynamicCapacityStatus(72, None, 0, 0)
+    training.dynamic_capacity.look()
+    oldest = [segment(number) for number in (1, 2)]
+    with torch.no_grad():
+        seen = torch.from_numpy(np.concatenate([each.observations[:4].reshape(8, 3) for each in oldest]))
+        acted = training.algorithm.policy(seen).numpy()
+    greedy = np.concatenate([np.asarray(each.greedy_actions).reshape(8, 2) for each in oldest])
+    expected = float(np.square(acted - greedy).mean()) / 2
+    # A quarter of 72 is 18: three segments of 8.
+    status = training.dynamic_capacity.status()
+    assert status.distance == pytest.approx(expected, rel=1e-5)
+    assert status == DynamicCapacityStatus(48, status.distance, 1, 24)
+
+
+def test_the_trainer_looks_when_it_is_time(build: Build) -> None:
+    training = build(settings())
+    assert training.dynamic_capacity is not None
+    insert(training, range(1, 10))
+    training.trainer.start()
+    await_samples(training.replay.limiter, 512)
+    training.trainer.pause()
+    assert training.trainer.fault is None
+    status = training.dynamic_capacity.status()
+    assert (status.transitions, status.drops, status.dropped_transitions) == (48, 1, 24)
+    # 56 more transitions do not complete a period, 64 do.
+    insert(training, range(10, 15))
+    samples = training.replay.limiter.samples
+    training.trainer.resume()
+    await_samples(training.replay.limiter, samples + 64)
+    training.trainer.pause()
+    assert training.dynamic_capacity.status().drops == 1
+    insert(training, range(15, 17))
+    samples = training.replay.limiter.samples
+    training.trainer.resume()
+    await_samples(training.replay.limiter, samples + 64)
+    training.trainer.pause()
+    assert training.dynamic_capacity.status().drops == 2
+    assert training.replay.total_transitions == 128
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algorithm: str) -> None:
+    training = build(settings(algorithm, dynamic_buffer=False), spec=ARMS)
+    assert training.dynamic_capacity is None
+    for sequence in range(1, 17):
+        if sequence == 16:
+            batch, _ = training.replay.draw(64)
+            assert (float(batch.returns.max()), training.replay.multi_step_since) == (1.0, None)
+            assert not isinstance(batch, WindowBatch)
+        assert training.replay.limiter.try_reserve(8)
+        training.intake.insert(ACTOR, replace(segment(sequence), greedy_actions=None), 8)
+    batch, _ = training.replay.draw(64)
+    assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
+    assert training.replay.multi_step_since == 128
+    assert isinstance(batch, WindowBatch) == (algorithm == "sac")
+    training.trainer.start()
+    await_samples(training.replay.limiter, 256)
+    training.trainer.pause()
+    assert training.trainer.fault is None
+
+
+def test_both_go_on_where_they_were(build: Build) -> None:
+    training = build(settings())
+    insert(training, range(1, 18))
+    training.trainer.start()
+    await_samples(training.replay.limiter, 64)
+    training.trainer.pause()
+    assert training.dynamic_capacity is not None
+    status = training.dynamic_capacity.status()
+    assert (status.drops, training.replay.multi_step_since) == (1, 136)
+    state = training.state(training.trainer.updates, {})
+    assert "multi_step_since" in state.values["limiter"]
+    left = training.replay.transitions
+    training.close()
+    again = build(settings(), LearnerState(state.updates, state.tensors, json.loads(json.dumps(state.values))))
+    assert again.dynamic_capacity is not None
+    assert again.dynamic_capacity.status() == status
+    assert not again.dynamic_capacity.due
+    assert (again.replay.transitions, again.replay.multi_step_since) == (left, 136)
+
+
+def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_credit_back(build: Build) -> None:
+    training = build(settings())
+    assert training.replay.limiter.try_reserve(8)
+    with pytest.raises(InvalidInputError, match="greedy_actions: the run's replay keeps some, got none"):
+        training.intake.insert(ACTOR, replace(segment(1), greedy_actions=None), 8)
+    with pytest.raises(Exception, match="cannot give back 8 of 0"):
+        training.replay.limiter.release(8)
+
+
+def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build: Build) -> None:
+    for wrong, message in (
+        (settings(dynamic_capacity={"min_size": 1_600}), "dynamic_capacity.min_size must be below the about 1600"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build(wrong)
+    build(settings()).close()
+    with pytest.raises(
+        UserError, match="filled with the actions that dynamic_buffer compares; resume with --dynamic-b"
+    ):
+        build(settings(dynamic_buffer=False))
+    build(settings())
+
+
+def test_actors_are_told_whether_to_tell(tmp_path: Path) -> None:
+    identity = RunIdentity.claim(tmp_path, resume=False)
+    for config, told in ((settings(), True), (settings(dynamic_buffer=None), False)):
+        exploration = membership(config, identity, ACTOR, 0, 0).exploration
+        assert exploration == replace(config.exploration_of(0, 0), report_greedy=told)

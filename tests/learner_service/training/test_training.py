@@ -1,0 +1,283 @@
+"""Building a training from a configuration and what is on disk: all of it, or nothing that stays open."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from learner_service.actors.members import Member
+from learner_service.algorithms import make_algorithm
+from learner_service.replay import ReplayStore
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from learner_service.training.publisher import Snapshot
+from learner_service.training.training import Training, build_training
+from tests.learner_service.learner_parts import SPEC, await_samples, config, random_batch, segment
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+
+
+@pytest.fixture
+def client() -> Iterator[QuantizerClient]:
+    with QuantizerClient("127.0.0.1:1") as nobody:
+        yield nobody
+
+
+def build(
+    client: QuantizerClient,
+    directory: Path,
+    state: LearnerState | None = None,
+    spec: EnvironmentSpec = SPEC,
+    settings: RunConfig | None = None,
+    save: Callable[[int], Path] = lambda updates: Path(str(updates)),
+) -> Training:
+    """Built and not started."""
+    training, graph = build_training(settings or config(), spec, directory, "run", client, state, save, lambda _: None)
+    assert graph.inputs
+    return training
+
+
+def insert(training: Training, sequence: int) -> None:
+    assert training.replay.limiter.try_reserve(8)
+    training.intake.insert(ACTOR, segment(sequence), 8)
+
+
+def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> None:
+    before = build(client, tmp_path)
+    insert(before, 1)
+    insert(before, 2)
+    state = before.state(24, {"more": "of the run's own"})
+    assert state.values["more"] == "of the run's own"
+    insert(before, 3)
+    before.replay.close()
+    after = build(client, tmp_path, state)
+    assert after.trainer.updates == 24
+    assert after.replay.total_transitions == 24
+    assert after.intake.resume_after(ACTOR) == 3
+    assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
+    assert after.rng.bit_generator.state == before.rng.bit_generator.state
+    after.replay.close()
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
+    client: QuantizerClient, tmp_path: Path, prioritized: bool
+) -> None:
+    settings = config(
+        replay={"capacity": 2_000, "min_size": 64, "prioritized": prioritized}, normalize_observations=True
+    )
+    # 10,000 samples may be taken in advance of 64 transitions, in draws of 8 * 8.
+    samples = 10_000 // 64 * 64
+    saved: list[LearnerState] = []
+
+    def save(updates: int) -> Path:
+        saved.append(went_on.state(updates, {}))
+        return Path(str(updates))
+
+    went_on = build(client, tmp_path / "run", settings=settings, save=save)
+    for sequence in range(1, 9):
+        insert(went_on, sequence)
+    went_on.trainer.start()
+    await_samples(went_on.replay.limiter, 640)
+    updates = went_on.trainer.pause()
+    assert went_on.trainer.save() == Path(str(updates))
+    assert 0 < saved[0].updates == updates <= samples // 8
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    went_on.trainer.resume()
+    expected = trained(went_on, samples)
+
+    values = json.loads(json.dumps(saved[0].values))
+    state = LearnerState(updates, saved[0].tensors, values)
+    restored = build(client, tmp_path / "copy", state, settings=settings)
+    restored.trainer.start()
+    actual = trained(restored, samples)
+    assert actual.keys() == expected.keys()
+    assert "normalizer.mean" in actual
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name
+
+
+def trained(training: Training, samples: int) -> dict[str, torch.Tensor]:
+    """The algorithm's state after the updates for so many samples."""
+    await_samples(training.replay.limiter, samples)
+    training.trainer.pause()
+    assert training.trainer.fault is None
+    assert training.replay.limiter.samples == samples == 8 * training.trainer.updates
+    tensors = training.algorithm.state()
+    training.close()
+    return tensors
+
+
+def test_a_stochastic_policy_is_calibrated_with_noise(
+    client: QuantizerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = ArraySpec((2,), "float32", low=(-1.0,), high=(1.0,))
+    spec = EnvironmentSpec("Arms-v0", SPEC.observations, actions, discrete_actions=0)
+    settings = config(algorithm="sac", environment="Arms-v0", sac={"hidden_sizes": (8,), "batch_size": 8})
+    training = build(client, tmp_path, spec=spec, settings=settings)
+    offered: list[Snapshot] = []
+    monkeypatch.setattr(training.publisher, "offer", offered.append)
+    training.trainer.publish()
+    assert {name: batch.shape for name, batch in offered[0].calibration.items()} == {
+        "observations": (1, 4),
+        "noise": (1, 2),
+    }
+    training.replay.close()
+
+
+def test_what_replay_and_batches_take_is_told(
+    client: QuantizerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "learner_service.training.training"):
+        training = build(client, tmp_path)
+    # Two batches of eight minibatches of eight transitions, of 4 + 4 floats, an int64, 2 floats, an int64.
+    assert training.trainer.batch_nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
+    assert f"replay: 2000 rows, {training.replay.nbytes / 1e6:.1f} MB on disk; batches: 0.0 MB, for cpu" in caplog.text
+    training.replay.close()
+
+
+def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    stacked = replace(SPEC, frame_stack=4)
+    small = config(replay={"capacity": 20, "min_size": 8, "prioritized": False})
+    build(client, tmp_path / "single", settings=small).replay.close()
+    with pytest.raises(UserError, match=r"at least twice the 16 rows of a segment, .* frame stack 4.*, got 20"):
+        build(client, tmp_path / "stacked", spec=stacked, settings=small)
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("branching", "GuardOnDataDependentSymNode: Could not guard on data-dependent expression"),
+        ("partly_unused", r"the exported graph lacks the parameters \['torso.0.spare'\] under their names"),
+    ],
+)
+def test_a_policy_that_no_graph_can_be_made_of_is_told_in_one_line(
+    client: QuantizerClient, tmp_path: Path, network: str, reason: str
+) -> None:
+    own = config(network=f"own_algorithms:{network}")
+    with pytest.raises(UserError, match=f"the policy cannot be exported to ONNX: .*{reason}") as caught:
+        build(client, tmp_path, settings=own)
+    assert "\n" not in str(caught.value)
+    build(client, tmp_path).replay.close()
+
+
+def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(normalize_observations=True)
+    before = build(client, tmp_path, settings=settings)
+    insert(before, 1)
+    state = before.state(0, {})
+    before.replay.close()
+    state.values["limiter"]["moments"]["mean"] = [0.0]
+    with pytest.raises(UserError, match="the checkpoint does not fit"):
+        build(client, tmp_path, state, settings=settings)
+    build(client, tmp_path, settings=settings).replay.close()
+
+
+def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    frames = replace(SPEC, observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
+    training = build(client, tmp_path, spec=frames, settings=config(normalize_observations=True))
+    assert training.state(0, {}).values["limiter"]["moments"] is None
+    assert not any("normalizer" in name for name in training.algorithm.state())
+    training.replay.close()
+
+
+def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(learner={"quantization_aware_after": 0.5}, max_environment_steps=100)
+    before = build(client, tmp_path, settings=settings)
+    fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport("torso.0", "int8 per tensor"),))
+    before.quantization_aware.follow(PolicyDescriptor("run", 1, 0, "int8", b"", 1, 1, 0.0, fidelity))
+    for updates, steps in ((8, 49), (16, 50)):
+        with before.quantization_aware.applied(updates, steps):
+            pass
+    state = before.state(24, {})
+    before.replay.close()
+    after = build(client, tmp_path, state, settings=settings)
+    assert after.quantization_aware.since == 16
+    after.replay.close()
+    # As a learner wrote it that did not know of it.
+    del state.values["quantization_aware"]
+    older = build(client, tmp_path, state, settings=settings)
+    assert older.quantization_aware.since is None
+    older.replay.close()
+
+
+def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+    settings = config(sparsity={"method": "rlx2", "actor": 0.5, "period_updates": 2})
+    before = build(client, tmp_path, settings=settings)
+    rng = np.random.default_rng(0)
+    before.algorithm.update(random_batch(rng, 24), np.ones(24, np.float32))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints.save(before.state(3, {}))
+    before.replay.close()
+    state = checkpoints.load_newest()
+    assert state is not None
+    assert state.values["sparsity"] == {"method": "rlx2", "actor": 0.5, "critic": 0.85, "structured": False}
+    after = build(client, tmp_path, state, settings=settings)
+    batch = random_batch(rng, 24)
+    for training in (before, after):
+        training.algorithm.update(batch, np.ones(24, np.float32))
+    expected = before.algorithm.state()
+    assert all(torch.equal(value, expected[name]) for name, value in after.algorithm.state().items())
+    after.replay.close()
+
+
+def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    sparse = make_algorithm(config(sparsity={"method": "rigl", "actor": 0.5}), SPEC).state()
+    with pytest.raises(UserError, match="does not fit the configured networks: the saved networks are sparse"):
+        build(client, tmp_path, LearnerState(8, sparse, {}))
+    build(client, tmp_path).replay.close()
+
+
+def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:
+    wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
+    state = LearnerState(8, make_algorithm(wider, SPEC).state(), {})
+    for _ in range(2):
+        with pytest.raises(UserError, match="the checkpoint does not fit the configured networks"):
+            build(client, tmp_path / "run", state)
+    build(client, tmp_path / "run").replay.close()
+
+
+def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path / "replay", SPEC, config().replay.capacity)
+    with pytest.raises(UserError, match="is open in another learner"):
+        build(client, tmp_path)
+    store.close()
+
+
+REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec]] = {
+    "capacity": ({"replay": {"capacity": 3_000, "min_size": 64}}, SPEC),
+    "observations": (
+        {},
+        EnvironmentSpec("CartPole-v1", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFITTED)
+def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient, tmp_path: Path, what: str) -> None:
+    capacity = config().replay.capacity
+    ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
+    changes, spec = REFITTED[what]
+    with pytest.raises(UserError, match=r"replay: .* holds .*; start this run in another directory"):
+        build(client, tmp_path, spec=spec, settings=config(**changes))
+    ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
+
+
+def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -> None:
+    images = EnvironmentSpec("Pictures-v0", ArraySpec((64, 64, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=2)
+    small = config(actor={"segment_length": 4, "max_segment_bytes": 20_000})
+    with pytest.raises(UserError, match=r"actor.max_segment_bytes is 20000; use fewer environments per actor"):
+        build(client, tmp_path, spec=images, settings=small)

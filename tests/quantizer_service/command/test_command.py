@@ -1,0 +1,270 @@
+"""`actorq quantize`: what it prints, what it writes, and what it refuses in one line."""
+
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from actorq.domain.policy import SCHEMES
+from actorq.errors import UserError
+from actorq.process import main
+from quantizer_service.command import command
+from quantizer_service.command.comparison import Comparison
+from quantizer_service.command.model_files import MAX_FILE_BYTES
+from tests.quantizer_service.complete_models import complete_model, written
+from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, mlp, outputs_of, two_inputs
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A command that has run: what it printed, and the files that it was given and has written."""
+
+    printed: str
+    model: Path
+    output: Path
+
+    def row(self, scheme: str) -> list[str]:
+        """The cells of a scheme, without the mark of the chosen one."""
+        lines = [line.removeprefix("*").split() for line in self.printed.splitlines()]
+        return next(cells for cells in lines if cells and cells[0] == scheme)
+
+    @property
+    def marked(self) -> str:
+        """The scheme that was chosen."""
+        (line,) = [line for line in self.printed.splitlines() if line.startswith("*")]
+        return line.split()[1]
+
+
+def observations(rows: int = 64) -> NDArray[Any]:
+    return np.random.default_rng(3).standard_normal((rows, OBSERVATION_SIZE)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """int8 of a small policy, calibrated and written."""
+    folder = tmp_path_factory.mktemp("quantize")
+    model = written(folder / "policy.onnx", complete_model(mlp(32, 32, 32)))
+    np.savez(folder / "observations.npz", observations())
+    output = folder / "out.onnx"
+    given = ["--scheme", "int8", "--calibration", str(folder / "observations.npz"), "-o", str(output)]
+    with redirect_stdout(StringIO()) as printed:
+        assert command.run([str(model), *given, "--discrete-actions"]) == 0
+    return Compared(printed.getvalue(), model, output)
+
+
+def test_the_table_has_a_row_for_each_scheme(compared: Compared) -> None:
+    header = compared.printed.splitlines()[0]
+    for column in ("scheme", "bytes", "us, batch 1", "us, batch 32", "mean error", "max error", "agreement", "gate"):
+        assert column in header
+    for scheme in SCHEMES:
+        size, first, last = (float(cell.replace(",", "")) for cell in compared.row(scheme)[1:4])
+        assert size > 0
+        assert first > 0
+        assert last > 0
+    assert compared.row("fp32")[4:] == ["0.00%", "0.00%", "100.0%", "4", "of", "4", "passed"]
+    assert float(compared.row("int8")[4].removesuffix("%")) > 0
+    assert compared.row("int8")[7:] == ["2", "of", "4", "passed"]
+    assert "int8: in float layers.0 (first layer), layers.3 (last layer)" in compared.printed
+    assert f"errors on 64 observations of {compared.model.parent / 'observations.npz'}" in compared.printed
+
+
+def test_the_chosen_scheme_is_marked_and_written(compared: Compared) -> None:
+    assert compared.marked == "int8"
+    model = compared.output.read_bytes()
+    assert f"{compared.output}: int8, {len(model):,} bytes" in compared.printed
+    onnx.checker.check_model(onnx.ModelProto.FromString(model))
+    feeds = {"observation": observations(8)}
+    of_file, of_original = outputs_of(model, feeds), outputs_of(compared.model.read_bytes(), feeds)
+    assert 0 < np.abs(of_file - of_original).max() < 0.1
+    assert not list(compared.output.parent.glob(".*"))
+
+
+def test_auto_takes_what_it_says_and_random_observations_are_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(two_inputs()))
+    assert command.run([str(model), "--batch", "4", "--output", str(tmp_path / "out.onnx"), "--seed", "5"]) == 0
+    printed = capsys.readouterr().out
+    result = Compared(printed, model, tmp_path / "out.onnx")
+    assert "us, batch 4" in printed
+    assert "agreement" not in printed.splitlines()[0]
+    assert "256 random observations" in printed
+    assert "seed 5" in printed
+    assert f"auto takes {result.marked} at batch 4" in printed
+    inputs = [value.name for value in onnx.load(result.output).graph.input]
+    assert inputs == [value.name for value in onnx.load(model).graph.input]
+
+
+def test_what_the_gate_refuses_is_emitted_as_it_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(mlp(32, 32)))
+    output = tmp_path / "out.onnx"
+    strict = ["--gate.max-mean-error", "1e-9", "--scheme", "int4", "-o", str(output)]
+    assert command.run([str(model), *strict]) == 0
+    printed = capsys.readouterr().out
+    assert "refused, so fp32" in printed
+    assert "int4: refused with " in printed
+    # The gate's log would tell the same between the lines of the table.
+    assert "is not let through" not in printed
+    feeds = {"observation": observations(8)}
+    np.testing.assert_allclose(outputs_of(output.read_bytes(), feeds), outputs_of(model.read_bytes(), feeds), rtol=1e-5)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The one line with which it ends; nothing else is printed."""
+    assert main(lambda: command.run([str(argument) for argument in arguments])) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
+    """The model with a fault."""
+    first = model.graph.initializer[0]
+    if change == "NaN":
+        array = numpy_helper.to_array(first).copy()
+        array.flat[1] = np.nan
+        first.CopyFrom(numpy_helper.from_array(array, first.name))
+    elif change == "operator":
+        model.graph.node[1].op_type = "Frobnicate"
+    elif change == "dynamic":
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "size"
+    elif change == "empty":
+        model.graph.ClearField("node")
+    else:
+        first.ClearField("raw_data")
+        first.data_location = onnx.TensorProto.EXTERNAL
+        entries = {"location": change} if change != "claim" else {"location": "weights", "length": str(5 << 30)}
+        first.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in entries.items())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("NaN", "parameter 'layers.0.weight': expected finite values, got 1 NaN or infinite"),
+        ("operator", "Frobnicate"),
+        ("dynamic", "data input 'observation' must have fixed sizes after its batch dimension, got ['size']"),
+        ("empty", "bytes without a graph"),
+        ("nowhere", "its weights lie in another file that cannot be read: "),
+        ("../elsewhere", "its weights lie in another file that cannot be read: "),
+        ("claim", "expected a policy of at most 1024 MiB, its weights in other files have 5,368,709,120 bytes"),
+    ],
+)
+def test_a_bad_model_is_refused_in_a_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, expected: str
+) -> None:
+    model = written(tmp_path / "policy.onnx", changed(complete_model(mlp(8, 8)), change))
+    line = refusal(capsys, model, "-o", tmp_path / "out.onnx")
+    assert line.startswith(f"{model}: ")
+    assert expected in line
+    assert {path.name for path in tmp_path.iterdir()} == {"policy.onnx"}
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    garbage = tmp_path / "garbage.onnx"
+    garbage.write_bytes(b"no protobuf at all")
+    assert "18 bytes that do not parse" in refusal(capsys, garbage)
+    assert "cannot be read (No such file or directory)" in refusal(capsys, tmp_path / "absent.onnx")
+    assert "cannot be read (Is a directory)" in refusal(capsys, tmp_path)
+    with (tmp_path / "huge.onnx").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    assert "expected a policy of at most 1024 MiB" in refusal(capsys, tmp_path / "huge.onnx")
+
+
+def test_weights_in_a_file_beside_the_model_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = complete_model(mlp(16, 16))
+    feeds = {"observation": observations(4)}
+    expected = outputs_of(model.SerializeToString(), feeds)
+    onnx.save_model(model, tmp_path / "policy.onnx", save_as_external_data=True, size_threshold=0)
+    assert command.run([str(tmp_path / "policy.onnx"), "--scheme", "fp32", "-o", str(tmp_path / "out.onnx")]) == 0
+    assert "* fp32" in capsys.readouterr().out
+    np.testing.assert_allclose(outputs_of((tmp_path / "out.onnx").read_bytes(), feeds), expected, rtol=1e-6)
+
+
+INFINITE = np.full((4, OBSERVATION_SIZE), np.inf, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"observation": observations()[:, :3]}, "'observation': expected float32['B', 5], got float32[64, 3]"),
+        ({"observation": observations().astype(np.float64)}, "expected float32['B', 5], got float64[64, 5]"),
+        ({"observation": INFINITE}, "'observation': expected finite values, got NaN or infinity"),
+        ({"observation": observations(0)}, "expected the same number of rows, at least 1, got [0]"),
+        ({"a": observations(), "b": observations()}, "missing ['observation'], unexpected ['a', 'b']"),
+        ({"a": np.array([{}], dtype=object)}, "expected an .npz of plain arrays, as numpy.savez makes them: "),
+        ({}, "missing ['observation']"),
+    ],
+    ids=["shape", "dtype", "infinity", "no rows", "names", "objects", "nothing"],
+)
+def test_bad_observations_are_refused_in_a_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arrays: dict[str, NDArray[Any]],
+    expected: str,
+) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
+    np.savez(tmp_path / "observations.npz", **arrays)  # type: ignore[arg-type]
+    line = refusal(capsys, model, "--calibration", tmp_path / "observations.npz")
+    assert line.startswith(f"{tmp_path / 'observations.npz'}: ")
+    assert expected in line
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
+    np.save(tmp_path / "plain.npy", observations())
+    assert "expected an .npz of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
+    assert "cannot be read" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
+
+
+def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
+    before = model.read_bytes()
+    assert f"--output: {model} is there already; give --force" in refusal(capsys, model, "-o", model)
+    assert model.read_bytes() == before
+    assert "is a folder" in refusal(capsys, model, "-o", tmp_path)
+    assert "there is no folder" in refusal(capsys, model, "-o", tmp_path / "absent" / "out.onnx")
+    assert command.run([str(model), "--scheme", "int8-weights", "-o", str(model), "--force"]) == 0
+    assert model.read_bytes() != before
+    assert any(node.op_type == "DequantizeLinear" for node in onnx.load(model).graph.node)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "the following arguments are required: MODEL.onnx; see actorq quantize --help"),
+        (("--schem", "int8"), "did you mean '--scheme'?"),
+        (("--scheme", "int3"), "setting 'scheme': value should be 'fp32'"),
+        (("--batch", "0"), "setting 'batch': value should be greater than 0"),
+        (("--gate.min-agreement", "2"), "setting 'gate.min_agreement': value should be less than or equal to 1"),
+        (("--action-spans", "2,2"), "expected an action span for each of the 3 components"),
+    ],
+)
+def test_wrong_flags_get_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
+) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
+    assert expected in (refusal(capsys, model, *arguments) if arguments else refusal(capsys))
+
+
+def test_a_scheme_that_cannot_be_emitted_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="int4: as the test wants it"):
+        command._write(tmp_path / "out.onnx", Comparison((), {"int4": "as the test wants it"}), "int4")
+
+
+def test_a_batch_that_was_exported_as_one_becomes_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = complete_model(mlp(16, 16))
+    for value in (*model.graph.input, *model.graph.output):
+        shape = value.type.tensor_type.shape
+        shape.dim[0].CopyFrom(helper.make_tensor_value_info("x", 1, [1]).type.tensor_type.shape.dim[0])
+    assert command.run([str(written(tmp_path / "policy.onnx", model))]) == 0
+    assert "us, batch 32" in capsys.readouterr().out

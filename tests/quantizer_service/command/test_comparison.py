@@ -1,0 +1,65 @@
+"""What auto takes of a comparison, and the models that it times."""
+
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from actorq.config.sections import GateConfig
+from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, SCHEMES, FidelityReport, LayerReport
+from actorq.errors import InvalidInputError
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Options
+from quantizer_service.command.comparison import Comparison, Emitted, compare
+from quantizer_service.command.table import _rich
+from quantizer_service.command.timing import bound_call
+from quantizer_service.emission.inference import open_session
+from tests.quantizer_service.complete_models import complete_model
+from tests.quantizer_service.policy_graphs import mlp, random_observations
+
+
+def emitted(scheme: str, seconds: float, in_float: bool = False, passed: bool = True) -> Emitted:
+    layer = LayerReport("a", FLOAT32 if in_float else INT8_PER_CHANNEL)
+    report = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, (layer,), (), passed)
+    return Emitted(scheme, b"", report, {1: seconds})
+
+
+def test_auto_takes_the_fastest_that_passes_and_is_quantized() -> None:
+    items = (
+        emitted("fp32", 5.0, in_float=True),
+        emitted("int8-weights", 4.0),
+        emitted("int8", 3.0, in_float=True),
+        emitted("int4", 2.0, passed=False),
+    )
+    assert Comparison(items, {}).fastest(1) == "int8-weights"
+    assert Comparison(items[:1], {}).fastest(1) == "fp32"
+
+
+def test_auto_takes_fp32_among_equals() -> None:
+    items = (emitted("int8", 1.0), emitted("fp32", 1.02, in_float=True))
+    assert Comparison(items, {}).fastest(1) == "fp32"
+
+
+def test_every_scheme_is_timed_at_every_batch_with_any_number_of_rows() -> None:
+    graph, parameters = Graph.from_model(complete_model(mlp(16, 16)).SerializeToString())
+    comparison = compare(graph, parameters, random_observations(5), (2, 8), Options(), GateConfig())
+    assert [item.scheme for item in comparison.emitted] == list(SCHEMES)
+    assert all(set(item.seconds) == {2, 8} and min(item.seconds.values()) > 0 for item in comparison.emitted)
+    assert comparison.of("int8").model != comparison.of("fp32").model
+
+
+def test_a_call_that_cannot_run_is_refused() -> None:
+    session = open_session(complete_model(mlp(16, 16)).SerializeToString(), "model")
+    with pytest.raises(InvalidInputError, match="int8: it does not run on 4 rows: "):
+        bound_call(session, {"observation": np.zeros((4, 3), np.float32)}, "int8")
+
+
+def test_on_a_terminal_the_chosen_row_stands_out() -> None:
+    console = Console(file=StringIO(), force_terminal=True, width=80, color_system="standard")
+    console.print(_rich(["scheme", "bytes"], [["  fp32", "1,234"], ["* int8", "567"]]))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "\x1b[32m* int8" in lines[2]
+    assert "\x1b[32m" not in lines[1]

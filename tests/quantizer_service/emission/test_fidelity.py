@@ -1,0 +1,159 @@
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from actorq.domain.policy import FidelityReport, PolicyGraph
+from actorq.errors import InvalidInputError
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Scheme
+from actorq.quantization.schemes.base import Plan
+from actorq.quantization.schemes.fp32 import Fp32
+from actorq.quantization.schemes.int8 import Int8
+from quantizer_service.emission.fidelity import MAX_WEIGHT_ROWS, MIN_ROWS, measure, measured_batch, unfit
+from quantizer_service.emission.reference import Outputs, Reference
+from tests.quantizer_service.policy_graphs import (
+    Tensors,
+    emission,
+    emitted,
+    float_layers,
+    fp32_outputs,
+    mlp,
+    outputs_of,
+    policy_graph,
+    random_observations,
+    random_parameters,
+)
+
+SOURCE = mlp(16, 16)
+PARAMETERS = random_parameters(SOURCE, 1)
+OBSERVATIONS = random_observations(64)
+
+
+def report_on(
+    source: PolicyGraph, scheme: Scheme, parameters: Tensors, expected: Outputs | None = None
+) -> FidelityReport:
+    graph = Graph.parse(source)
+    plan = Plan(graph, scheme)
+    made = emission(plan, parameters)
+    return measure(made, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source)
+
+
+def test_errors_are_what_the_definition_says() -> None:
+    graph = Graph.parse(SOURCE)
+    expected = fp32_outputs(graph, PARAMETERS, OBSERVATIONS)
+    plan = Plan(graph, Int8())
+
+    report = report_on(SOURCE, Int8(), PARAMETERS)
+
+    outputs = outputs_of(emitted(plan, PARAMETERS), OBSERVATIONS).astype(np.float64)
+    assert report.observations == 64
+    assert report.mean_error == pytest.approx(np.abs(outputs - expected).mean())
+    assert report.max_error == pytest.approx(np.abs(outputs - expected).max())
+    assert report.relative_mean_error == pytest.approx(report.mean_error / np.ptp(expected))
+    assert report.relative_max_error == pytest.approx(report.max_error / np.ptp(expected))
+    assert report.argmax_agreement == np.mean(outputs.argmax(1) == expected.argmax(1))
+    assert report.float_layers == float_layers(plan)
+    (output,) = report.outputs
+    assert output.name == "q_values"
+    assert output.mean_errors == pytest.approx(np.abs(outputs - expected).mean(axis=0))
+    assert output.max_errors == pytest.approx(np.abs(outputs - expected).max(axis=0))
+
+
+def test_disagreement_shows() -> None:
+    expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
+
+    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": -expected})
+
+    assert report.argmax_agreement == 0
+    assert report.max_error == pytest.approx(2 * np.abs(expected).max(), rel=1e-5)
+
+
+def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_no_agreement() -> None:
+    spans = (0.5, 2.0, 4.0)
+
+    report = report_on(replace(SOURCE, discrete_actions=False, action_spans=spans), Int8(), PARAMETERS)
+
+    (output,) = report.outputs
+    assert report.argmax_agreement is None
+    assert report.relative_mean_error == pytest.approx(np.mean(np.array(output.mean_errors) / spans))
+    assert report.relative_max_error == pytest.approx(np.max(np.array(output.max_errors) / spans))
+
+
+def test_equal_outputs_have_no_range_to_divide_by() -> None:
+    zeros = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
+
+    report = report_on(SOURCE, Int8(), zeros)
+
+    assert (report.relative_mean_error, report.relative_max_error, report.argmax_agreement) == (0, 0, 1)
+
+
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    huge = {name: np.full_like(array, 1e30) for name, array in PARAMETERS.items()}
+
+    with pytest.raises(InvalidInputError, match="FP32 policy: expected finite outputs"):
+        fp32_outputs(Graph.parse(SOURCE), huge, OBSERVATIONS)
+
+
+def test_outputs_must_be_batch_first() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weight"], ["product"]),
+        helper.make_node("Transpose", ["product"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [5, 3]})
+
+    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
+        fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
+
+
+def test_a_policy_that_does_not_run_on_these_observations_is_refused() -> None:
+    nodes = [
+        helper.make_node("Cast", ["observation"], ["row"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["weight", "row"], ["q_values"]),
+    ]
+    source = policy_graph(nodes, {"weight": [4, 3]})
+    reference = Reference(Graph.parse(source))
+
+    with pytest.raises(InvalidInputError, match="FP32 policy: it does not run on the calibration batch"):
+        reference.run(random_parameters(source, 1), {"observation": np.full((2, 5), 9, np.float32)})
+
+
+def test_a_graph_that_does_not_load_is_refused() -> None:
+    # Its ellipsis stands for nothing that the inputs have.
+    nodes = [helper.make_node("Einsum", ["observation", "weight"], ["q_values"], equation="bi,io,x->bo")]
+    graph = Graph.parse(policy_graph(nodes, {"weight": [5, 3]}))
+
+    with pytest.raises(InvalidInputError, match=r"graph: ONNX Runtime .* cannot load it"):
+        Reference(graph)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "taken"),
+    [
+        (256, 24 * 2048 + 2 * 2048**2 + 6 * 2048, 256),
+        (10_000, 64**2, 10_000),
+        (1_000, MAX_WEIGHT_ROWS // 500, 500),
+        (256, MAX_WEIGHT_ROWS, MIN_ROWS),
+        (20, MAX_WEIGHT_ROWS, 20),
+        (1, 0, 1),
+    ],
+)
+def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: int, weights: int, taken: int) -> None:
+    numbers = np.arange(rows)
+    batch = measured_batch({"observation": numbers[:, None], "other": -numbers[:, None]}, weights)
+
+    chosen = batch["observation"][:, 0]
+    assert len(chosen) == taken
+    assert np.array_equal(batch["other"][:, 0], -chosen)
+    assert (chosen[0], chosen[-1]) == (0, rows - 1)
+    assert len(set(np.diff(chosen))) <= 2
+    assert (np.diff(chosen) > 0).all()
+
+
+def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
+    for source, agreement in ((SOURCE, 0.0), (replace(SOURCE, discrete_actions=False), None)):
+        report = unfit((), OBSERVATIONS, source)
+        assert (report.relative_mean_error, report.relative_max_error) == (np.inf, np.inf)
+        assert (report.argmax_agreement, report.passed, report.observations) == (agreement, False, 64)

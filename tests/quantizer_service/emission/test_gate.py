@@ -1,0 +1,70 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from actorq.config.sections import GateConfig
+from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport
+from quantizer_service.emission.gate import judge, severity
+
+THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95)
+LAYERS = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", INT8_PER_TENSOR))
+IN_FLOAT = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", FLOAT32, "fidelity gate"))
+
+
+def continuous(mean: float, largest: float) -> FidelityReport:
+    return FidelityReport(64, 1.0, 2.0, mean, largest, None, LAYERS)
+
+
+def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
+    return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("report", "passed"),
+    [
+        (continuous(0.02, 0.25), True),
+        (continuous(0.0201, 0.1), False),
+        (continuous(0.001, 0.2501), False),
+        (continuous(math.inf, math.inf), False),
+        (continuous(math.nan, math.nan), False),
+        (discrete(0.95), True),
+        (discrete(0.9499), False),
+    ],
+)
+def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed: bool) -> None:
+    assert judge(report, THRESHOLDS).passed is passed
+
+
+def test_the_reason_names_what_failed_with_both_numbers() -> None:
+    assert judge(continuous(0.031, 0.1), THRESHOLDS).reason == (
+        "mean action error 3.10% of the action range, 2.00% is allowed"
+    )
+    assert judge(continuous(0.031, 0.5), THRESHOLDS).reason.count("action error") == 2
+    assert judge(discrete(0.75), THRESHOLDS).reason == (
+        "the same best action as FP32 in 75.0% of the observations, 95.0% are needed"
+    )
+
+
+def test_a_policy_in_float_passes_whatever_the_rounding_of_its_sums_decided_between_equal_actions() -> None:
+    tied = replace(discrete(0.5), layers=IN_FLOAT)
+
+    assert judge(tied, THRESHOLDS).passed
+    assert judge(tied, THRESHOLDS).reason == "all weights are in float"
+
+
+def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() -> None:
+    by_agreement = [discrete(0.9, 0.1), discrete(0.99, 0.2), discrete(0.99, 0.1)]
+    by_error = [continuous(0.001, 1.0), continuous(0.04, 0.04), continuous(0.01, 0.125), continuous(0.009, 0.125)]
+
+    for reports in (by_agreement, by_error):
+        found = [severity(report, THRESHOLDS) for report in reports]
+        assert found == sorted(set(found), reverse=True)
+
+
+def test_an_agreement_of_all_may_be_demanded() -> None:
+    strict = GateConfig(min_agreement=1.0)
+
+    assert judge(discrete(1.0), strict).passed
+    assert not judge(discrete(0.999), strict).passed
+    assert severity(discrete(0.5), strict) > severity(discrete(0.6), strict)

@@ -1,0 +1,181 @@
+"""A version number has one content for ever, wherever the quantizer is killed."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+
+from actorq.client import QuantizerClient
+from actorq.domain.policy import MAX_VERSION_STEP
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from actorq.statefiles.highwater import BLOCK, HighWaterMark
+from actorq.telemetry.process_stats import measure_process
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.serving.policy_stream import Messages, policy_messages
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.store.store import PolicyStore
+from tests.quantizer_service.policy_graphs import checkpoint, random_parameters
+from tests.quantizer_service.quantizer_server import SOURCE, Publisher
+
+KILLS = 4
+
+
+def opened(path: Path) -> Emitter:
+    return Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
+
+
+def ready(path: Path) -> Emitter:
+    emitter = opened(path)
+    emitter.ready("run")
+    emitter.add_graph(SOURCE)
+    return emitter
+
+
+def goes_on_after_a_kill(store: Path) -> int:
+    """The version above which a quantizer goes on that starts with what is on disk now."""
+    found = store.with_name("found")
+    shutil.rmtree(found, ignore_errors=True)
+    # What is being written on another thread may be renamed before it is copied.
+    shutil.copytree(store, found, ignore=shutil.ignore_patterns(".*.partial"))
+    return opened(found).ready("run")[0]
+
+
+def test_a_version_is_taken_from_before_it_is_served_on(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    emitter = ready(store)
+    for version in (1, 2, BLOCK, 5 * BLOCK, 10**9):
+        taken = checkpoint(SOURCE, version)
+
+        policies = emitter.emit(taken, ["int8"])
+        # From here on it may be served.
+        assert goes_on_after_a_kill(store) >= version
+
+        emitter.persist(taken, policies)
+        assert goes_on_after_a_kill(store) >= version
+
+
+def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+
+    async def scenario() -> None:
+        quantizer = serving(ready(store))
+        with await quantizer.subscribe("int8", 0) as subscription:
+            for version in range(1, 2 * BLOCK, 7):
+                publishing = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, version), "int8", 0.0))
+                await subscription.next()
+                # Of what else there is on disk nothing counts: the worker writes there meanwhile.
+                shutil.copy(store / "high_water.json", tmp_path)
+                assert HighWaterMark(tmp_path / "high_water.json", 0).floor >= version
+                await publishing
+
+    asyncio.run(scenario())
+
+
+def serving(emitter: Emitter) -> Quantizer[Messages]:
+    return Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+
+
+def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    in_the_way = tmp_path / ".high_water.json.partial"
+
+    async def scenario() -> None:
+        quantizer = serving(emitter)
+        in_the_way.mkdir()
+        with pytest.raises(UnavailableError, match=r"cannot write .*high_water\.json"):
+            await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
+        assert emitter.newest_version == 0
+        in_the_way.rmdir()
+        assert (await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)).version == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_scheme_that_was_served_before_the_version_was_stored_is_stored_with_it(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    taken = checkpoint(SOURCE, 1)
+    policies = emitter.emit(taken, ["int8"])
+    late = emitter.get("int8-weights")
+    emitter.persist(taken, policies)
+
+    assert PolicyStore.policy(opened_again(tmp_path), 1, "int8-weights") == late
+
+
+def opened_again(path: Path) -> PolicyStore:
+    copy = path.with_name(f"{path.name} as it was left")
+    shutil.copytree(path, copy)
+    return PolicyStore(copy, retain_newest=4, retain_best=1)
+
+
+def test_a_version_that_lacks_a_policy_that_was_stored_is_damaged(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    for version in (1, 2):
+        taken = checkpoint(SOURCE, version)
+        emitter.persist(taken, emitter.emit(taken, ["int8"]))
+    # As a power cut may leave it.
+    for path in (tmp_path / "00000002").glob("policy-int8.*"):
+        path.unlink()
+
+    store = opened_again(tmp_path)
+
+    assert store.newest_version == 1
+    assert "expected a policy in ['int8'], got none" in store.damaged[2]
+
+
+def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    emitter.emit(checkpoint(SOURCE, 5), ["int8"])
+
+    with pytest.raises(InvalidInputError, match=f"of at most {5 + MAX_VERSION_STEP}, .*, got {6 + MAX_VERSION_STEP}"):
+        emitter.emit(checkpoint(SOURCE, 6 + MAX_VERSION_STEP), ["int8"])
+    with pytest.raises(ConflictError, match="above 5"):
+        emitter.emit(checkpoint(SOURCE, 5), ["int8"])
+
+    assert emitter.emit(checkpoint(SOURCE, 6), ["int8"])[0].descriptor.version == 6
+
+
+@contextmanager
+def quantizer_process(store: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    command = [sys.executable, "-m", "quantizer_service", "--store", str(store), "--lifeline"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        line = next(line for line in process.stderr if "serving on" in line)
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield process, line.rpartition(" ")[2].strip()
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def test_no_version_is_served_with_two_contents_by_processes_that_are_killed_while_they_publish(tmp_path: Path) -> None:
+    """Each life has another publisher, which begins where `ready` says, as a learner does that lost its counters."""
+    served: dict[int, bytes] = {}
+    for life in range(KILLS):
+        with quantizer_process(tmp_path / "store") as (process, address), QuantizerClient(address) as client:
+            publisher = Publisher(client)
+            first = publisher.open().newest_version + 1
+            publisher.send_graph(SOURCE)
+            watch, versions = client.watch("int8", after_version=first - 1), count(first)
+            for _ in range(1 + life):
+                # Several at once: the kill comes while others are emitted, served or stored. More of them each time: a
+                # watcher that is late sees the newest one only.
+                for version in islice(versions, 20):
+                    publisher.send_checkpoint(
+                        checkpoint(SOURCE, version, parameters=random_parameters(SOURCE, 1000 * life + version))
+                    )
+                descriptor = next(watch).descriptor
+                assert served.setdefault(descriptor.version, descriptor.sha256) == descriptor.sha256
+                assert descriptor.version >= first
+            os.kill(process.pid, signal.SIGKILL)
+    assert len(served) >= KILLS

@@ -1,0 +1,277 @@
+"""Work that takes too long, that nobody waits for, or that hangs."""
+
+import asyncio
+import gc
+import threading
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint
+from actorq.errors import InvalidInputError, NotFoundError
+from actorq.process import EXIT_HUNG
+from actorq.telemetry.process_stats import measure_process
+from actorq.transport.server import Server
+from actorq.watchdog import Watchdog
+from quantizer_service.__main__ import QuantizerProcess
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.emission.inference import open_session, run_session
+from quantizer_service.emission.job import Job, OverdueError, current_job
+from quantizer_service.serving.policy_stream import Messages, policy_messages
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.worker import Worker
+from quantizer_service.store.store import PolicyStore
+from tests.quantizer_service.hostile_graphs import squares
+from tests.quantizer_service.policy_graphs import checkpoint, mlp
+
+SOURCE = mlp(8, 8)
+DEADLINE_S = 60.0
+# More than an hour on one core, in steps of a few milliseconds.
+LONG = squares(512, 2000)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def run_for_long() -> object:
+    session = open_session(LONG.model, "graph")
+    feeds = {"observation": np.zeros((2, 5), np.float32), "weight": np.zeros((5, 3), np.float32)}
+    return [run_session(session, feeds, 2, "graph") for _ in range(1000)]
+
+
+def test_a_run_is_ended_at_its_limit_and_the_next_work_is_done() -> None:
+    async def scenario() -> None:
+        worker = Worker(0.2)
+        with pytest.raises(OverdueError, match=r"it took more than 0.2 s and was ended; .* quantizer.work_limit_s"):
+            await worker.do(run_for_long)
+        assert worker.cancelled == 1
+        assert await worker.do(lambda: "next") == "next"
+        assert worker.cancelled == 1
+        assert worker.busy_s == 0.0
+
+    asyncio.run(scenario())
+
+
+def test_the_limit_counts_from_when_work_begins() -> None:
+    """Of two that wait together the second has its whole time."""
+
+    async def scenario() -> None:
+        clock = [0.0]
+        worker = Worker(10.0, clock=lambda: clock[0])
+        release, begun = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+
+        first = asyncio.ensure_future(worker.do(wait))
+        second = asyncio.ensure_future(worker.do(lambda: current_job().check()))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        clock[0] = 9.0
+        assert worker.busy_s == 9.0
+        release.set()
+        await first
+        await second
+        assert worker.cancelled == 0
+
+    asyncio.run(scenario())
+
+
+def test_work_without_a_job_has_no_limit() -> None:
+    current_job().check()
+    Job().cancel("another's")
+    current_job().check()
+
+
+def test_a_cancelled_job_begins_no_run() -> None:
+    job = Job()
+    session = open_session(SOURCE.model, "graph")
+    job.cancel("too long")
+
+    with job.current(), pytest.raises(OverdueError, match="too long"):
+        run_session(session, {}, 2, "graph")
+    with job.current(), pytest.raises(OverdueError, match="too long"):
+        open_session(SOURCE.model, "graph")
+
+
+def test_work_that_hangs_ends_the_process() -> None:
+    async def scenario() -> None:
+        ended: list[int] = []
+        clock = [0.0]
+        dog = Watchdog("the thread that quantizes", 20.0, "quantizer.work_limit_s", ended.append, lambda: clock[0])
+        worker = Worker(10.0, dog.watch())
+        release, begun = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+
+        hanging = asyncio.ensure_future(worker.do(hang))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        clock[0] = 20.0
+        dog.look()
+        assert ended == []
+        clock[0] = 20.5
+        dog.look()
+        assert ended == [EXIT_HUNG]
+        release.set()
+        await hanging
+        clock[0] = 100.0
+        dog.look()
+        assert ended == [EXIT_HUNG]
+
+    asyncio.run(scenario())
+
+
+def test_health_follows_the_workers_progress(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = [0.0]
+        worker = Worker(10.0, clock=lambda: clock[0])
+        process = QuantizerProcess(tmp_path, RunConfig(), "quantizer", worker=worker)
+        server = Server("127.0.0.1:0")
+        address = await server.start(process.register(server.grpc_server), alive=process.alive)
+        release, begun = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+
+        async with grpc.aio.insecure_channel(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            watch = aiter(health.Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S))
+            hanging = asyncio.ensure_future(worker.do(hang))
+            await asyncio.to_thread(begun.wait, DEADLINE_S)
+            clock[0] = 10.0
+            assert process.alive()
+            assert (await anext(watch)).status == SERVING
+            clock[0] = 10.1
+            assert (await anext(watch)).status == NOT_SERVING
+            release.set()
+            await hanging
+            assert (await anext(watch)).status == SERVING
+        process.begin_drain()
+        await process.run(address)
+        await server.stop(grace_s=0.0)
+
+    asyncio.run(scenario())
+
+
+def quantizer_at(path: Path, worker: Worker) -> Quantizer[Messages]:
+    emitter = Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
+    emitter.ready("run")
+    emitter.add_graph(SOURCE)
+    resources = partial(measure_process, "quantizer", "quantizer")
+    return Quantizer(emitter, policy_messages, resources, worker=worker)
+
+
+def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        worker = Worker(DEADLINE_S)
+        quantizer = quantizer_at(tmp_path, worker)
+        release, begun = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+
+        busy = asyncio.ensure_future(worker.do(wait))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        gone = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        await quantizer.settle()
+        release.set()
+        await busy
+        assert (await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)).version == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
+    class Waiting(Emitter):
+        def emit(self, checkpoint: Checkpoint, schemes: object) -> object:  # type: ignore[override]
+            begun.set()
+            release.wait(DEADLINE_S)
+            return super().emit(checkpoint, schemes)  # type: ignore[arg-type]
+
+    release, begun = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        store = PolicyStore(tmp_path, retain_newest=4, retain_best=1)
+        emitter = Waiting(store)
+        emitter.ready("run")
+        emitter.add_graph(SOURCE)
+        quantizer = Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+        going = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        release.set()
+        await quantizer.settle()
+        assert store.newest_version == 1
+        assert await quantizer.get("int8")
+
+    asyncio.run(scenario())
+
+
+def test_work_that_fails_after_its_caller_has_left_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the caller is thrown away, as gRPC does with a call whose connection is gone."""
+
+    async def scenario() -> None:
+        worker = Worker(DEADLINE_S)
+        release, begun = threading.Event(), threading.Event()
+
+        def fail() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+            raise NotFoundError("version 6 is not retained")
+
+        gone = worker.do(fail)
+        gone.send(None)
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        gone.close()
+        leaving = asyncio.ensure_future(worker.do(fail))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await worker.do(lambda: None)
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert caplog.messages == []
+
+
+def test_a_version_that_is_refused_after_its_publisher_has_gone_leaves_nothing_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing(Emitter):
+        def emit(self, checkpoint: Checkpoint, schemes: object) -> object:  # type: ignore[override]
+            begun.set()
+            release.wait(DEADLINE_S)
+            raise InvalidInputError("weights: must be finite")
+
+    release, begun = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        emitter = Refusing(PolicyStore(tmp_path, retain_newest=4, retain_best=1))
+        quantizer = Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+        going = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        release.set()
+        await quantizer.work(lambda: None)
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert caplog.messages == []

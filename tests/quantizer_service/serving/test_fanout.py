@@ -1,0 +1,222 @@
+"""Many watchers at a time: what is encoded, who waits for whom, and what a slow one does to the others."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from actorq.client import QuantizerClient
+from actorq.config.sections import QuantizerConfig
+from actorq.domain.policy import Policy, PolicyGraph
+from actorq.errors import NotFoundError
+from actorq.telemetry.process_stats import measure_process
+from actorq.transport.options import CHUNK_BYTES, CLIENT_OPTIONS
+from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.serving.policy_stream import policy_messages
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.store.store import PolicyStore
+from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.quantizer_server import DEADLINE_S, SOURCE, Publisher, opened, running_quantizer
+from tests.quantizer_service.scripted_upstream import policy
+
+# Larger than all that gRPC and the kernel buffer for a stream.
+BIG = mlp(1500, 1500)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[QuantizerClient]:
+    with running_quantizer(tmp_path / "store") as address, QuantizerClient(address) as client:
+        yield client
+
+
+def test_policies_are_the_same_on_the_wire_whoever_asks_for_them() -> None:
+    watched = quantizer_pb2.WatchPoliciesResponse.DESCRIPTOR
+    got = quantizer_pb2.GetPolicyResponse.DESCRIPTOR
+    assert [(field.name, field.number, field.type, field.message_type) for field in watched.fields] == [
+        (field.name, field.number, field.type, field.message_type) for field in got.fields
+    ]
+
+
+def test_sending_bytes_leaves_health_and_reflection_as_they_are(client: QuantizerClient) -> None:
+    health = health_pb2_grpc.HealthStub(client.channel)
+    name = "actorq.v1.QuantizerService"
+    assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == health_pb2.HealthCheckResponse.SERVING
+    reflection = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
+    (answer,) = reflection.ServerReflectionInfo(iter([request]))
+    files = map(descriptor_pb2.FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
+    services = [service for file in files for service in file.service]
+    methods = {method.name: method.output_type for service in services for method in service.method}
+    assert methods["WatchPolicies"] == ".actorq.v1.WatchPoliciesResponse"
+    assert methods["GetPolicy"] == ".actorq.v1.GetPolicyResponse"
+
+
+def test_a_policy_is_a_descriptor_a_header_and_chunks() -> None:
+    messages = [
+        quantizer_pb2.WatchPoliciesResponse.FromString(message)
+        for message in policy_messages(policy(3, size=CHUNK_BYTES + 5))
+    ]
+    assert messages[0].policy.version == messages[1].part.header.version == 3
+    assert [len(message.part.chunk) for message in messages[2:]] == [CHUNK_BYTES, 5]
+
+
+def test_each_scheme_of_a_version_is_encoded_once_for_all_who_get_it(tmp_path: Path) -> None:
+    encoded: Counter[tuple[int, str]] = Counter()
+
+    def encode(policy: Policy) -> tuple[bytes, ...]:
+        encoded[policy.descriptor.version, policy.descriptor.scheme] += 1
+        return policy_messages(policy)
+
+    async def scenario() -> None:
+        emitter = Emitter(PolicyStore(tmp_path, 5, 5), QuantizerConfig())
+        quantizer = Quantizer(emitter, encode, lambda: measure_process("quantizer", "quantizer"))
+        await quantizer.ready("run", "int8")
+        await quantizer.add_graph(SOURCE)
+        watches = [await quantizer.subscribe(scheme, 0) for scheme in ("int8", "fp32") * 10]
+        for version in (1, 2, 3):
+            await quantizer.publish(checkpoint(SOURCE, version), "int8", quantizer.clock())
+            items = [await watch.next() for watch in watches]
+            assert all(item is items[number % 2] for number, item in enumerate(items))
+            for _ in range(5):
+                assert await quantizer.get("int8") is await quantizer.get("int8", version) is items[0]
+
+    asyncio.run(scenario())
+    assert encoded == {(version, scheme): 1 for version in (1, 2, 3) for scheme in ("int8", "fp32")}
+
+
+class Reader:
+    """A watcher with a connection of its own that reads only when it is told to."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=[*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
+        stub = quantizer_pb2_grpc.QuantizerServiceStub(self._channel)
+        self._call: Any = stub.WatchPolicies(quantizer_pb2.WatchPoliciesRequest(scheme="fp32"), timeout=DEADLINE_S)
+
+    def read(self) -> quantizer_pb2.WatchPoliciesResponse:
+        message: quantizer_pb2.WatchPoliciesResponse = next(self._call)
+        return message
+
+    def versions_until(self, newest: int) -> list[int]:
+        """The versions that it is still sent."""
+        seen: list[int] = []
+        while not seen or seen[-1] < newest:
+            message = self.read()
+            if message.WhichOneof("payload") == "policy":
+                seen.append(message.policy.version)
+        return seen
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@pytest.mark.parametrize("pieces", [0, 1], ids=["reads nothing", "reads a piece of each version"])
+def test_a_slow_watcher_delays_nobody_and_skips_to_the_newest(tmp_path: Path, pieces: int) -> None:
+    versions = 8
+    with running_quantizer(tmp_path / "store") as address, QuantizerClient(address) as client:
+        publisher = _opened(client, BIG)
+        publisher.publish(checkpoint(BIG, 1))
+        slow, fast = Reader(address), Reader(address)
+        first = slow.read()
+        assert (first.policy.version, fast.versions_until(1)) == (1, [1])
+        assert first.policy.size_bytes > 16 * CHUNK_BYTES
+        for version in range(2, versions + 1):
+            for _ in range(pieces):
+                slow.read()
+            # Returns although the slow one still has most of version 1 to read.
+            assert publisher.publish(checkpoint(BIG, version)).version == version
+            assert fast.versions_until(version) == [version]
+
+        # The client's own gRPC buffers some: whoever reads a little may find a version or two between, and never all.
+        seen = slow.versions_until(versions)
+        assert seen == sorted(seen)
+        assert len(seen) <= versions // 2
+        slow.close()
+        fast.close()
+
+
+def test_a_run_whose_actors_choose_has_what_is_watched_emitted_and_nothing_else(client: QuantizerClient) -> None:
+    publisher = Publisher(client)
+    assert publisher.open(scheme="auto").newest_version == 0
+    publisher.send_graph(SOURCE)
+
+    unwatched = publisher.publish(checkpoint(SOURCE, 1))
+
+    assert (unwatched.version, unwatched.policies, unwatched.subscribers) == (1, (), 0)
+    assert [(entry.version, entry.schemes) for entry in client.list()] == [(1, ())]
+    watch = client.watch("fp32")
+    assert next(watch).descriptor.version == 1
+    assert client.get("int8").descriptor.version == 1
+
+    watched = publisher.publish(checkpoint(SOURCE, 2))
+
+    assert [(policy.version, policy.scheme) for policy in watched.policies] == [(2, "fp32")]
+    assert next(watch).descriptor.version == 2
+    assert [(entry.version, entry.schemes) for entry in client.list()] == [(2, ("fp32",)), (1, ("fp32", "int8"))]
+
+
+def test_versions_that_nobody_watched_are_served_after_a_restart(tmp_path: Path) -> None:
+    with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        publisher = Publisher(client)
+        publisher.open(scheme="auto")
+        publisher.send_graph(SOURCE)
+        publisher.publish(checkpoint(SOURCE, 1))
+    with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        assert next(client.watch("int8")).descriptor.version == 1
+
+
+def test_nobody_can_watch_or_get_auto(client: QuantizerClient) -> None:
+    opened(client, versions=1)
+    with pytest.raises(NotFoundError, match="expected one of"):
+        client.get("auto")
+    with pytest.raises(NotFoundError, match="expected one of"):
+        next(client.watch("auto"))
+
+
+def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) -> None:
+    emitting, goes_on = threading.Event(), threading.Event()
+
+    class Held(Emitter):
+        """Waits in the middle of emitting version 2."""
+
+        def emit(self, checkpoint: Any, schemes: Any) -> tuple[Policy, ...]:
+            if checkpoint.version == 2:
+                emitting.set()
+                assert goes_on.wait(DEADLINE_S)
+            return super().emit(checkpoint, schemes)
+
+    async def scenario() -> int:
+        quantizer = Quantizer(
+            Held(PolicyStore(tmp_path, 5, 5)), lambda each: each.descriptor, lambda: measure_process("x", "quantizer")
+        )
+        await quantizer.ready("run", "auto")
+        await quantizer.add_graph(SOURCE)
+        with await quantizer.subscribe("int8", 0) as before:
+            await quantizer.publish(checkpoint(SOURCE, 1), "auto", 0.0)
+            await before.next()
+        publication = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, 2), "auto", 0.0))
+        await asyncio.to_thread(emitting.wait, DEADLINE_S)
+        # Version 1 hangs on the board, and version 2 is emitted in no scheme.
+        with await quantizer.subscribe("int8", 1) as late:
+            goes_on.set()
+            found = await late.next()
+            assert found is not None
+            await publication
+            return found.version
+
+    assert asyncio.run(scenario()) == 2
+
+
+def _opened(client: QuantizerClient, source: PolicyGraph) -> Publisher:
+    publisher = Publisher(client)
+    publisher.open(scheme="fp32")
+    publisher.send_graph(source)
+    return publisher

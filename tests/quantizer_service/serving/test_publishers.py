@@ -1,0 +1,123 @@
+"""Several publishers, and calls whose arguments are out of bounds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from actorq.client import QuantizerClient
+from actorq.transport.payload.blobs import split_blob
+from actorq.v1 import quantizer_pb2, tensor_pb2
+from tests.quantizer_service.emission.test_high_water import quantizer_process
+from tests.quantizer_service.policy_graphs import checkpoint
+from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
+
+MIB = 1024**2
+PUBLISHERS, UPLOAD_BYTES = 10, 64 * MIB
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[QuantizerClient]:
+    with running_quantizer(tmp_path / "store") as address, QuantizerClient(address) as client:
+        yield client
+
+
+def test_the_newest_publisher_is_listened_to_and_the_one_before_is_told(client: QuantizerClient) -> None:
+    first = opened(client, versions=1)
+    second = Publisher(client)
+
+    assert second.open().newest_version == 1
+
+    with pytest.raises(grpc.RpcError) as ended:
+        first.answer()
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "another publisher of the run has opened its stream" in ended.value.details()
+    assert second.publish(checkpoint(SOURCE, 2)).version == 2
+
+
+def test_a_publisher_of_another_run_ends_nobody(client: QuantizerClient) -> None:
+    first = opened(client, versions=1)
+
+    with pytest.raises(grpc.RpcError) as refused:
+        Publisher(client).open("another run")
+
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert first.publish(checkpoint(SOURCE, 2)).version == 2
+
+
+def test_what_publishers_send_and_do_not_finish_is_held_of_one_at_a_time(tmp_path: Path) -> None:
+    with quantizer_process(tmp_path / "store") as (process, address), QuantizerClient(address) as client:
+        opened(client, versions=1)
+        memory = psutil.Process(process.pid).memory_info
+        before = memory().rss
+        publishers = []
+        for _ in range(PUBLISHERS):
+            publisher = Publisher(client)
+            publisher.open()
+            publishers.append(publisher)
+            header = quantizer_pb2.CheckpointHeader(version=2, topology=SOURCE.topology)
+            header.snapshot_at.FromSeconds(1)
+            publisher.send(checkpoint=header)
+            *parts, _ = split_blob(bytes(UPLOAD_BYTES), 2)
+            for part in parts:
+                publisher.send(part=part)
+        *replaced, newest = publishers
+        for publisher in replaced:
+            with pytest.raises(grpc.RpcError):
+                publisher.answer()
+        newest.send(part=tensor_pb2.BlobPart())
+        with pytest.raises(grpc.RpcError):
+            newest.answer()
+
+        assert memory().rss - before < 3 * UPLOAD_BYTES
+        assert opened(client).publish(checkpoint(SOURCE, 2)).version == 2
+
+
+@pytest.mark.parametrize("token", ["9" * 5_000, "9" * 20, "-1", "1e3", "²"])
+def test_a_page_token_of_another_making_is_refused(client: QuantizerClient, token: str) -> None:
+    opened(client, versions=1)
+
+    with pytest.raises(grpc.RpcError) as refused:
+        client.stub.ListPolicies(quantizer_pb2.ListPoliciesRequest(page_token=token))
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "page_token" in refused.value.details()
+    assert len(refused.value.details()) < 300
+
+
+def hold(client: QuantizerClient, version: int, seconds: int) -> int:
+    request = quantizer_pb2.HoldPolicyRequest(version=version)
+    request.duration.seconds = seconds
+    granted: int = client.stub.HoldPolicy(request).granted.seconds
+    return granted
+
+
+@pytest.mark.parametrize("seconds", [-(2**62), -1, 0])
+def test_a_hold_of_no_time_is_refused(client: QuantizerClient, seconds: int) -> None:
+    opened(client, versions=1)
+
+    with pytest.raises(grpc.RpcError) as refused:
+        hold(client, 1, seconds)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_hold_of_a_year_is_granted_for_an_hour(client: QuantizerClient) -> None:
+    opened(client, versions=1)
+
+    assert hold(client, 1, 365 * 86_400) == 3600
+
+
+@pytest.mark.parametrize("version", [2, 2**63, 2**64 - 1])
+def test_a_version_that_there_is_not_is_not_found(client: QuantizerClient, version: int) -> None:
+    opened(client, versions=1)
+
+    with pytest.raises(grpc.RpcError) as get:
+        list(client.stub.GetPolicy(quantizer_pb2.GetPolicyRequest(version=version, scheme="int8")))
+    with pytest.raises(grpc.RpcError) as held:
+        hold(client, version, 10)
+
+    for refused in (get, held):
+        assert refused.value.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)

@@ -1,0 +1,129 @@
+"""What a user may bring: networks and algorithms of their own, good ones and others."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.algorithms.dqn import DQN
+
+
+class PatientDQN(DQN):
+    """An algorithm of a user's own."""
+
+    name = "patient-dqn"
+
+
+class NoAlgorithm:
+    """Acts, but cannot learn."""
+
+    action_spaces: ClassVar[tuple[str, ...]] = ("discrete",)
+
+
+class ThatFails(DQN):
+    """Raises when it is made."""
+
+    def __init__(self, *arguments: Any) -> None:
+        raise ZeroDivisionError("batches\n/ 0")
+
+
+class Unfinished(DQN):
+    """Has what a class can have, but sets nothing up."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+
+NOT_A_CLASS = 5
+
+
+def wide_and_shallow(spec: EnvironmentSpec) -> nn.Module:
+    """One hidden layer of 300 units."""
+    return nn.Sequential(nn.Linear(spec.observations.shape[0], 300), nn.SiLU())
+
+
+def of_one_row(spec: EnvironmentSpec) -> nn.Module:
+    """Forgets the batch."""
+    return nn.Flatten(0)
+
+
+def of_other_inputs(spec: EnvironmentSpec) -> nn.Module:
+    """Takes one observation more than there is."""
+    return nn.Linear(spec.observations.shape[0] + 1, 3)
+
+
+def of_nothing(spec: EnvironmentSpec) -> None:
+    """Returns no module."""
+
+
+def that_fails(spec: EnvironmentSpec) -> nn.Module:
+    """Raises."""
+    raise ZeroDivisionError("units / 0")
+
+
+def convolutions(spec: EnvironmentSpec) -> nn.Module:
+    """For small images of two stacked frames."""
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 16))
+
+
+class Branching(nn.Module):
+    """Computes one thing or another, depending on numbers: no graph of operations can say that."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32[B, inputs] -> float32[B, 8]."""
+        y: Tensor = self.layer(x)
+        return y if y.sum() > 0 else -y
+
+
+def branching(spec: EnvironmentSpec) -> nn.Module:
+    """What cannot be exported."""
+    return Branching(spec.observations.shape[0])
+
+
+def partly_unused(spec: EnvironmentSpec) -> nn.Module:
+    """Has parameters that nothing is computed with."""
+    layers = nn.Sequential(nn.Linear(spec.observations.shape[0], 8))
+    layers[0].register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return layers
+
+
+_SHARED = nn.Sequential(nn.Linear(4, 16), nn.ReLU())
+
+
+def always_the_same(spec: EnvironmentSpec) -> nn.Module:
+    """One module for every network."""
+    return _SHARED
+
+
+def that_counts(spec: EnvironmentSpec) -> nn.Module:
+    """Normalizes by statistics of its own."""
+    return nn.Sequential(nn.Linear(spec.observations.shape[0], 16), nn.BatchNorm1d(16), nn.ReLU())
+
+
+class RandomFeatures(nn.Module):
+    """Cosines of random projections, which are never trained and thus no parameters."""
+
+    projections: Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("projections", torch.randn(inputs, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """float32[B, inputs] -> float32[B, 32]."""
+        return torch.cos(x @ self.projections)
+
+
+def random_features(spec: EnvironmentSpec) -> nn.Module:
+    """Other ones with every call."""
+    return RandomFeatures(spec.observations.shape[0])
+
+
+def half_frozen(spec: EnvironmentSpec) -> nn.Module:
+    """A first layer that is not to be trained."""
+    return nn.Sequential(nn.Linear(spec.observations.shape[0], 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, 8))
