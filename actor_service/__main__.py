@@ -14,8 +14,13 @@ from pydantic import Field
 
 from actor_service.environments import module_of
 from actor_service.metrics import actor_metrics
-from actor_service.roles.actor import Actor, Standalone
+from actor_service.policies.policy import LoadPolicy, load_policy
+from actor_service.roles.actor import Actor, Host
+from actor_service.roles.evaluator import Evaluator
+from actor_service.roles.explorer import Explorer
+from actor_service.roles.standalone import StandaloneEvaluator
 from actor_service.servicer import ActorServicer
+from actor_service.uploader import Uploader
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
@@ -40,31 +45,48 @@ class ActorSettings(Settings):
 
 
 class ActorService:
-    """One actor in a process."""
+    """One actor in a process.
 
-    def __init__(self, config: RunConfig, settings: ActorSettings, name: str, node: str = "") -> None:
+    load, uploader: see Host.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        settings: ActorSettings,
+        name: str,
+        node: str = "",
+        load: LoadPolicy = load_policy,
+        uploader: type[Uploader] = Uploader,
+    ) -> None:
         certificates = config.transport.certificates_of(settings.certificate_role)
-        standalone = Standalone(config.environment, config.scheme, config.environments_per_actor, settings.record)
-        is_alone = settings.role == "standalone"
-        self._learner = None if is_alone else LearnerClient(settings.learner, certificates)
         connect = partial(QuantizerClient, settings.quantizer, certificates)
         self._drain_s = config.transport.drain_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
-        self._actor = Actor(
+        self._learner: LearnerClient | None = None
+        self._actor: Actor
+        host = Host(
             name,
-            settings.role,
-            self._learner,
             connect,
-            standalone if is_alone else None,
             self._end,
             node,
             config.environment_backend,
             config.actor.environment_timeout_s,
-            # A user who names an environment here trusts its module.
-            allowed_modules={*config.actor.allow_modules, module_of(config.environment)},
+            load=load,
+            uploader=uploader,
         )
+        if settings.role == "standalone":
+            self._actor = StandaloneEvaluator(
+                host, config.environment, config.scheme, config.environments_per_actor, settings.record
+            )
+            return
+        self._learner = LearnerClient(settings.learner, certificates)
+        # A user who names an environment here trusts its module.
+        allowed = {*config.actor.allow_modules, module_of(config.environment)}
+        role = Explorer if settings.role == "actor" else Evaluator
+        self._actor = role(host, self._learner, allowed)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add ActorService."""
@@ -107,7 +129,11 @@ class ActorService:
         self._loop.call_soon_threadsafe(self._ended.set)
 
 
-def _main() -> int:
+def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
+    """Run the actor that the command line describes; returns the exit code.
+
+    load, uploader: see Host.
+    """
     config, process, settings = parse_arguments(
         "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
     )
@@ -115,10 +141,9 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, ActorSettings)
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
-    return run_process(
-        ActorService(config, settings, name, process.node), process, name, config, settings.certificate_role
-    )
+    service = ActorService(config, settings, name, process.node, load, uploader)
+    return run_process(service, process, name, config, settings.certificate_role)
 
 
 if __name__ == "__main__":
-    leave(main(_main))
+    leave(main(run_actor))

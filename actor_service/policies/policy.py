@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
@@ -105,6 +105,14 @@ class OnnxPolicy:
         greedy = np.zeros_like(self._outputs)
         self._binding.bind_output(GREEDY_OUTPUT, "cpu", 0, greedy.dtype, greedy.shape, greedy.ctypes.data)
         return greedy
+
+
+class LoadPolicy(Protocol):
+    """Makes a policy ready to act, as `load_policy` does."""
+
+    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
+        """For `batch` environments of `spec`."""
+        ...
 
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:

@@ -22,7 +22,7 @@ MOST_ENVIRONMENTS = 32
 MOST_FAILED = 100
 
 
-class Evaluator:
+class GreedyEpisodes:
     """Runs greedy episodes: the actions of highest value, or a stochastic policy's without its noise.
 
     An episode in which an environment fails is counted among the faults, not as an episode, and another is run; past

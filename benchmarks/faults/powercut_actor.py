@@ -4,15 +4,15 @@ The file named by POWERCUT_LEDGER gets one JSON object per line. Lines with "mad
 checksum of its observations; the others have how far the learner said that segments were stored and durable.
 """
 
-import importlib
 import json
 import os
 import sys
 import threading
 import zlib
+from functools import partial
 from typing import Any
 
-from actor_service.__main__ import _main
+from actor_service.__main__ import run_actor
 from actor_service.uploader import Uploader
 from actorq.domain.trajectory import Segment
 from actorq.process import main
@@ -39,6 +39,4 @@ class NotedUploader(Uploader):
 
 
 if __name__ == "__main__":
-    # The actor makes its uploader itself.
-    setattr(importlib.import_module("actor_service.roles.actor"), "Uploader", NotedUploader)  # noqa: B010
-    sys.exit(main(_main))
+    sys.exit(main(partial(run_actor, uploader=NotedUploader)))

@@ -3,10 +3,10 @@
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
-from actor_service import __main__ as service
-from actor_service.roles import actor
+from actor_service.__main__ import run_actor
 from actor_service.uploader import Item, Uploader
 from actorq.domain.trajectory import Segment
 from actorq.process import main
@@ -39,6 +39,4 @@ class RecordingUploader(Uploader):
 
 
 if __name__ == "__main__":
-    # The actor makes its uploader itself and offers no hook: only this benchmark needs one.
-    vars(actor)[Uploader.__name__] = RecordingUploader
-    sys.exit(main(service._main))
+    sys.exit(main(partial(run_actor, uploader=RecordingUploader)))

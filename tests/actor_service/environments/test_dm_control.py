@@ -122,10 +122,13 @@ import os; os._exit(0)
 
 FILM = """
 from pathlib import Path
-from actor_service.roles.actor import Actor, Standalone
-standalone = Standalone("dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
-actor = Actor("evaluator", "evaluator", None, lambda: None, standalone, print)
-actor._evaluator(actor._spec, 1, actor._requested_call, recorded=True)._picture()
+from actor_service.environments import make_environments
+from actor_service.roles.actor import Host
+from actor_service.roles.standalone import StandaloneEvaluator
+StandaloneEvaluator(Host("evaluator", lambda: None, print), "dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
+environments = make_environments("dm_control/cheetah-run", 1, rendered=True)
+environments.reset(0)
+environments.render(0)
 import os; os._exit(0)
 """
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from actor_service.counts import ActorCounts
 from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import ROWS, PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
@@ -40,7 +41,13 @@ class Side:
         self.chosen_among: queue.Queue[tuple[dict[str, int], str]] = queue.Queue()
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.subscription = AutoSubscription(
-            lambda: QuantizerClient(address), self.slot, self._load, self._select, self.faults.put, self.check
+            lambda: QuantizerClient(address),
+            self.slot,
+            self._load,
+            self.faults.put,
+            self.check,
+            ActorCounts(),
+            self._select,
         )
 
     def acts_with(self, scheme: str, version: int) -> bool:

@@ -44,12 +44,12 @@ class Side:
         self.check = PolicyCheck(load, self.slot.wake, discrete=True, avoided=avoided)
         self.subscription = FallbackSubscription(
             lambda: QuantizerClient(address),
-            "int8",
             self.slot,
             lambda given: self.check.watch(load(given)),
             self.faults.put,
             self.check,
             ActorCounts(),
+            "int8",
         )
         self.rng = np.random.default_rng(3)
 

@@ -101,7 +101,7 @@ def test_targets_and_plot_cover_discrete_and_continuous_policies(tmp_path: Path)
         "walker: mean action error of int8": (0.01, True),
         "walker: mean action error of int8-static": (0.01, False),
     }
-    plot(figures, tmp_path / "fidelity.png")
+    plot(figures, 0.98, 0.02, tmp_path / "fidelity.png")
     assert (tmp_path / "fidelity.png").stat().st_size > 10_000
 
 

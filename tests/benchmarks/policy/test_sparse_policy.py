@@ -104,5 +104,6 @@ def test_a_sparse_network_whose_bytes_int8_does_not_reduce_misses_a_target() -> 
 
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
     calls = [calls_of(masks, 0.9, batch, fp32=4.0, int8=2.0) for masks in ("dense", "structured") for batch in (1, 32)]
-    plot([bytes_of("Ant", "trained", 20), bytes_of("Hopper", "random", 30)], calls, tmp_path / "plot.png")
+    found = [bytes_of("Ant", "trained", 20), bytes_of("Hopper", "random", 30)]
+    plot(found, calls, {"Ant": 40.0, "Hopper": 40.0}, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000

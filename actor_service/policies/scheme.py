@@ -1,0 +1,113 @@
+"""A subscription whose scheme may change while an actor acts."""
+
+import threading
+from collections.abc import Callable
+
+from actor_service.counts import ActorCounts
+from actor_service.policies.comparison import PolicyCheck
+from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.subscription import Subscription
+from actorq.client import QuantizerClient
+from actorq.domain.policy import Policy, PolicyDescriptor
+
+_WAIT_S = 1.0
+
+
+class SchemeSubscription:
+    """Watches one scheme at a time. A thread of its own looks at the acting policy, and may change the scheme.
+
+    connect: opens a client of the quantizer, which this closes.
+    load: makes a policy ready to act.
+    on_fault: called with an error that trying again would not mend.
+    check: tells which schemes this processor computes wrongly.
+    scheme: the first.
+    wanted: see Subscription.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], QuantizerClient],
+        slot: PolicySlot,
+        load: Callable[[Policy], OnnxPolicy],
+        on_fault: Callable[[BaseException], None],
+        check: PolicyCheck,
+        counts: ActorCounts,
+        scheme: str,
+        wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
+    ) -> None:
+        self._connect = connect
+        self._slot = slot
+        self._load = load
+        self._on_fault = on_fault
+        self._check = check
+        self._counts = counts
+        self._wanted = wanted
+        self._stop = threading.Event()
+        self._client = connect()
+        self._current = self._subscription(scheme, 0)
+        self._thread = threading.Thread(target=self._run, name="scheme", daemon=True)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that is watched now."""
+        return self._current.scheme
+
+    @property
+    def avoided(self) -> str:
+        """The scheme that this actor does not act with because its processor computes it wrongly; empty for none."""
+        raise NotImplementedError
+
+    def settled(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether actors with this processor act with policies of this scheme."""
+        return True
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._current.start()
+        self._thread.start()
+
+    def look_again(self) -> None:
+        """The answer of `wanted` may be another now."""
+        self._current.look_again()
+
+    def close(self) -> None:
+        """Stop watching and wait until nothing more is put into the slot."""
+        self._stop.set()
+        self._slot.wake()
+        self._client.close()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._current.close()
+
+    def _is_due(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether `_look_at` has something to do about the acting policy."""
+        return self._check.is_due(descriptor)
+
+    def _look_at(self, acting: PolicyDescriptor) -> None:
+        """Check the acting policy, and change the scheme where that is better."""
+        raise NotImplementedError
+
+    def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
+        """Watch another scheme, from the acting version on: that version acts in the new scheme at once."""
+        self._current.close()
+        newest = self._slot.peek()
+        version = newest.descriptor.version if newest else acting.version
+        self._current = self._subscription(scheme, version - 1)
+        self._current.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set() and not self._slot.closed:
+                policy = self._slot.wait(lambda found: self._stop.is_set() or self._is_due(found), _WAIT_S)
+                if policy is not None and not self._stop.is_set():
+                    self._look_at(policy.descriptor)
+        except BaseException as error:
+            # A closed channel raises too: that is the end and no fault.
+            if not self._stop.is_set():
+                self._on_fault(error)
+
+    def _subscription(self, scheme: str, after_version: int) -> Subscription:
+        client = self._connect()
+        return Subscription(
+            client, scheme, self._slot, self._load, self._on_fault, self._counts, after_version, self._wanted
+        )

@@ -1,0 +1,79 @@
+"""Evaluates for the learner: greedy episodes of the versions that are due."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from actor_service.roles.actor import Host
+from actor_service.roles.budget import CpuBudget
+from actor_service.roles.hold import PolicyHold
+from actor_service.roles.participant import Participant
+from actor_service.roles.schedule import EvaluationSchedule
+from actor_service.uploader import Uploader
+from actorq.client import LearnerClient
+from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.status import Membership
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UnavailableError
+
+_WAIT_S = 1.0
+
+
+class Evaluator(Participant):
+    """Evaluates the policies that the run's actors act with."""
+
+    role = "evaluator"
+
+    def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
+        super().__init__(host, learner, allowed_modules)
+        self._schedule: EvaluationSchedule
+
+    def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
+        run = membership.run
+        target = spec.reward_threshold if run.target_return is None else run.target_return
+        affordable = CpuBudget(run.evaluation_share).has_some
+        self._schedule = EvaluationSchedule(run.evaluation_period_updates, affordable, target)
+
+    def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
+        run = membership.run
+        greedy = self._greedy_episodes(spec, run.evaluation_episodes, self._own_call)
+        seeds = np.random.default_rng(membership.seed)
+        sequence = 0
+        hold = PolicyHold(self._quantizer)
+        self._subscribe(spec, run.scheme, greedy.environments)
+        while not self._stop.is_set():
+            self._activity = "waiting for a policy"
+            policy = self._slot.wait(self._is_wanted, _WAIT_S)
+            if policy is None:
+                self._schedule.try_again()
+                self._look_again()
+                continue
+            version = policy.descriptor.version
+            if not hold.take(version):
+                self._schedule.lost(version)
+                continue
+            self._schedule.begun(policy.descriptor)
+            self._activity = f"evaluating version {version}"
+            seed = int(seeds.integers(2**31))
+            try:
+                evaluation = greedy.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
+            except UnavailableError:
+                break
+            sequence += 1
+            self._schedule.ended(evaluation.mean_return)
+            uploader.put(evaluation, self._stop)
+        greedy.close()
+
+    def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
+        settled = self._subscription is None or self._subscription.settled(descriptor)
+        return settled and self._schedule.is_due(descriptor)
+
+    def _evaluate_soon(self, version: int) -> None:
+        self._schedule.want(version)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """The wanted policy may be another now."""
+        self._slot.wake()
+        if self._subscription is not None:
+            self._subscription.look_again()

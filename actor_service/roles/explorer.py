@@ -1,0 +1,77 @@
+"""Explores: acts with noise in its environments, and sends what happens to the learner."""
+
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from actor_service.acting.exploration import explorer
+from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.turns import PolicyTurns
+from actor_service.environments import make_environments
+from actor_service.roles.actor import Host
+from actor_service.roles.participant import Participant
+from actor_service.uploader import Uploader
+from actorq.client import LearnerClient
+from actorq.domain.status import ActorReport, Membership
+from actorq.domain.trajectory import EnvironmentSpec
+
+_log = logging.getLogger(__name__)
+
+
+class Explorer(Participant):
+    """Steps its environments as one batch with the newest policy."""
+
+    role = "actor"
+
+    def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
+        super().__init__(host, learner, allowed_modules)
+        self._rollout: Rollout | None = None
+        self._last_report = (time.monotonic(), 0)
+
+    def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
+        run, count = membership.run, membership.run.environments_per_actor
+        assert membership.exploration is not None
+        seeds = np.random.SeedSequence(membership.seed).generate_state(2)
+        environment_seed, exploration_seed = (int(seed) for seed in seeds)
+        explore = explorer(spec, membership.exploration, np.random.default_rng(exploration_seed))
+        with self._own_call:
+            environments = make_environments(run.environment_id, count, self._host.backend)
+        greedy = explore.greedy_actions
+        length = fitting_segment_length(
+            spec, count, run.segment_length, run.max_segment_bytes, greedy=greedy is not None
+        )
+        self._rollout = Rollout(
+            environments,
+            PolicyTurns(self._slot, run.max_steps_per_policy, self.counts),
+            explore,
+            length,
+            environment_seed % 2**31,
+            self.counts,
+            self._own_call,
+            greedy,
+        )
+        self._subscribe(spec, run.scheme, count, greedy=greedy is not None)
+        self._activity, acted = "acting", False
+        while not self._stop.is_set():
+            segment = self._rollout.collect(self._stop)
+            if segment is not None:
+                if not acted:
+                    acted = True
+                    span = segment.spans[0]
+                    _log.info("has acted for the first time, with version %d %s", span.version, span.scheme)
+                uploader.put(segment, self._stop)
+        environments.close()
+
+    def _report(self) -> ActorReport:
+        steps, now = self._rollout.environment_steps if self._rollout else 0, time.monotonic()
+        then, before = self._last_report
+        rate = (steps - before) / (now - then) if now > then else 0.0
+        return replace(super()._report(), environment_steps=steps, steps_per_second=rate)
+
+    def _next_report(self) -> ActorReport:
+        report = super()._next_report()
+        self._last_report = (time.monotonic(), report.environment_steps)
+        return report

@@ -1,0 +1,212 @@
+"""The part of an actor process that a learner knows: it joins a run, watches policies, and uploads."""
+
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+
+from actor_service.environments import check_module, describe_environment
+from actor_service.policies.auto import AutoSubscription
+from actor_service.policies.comparison import PolicyCheck
+from actor_service.policies.fallback import FallbackSubscription
+from actor_service.policies.policy import OnnxPolicy
+from actor_service.policies.scheme import SchemeSubscription
+from actor_service.roles.actor import Actor, Host
+from actor_service.uploader import Uploader
+from actorq import __version__
+from actorq.client import LearnerClient
+from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
+from actorq.domain.status import ActorReport, Membership
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import ConflictError, UserError
+from actorq.transport.reconnect import keep_connected
+
+_log = logging.getLogger(__name__)
+
+
+class Participant(Actor):
+    """Takes part in a learner's run until the run is over or `drain` is called.
+
+    One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one looks
+    whether the environments hang.
+
+    allowed_modules: modules of environments that the learner may have this process import.
+    """
+
+    def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
+        super().__init__(host)
+        self._learner = learner
+        self._allowed_modules = allowed_modules
+        # The learner gives the incarnation. Until its first answer the nonce tells this process from others.
+        self._incarnation = 0
+        self._nonce = 1 + secrets.randbits(63)
+        self._membership: Membership | None = None
+        self._uploader: Uploader | None = None
+        self._check: PolicyCheck | None = None
+        self._subscription: SchemeSubscription | None = None
+        self._flush_s = 0.0
+        self._unsent = 0
+        self._acknowledged_before = 0
+        self._fault: BaseException | None = None
+        self._activity = "joining"
+        self._thread = threading.Thread(target=self._run, name=self.role, daemon=True)
+
+    def start(self) -> None:
+        """Join the run and begin."""
+        super().start()
+        self._thread.start()
+
+    def drain(self, flush_s: float) -> None:
+        """Stop acting, send what is queued for at most `flush_s` seconds, then end. Returns at once."""
+        self._flush_s = flush_s
+        if not self._stop.is_set():
+            self._acknowledged_before = self.acknowledged
+        self._stop.set()
+        self._slot.close()
+        if self._uploader is not None:
+            self._uploader.wake()
+
+    def abandon(self) -> None:
+        """Nobody will store what is queued: a drain need not wait for it."""
+        self._flush_s = 0.0
+        if self._uploader is not None:
+            self._uploader.abandon()
+
+    def drained(self, timeout_s: float) -> tuple[int, int]:
+        """Wait for the end of a drain; returns how many segments were stored since, and how many could not be sent."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return self.acknowledged - self._acknowledged_before, self._unsent
+
+    @property
+    def acknowledged(self) -> int:
+        """How many items the learner has stored."""
+        return self._uploader.acknowledged if self._uploader else 0
+
+    def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
+        """Make what the learner's directives need; called before the first can arrive."""
+
+    def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
+        """Do the role's work until `_stop` is set."""
+        raise NotImplementedError
+
+    def _evaluate_soon(self, version: int) -> None:
+        """The learner wants an evaluation of this version."""
+
+    def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether this policy is made ready to act."""
+        return True
+
+    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False) -> None:
+        """Have policies in the slot that are ready to act; those that are not wanted need not be there."""
+        self._activity = "waiting for a policy"
+        make = self._host.load
+        check = PolicyCheck(
+            lambda policy: make(policy, spec, batch), self._slot.wake, bool(spec.discrete_actions), self._avoided
+        )
+
+        def load(policy: Policy) -> OnnxPolicy:
+            return check.watch(make(policy, spec, batch, greedy))
+
+        parts = (self._host.connect, self._slot, load, self._fail, check, self.counts)
+        if scheme == AUTO:
+            self._subscription = AutoSubscription(*parts, partial(self._select, spec))
+        else:
+            self._subscription = FallbackSubscription(*parts, scheme, self._is_wanted)
+        self._check = check
+        self._subscription.start()
+
+    @property
+    def _acting_scheme(self) -> str:
+        return self._subscription.scheme if self._subscription else ""
+
+    def _run(self) -> None:
+        try:
+            keep_connected(
+                self._join_first,
+                self._stop,
+                self._learner.peer,
+                random.Random(),
+                on_retry=self.counts.learner_retries.add,
+            )
+            if self._membership is not None:
+                self._take_part(self._membership)
+        except BaseException as error:
+            self._fault = self._fault or error
+        finally:
+            self._leave()
+            self._host.on_end(self._fault)
+
+    def _join(self) -> Membership:
+        try:
+            membership = self._learner.join(self.name, self._incarnation, self.role, __version__, self._nonce)
+        except ConflictError as error:
+            raise UserError(str(error)) from error
+        self._incarnation = membership.incarnation
+        known = self._membership
+        if known is not None and membership.run.run_id != known.run.run_id:
+            raise ConflictError(f"the learner has begun another run, {membership.run.run_id}, after {known.run.run_id}")
+        return membership
+
+    def _join_first(self, connected: Callable[[], None]) -> None:
+        self._membership = self._join()
+        connected()
+
+    def _take_part(self, membership: Membership) -> None:
+        run = membership.run
+        _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
+        check_module(run.environment_id, self._allowed_modules)
+        with self._own_call:
+            self._spec = describe_environment(run.environment_id, self._host.backend)
+        # An evaluator chooses as actors do, so that it evaluates what they run.
+        self._batch = run.environments_per_actor
+        self._prepare(self._spec, membership)
+        self._uploader = self._host.uploader(
+            self._learner,
+            self.name,
+            self._join,
+            self._next_report,
+            on_stop=self._run_is_over,
+            on_evaluate=self._evaluate_soon,
+            on_fault=self._fail,
+            on_retry=self.counts.learner_retries.add,
+        )
+        self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
+        self._work(self._spec, membership, self._uploader)
+
+    def _report(self) -> ActorReport:
+        return replace(
+            super()._report(),
+            queued_segments=self._uploader.queued if self._uploader else 0,
+            waited_seconds=self._uploader.waited_s if self._uploader else 0.0,
+            avoided_scheme=self._subscription.avoided if self._subscription else "",
+            scheme_error=self._check.newest.error if self._check and self._check.newest else 0.0,
+        )
+
+    def _next_report(self) -> ActorReport:
+        """The report for the learner, which gets each activation once."""
+        return replace(self._report(), activation_seconds=self._slot.take_activations())
+
+    def _run_is_over(self) -> None:
+        _log.info("the run is over")
+        self.drain(flush_s=0.0)
+        self.abandon()
+
+    def _fail(self, error: BaseException) -> None:
+        self._fault = self._fault or error
+        self.drain(flush_s=0.0)
+
+    def _leave(self) -> None:
+        self._activity = "leaving"
+        self._watchdog.close()
+        if self._subscription is not None:
+            self._subscription.close()
+        self._quantizer.close()
+        if self._uploader is not None:
+            self._unsent = self._uploader.flush(self._flush_s)
+            if self._unsent:
+                _log.info("%d segments were not stored before the end", self._unsent)
+            self._uploader.close()

@@ -1,0 +1,41 @@
+"""Evaluates on request, without a learner."""
+
+from pathlib import Path
+
+from actor_service.environments import describe_environment
+from actor_service.roles.actor import Actor, Host
+
+
+class StandaloneEvaluator(Actor):
+    """Has an environment from the start, and no policy of its own: it gets the one that a request names.
+
+    scheme: of the run.
+    environments: how many an actor of the run steps as one batch.
+    record: the file for a video of each evaluation; None for no video.
+    """
+
+    role = "standalone"
+
+    def __init__(
+        self, host: Host, environment_id: str, scheme: str, environments: int, record: Path | None = None
+    ) -> None:
+        super().__init__(host)
+        self._record = record
+        self._scheme = scheme
+        self._batch = environments
+        self._spec = describe_environment(environment_id, host.backend, rendered=record is not None)
+
+    def start(self) -> None:
+        """Wait for requests."""
+        super().start()
+        self._activity = "waiting for requests"
+
+    def drain(self, flush_s: float) -> None:
+        """End; nothing is queued."""
+        self._watchdog.close()
+        self._quantizer.close()
+        self._host.on_end(None)
+
+    @property
+    def _acting_scheme(self) -> str:
+        return self._scheme
