@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 
@@ -153,7 +154,7 @@ class Uploader:
             for response in call:
                 connected()
                 opened = True
-                self._take(response)
+                self._take(self._answer(response))
         except grpc.RpcError as error:
             if not self._closed.is_set():
                 self._raise(error, opened)
@@ -163,6 +164,13 @@ class Uploader:
             call.cancel()
         if not self._closed.is_set():
             raise UnavailableError(f"{self._client.peer} ended the stream of trajectories")
+
+    def _answer(self, response: Any) -> wire.StreamAnswer:
+        try:
+            return wire.stream_answer_from_proto(response)
+        except InvalidInputError as error:
+            # The learner may be mended or replaced, and the run goes on meanwhile.
+            raise UnavailableError(f"{self._client.peer} answered what cannot be read: {error}") from error
 
     def _raise(self, error: grpc.RpcError, opened: bool) -> None:
         translated = error_from_rpc(error, self._client.peer)
@@ -201,54 +209,39 @@ class Uploader:
                 *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
             )
 
-    def _take(self, response: learner_pb2.StreamTrajectoriesResponse) -> None:
+    def _take(self, answer: wire.StreamAnswer) -> None:
         with self._changed:
-            self._acknowledged = max(self._acknowledged, response.acknowledged_sequence)
-            self._credit = max(self._credit, response.credit_through_sequence)
+            self._acknowledged = max(self._acknowledged, answer.acknowledged)
+            self._credit = max(self._credit, answer.credit_through)
             while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
                 self._kept.add(self._in_flight.popleft())
-            self._kept.forget_through(response.durable_sequence)
+            self._kept.forget_through(answer.durable)
             self._changed.notify_all()
-        if response.directive == learner_pb2.DIRECTIVE_EVALUATE:
-            self._on_evaluate(response.evaluate_version)
-        if response.directive == learner_pb2.DIRECTIVE_STOP:
+        if answer.evaluate_version:
+            self._on_evaluate(answer.evaluate_version)
+        if answer.stop:
             self._on_stop()
 
     def _requests(self, ended: threading.Event) -> Iterator[learner_pb2.StreamTrajectoriesRequest]:
         assert self._spec is not None
-        yield learner_pb2.StreamTrajectoriesRequest(
-            open=learner_pb2.StreamOpen(
-                actor_name=self._name,
-                incarnation=self._incarnation,
-                environment=wire.environment_to_proto(self._spec),
-                lost_through_sequence=self._lost_through,
-            )
-        )
+        yield wire.upload_to_proto(wire.StreamOpening(self._name, self._incarnation, self._spec, self._lost_through))
         soon_s = self._period_s / 8
         report_at, period_s, sent = time.monotonic(), soon_s, 0
         while not (ended.is_set() or self._closed.is_set()):
             item = self._next_item(ended, report_at)
-            if isinstance(item, Segment):
-                yield learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(item))
-                if not sent:
+            if item is not None:
+                yield wire.upload_to_proto(item)
+                if isinstance(item, Segment) and not sent:
                     # The first reports, and those after the first segment, follow each other sooner: a short run would
                     # be over before a whole period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
-            elif item is not None:
-                sent = item.sequence
-                yield learner_pb2.StreamTrajectoriesRequest(evaluation=wire.evaluation_to_proto(item))
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
-                yield self._report_request(sent)
+                yield wire.upload_to_proto(wire.Reported(self._report(), sent))
         if not ended.is_set():
             # The last word: a run of seconds would not know what this process used in the end.
-            yield self._report_request(sent)
-
-    def _report_request(self, sent: int) -> learner_pb2.StreamTrajectoriesRequest:
-        return learner_pb2.StreamTrajectoriesRequest(
-            report=wire.actor_report_to_proto(self._report()), sent_sequence=sent
-        )
+            yield wire.upload_to_proto(wire.Reported(self._report(), sent))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
         """The next item that may be sent, None when there is none until `until` or the stream has ended."""

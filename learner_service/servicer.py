@@ -149,15 +149,6 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
 
 def _response(stream: ActorStream) -> learner_pb2.StreamTrajectoriesResponse:
-    directive = learner_pb2.DIRECTIVE_UNSPECIFIED
-    if stream.evaluate_version:
-        directive = learner_pb2.DIRECTIVE_EVALUATE
-    if stream.stop:
-        directive = learner_pb2.DIRECTIVE_STOP
-    return learner_pb2.StreamTrajectoriesResponse(
-        acknowledged_sequence=stream.acknowledged,
-        credit_through_sequence=stream.credit,
-        directive=directive,
-        evaluate_version=stream.evaluate_version,
-        durable_sequence=stream.durable,
+    return wire.stream_answer_to_proto(
+        wire.StreamAnswer(stream.acknowledged, stream.credit, stream.durable, stream.evaluate_version, stream.stop)
     )

@@ -121,6 +121,7 @@ def _answers() -> list[Message]:
         wire.receipt_to_proto(Receipt(35, (DESCRIPTOR,), 0.0125, 3, PROCESS)),
         wire.retained_to_proto(RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
         wire.environment_reset_to_proto(EnvironmentReset(Path("/data/run/before-reset-1"), ENVIRONMENT)),
+        wire.stream_answer_to_proto(wire.StreamAnswer(7, 12, 5, evaluate_version=3)),
         wire.ready_to_proto(wire.Ready(35, (_DIGEST,), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
     ]
 

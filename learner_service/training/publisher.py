@@ -24,7 +24,6 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.transport.errors import error_from_rpc
-from actorq.transport.payload.blobs import split_blob
 from actorq.transport.reconnect import keep_connected
 from actorq.v1 import quantizer_pb2, tensor_pb2
 
@@ -255,19 +254,17 @@ class Publisher:
     def _requests(
         self, ready: deque[wire.Ready], ended: threading.Event
     ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-        yield quantizer_pb2.PublishCheckpointsRequest(
-            open=quantizer_pb2.PublishOpen(run_id=self._run_id, scheme=self._scheme)
-        )
+        yield wire.publication_to_proto(wire.Opening(self._run_id, self._scheme))
         with self._changed:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
         if not ready or self._graph is None:
             return
         if self._graph.topology not in ready[0].topologies:
-            yield from _graph_requests(self._graph)
+            yield from wire.graph_to_protos(self._graph)
         sent = ready[0].newest_version
         while (work := self._next_work(sent, ended)) is not None:
             if isinstance(work, Evaluation):
-                yield quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(work))
+                yield wire.publication_to_proto(work)
             else:
                 sent, snapshot = work
                 if not self._reserve(sent):
@@ -302,32 +299,11 @@ class Publisher:
             return None
 
 
-def _graph_requests(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-    yield quantizer_pb2.PublishCheckpointsRequest(
-        graph=quantizer_pb2.GraphHeader(
-            topology=graph.topology,
-            inputs=graph.inputs,
-            discrete_actions=graph.discrete_actions,
-            action_spans=graph.action_spans,
-        )
-    )
-    for part in split_blob(graph.model):
-        yield quantizer_pb2.PublishCheckpointsRequest(part=part)
-
-
 def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """The messages that carry a snapshot as a version; encodings: those that the quantizer takes."""
-    yield quantizer_pb2.PublishCheckpointsRequest(
-        checkpoint=quantizer_pb2.CheckpointHeader(
-            version=version,
-            learner_step=snapshot.learner_step,
-            topology=graph.topology,
-            snapshot_at=wire.timestamp_to_proto(snapshot.at),
-        )
-    )
+    header = wire.CheckpointHeader(version, snapshot.learner_step, graph.topology, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
-    tensors = {**snapshot.parameters, **calibration}
-    for part in split_blob(safetensors.numpy.save(tensors), version, encodings=encodings):
-        yield quantizer_pb2.PublishCheckpointsRequest(part=part)
+    tensors = safetensors.numpy.save({**snapshot.parameters, **calibration})
+    return wire.checkpoint_to_protos(header, tensors, encodings)

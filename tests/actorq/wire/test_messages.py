@@ -194,6 +194,8 @@ PAIRS = [
         wire.stream_opening_from_proto,
         wire.StreamOpening("actor-3", 2**63 - 1, ENVIRONMENT, lost_through=812),
     ),
+    (wire.stream_answer_to_proto, wire.stream_answer_from_proto, wire.StreamAnswer(7, 12, 5, evaluate_version=3)),
+    (wire.stream_answer_to_proto, wire.stream_answer_from_proto, wire.StreamAnswer(7, 12, 5, stop=True)),
     (wire.opening_to_proto, wire.opening_from_proto, wire.Opening("run-1", "auto")),
     (
         wire.graph_header_to_proto,
@@ -227,7 +229,8 @@ def test_a_value_survives_the_wire(encode: Any, decode: Any, value: object) -> N
 def test_every_pair_of_converters_is_tried() -> None:
     tried = {encode.__name__ for encode, _, _ in PAIRS} | {decode.__name__ for _, decode, _ in PAIRS}
     own = {"role", "run_state", "tensor", "timestamp", "segment"}
-    halves = {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto"}
+    halves = {"upload_to_proto", "publication_to_proto"}
+    halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
     converters = {name for name in wire.__all__ if name.endswith("_proto")}
     assert tried | {f"{name}_{way}_proto" for name in own for way in ("to", "from")} | halves == converters
