@@ -24,6 +24,7 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.config import settings
+from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
 from actorq.config.settings import DefaultText, Settings
@@ -154,11 +155,9 @@ def parse_arguments(
     return tuple(sources.resolve(model) for model in models)
 
 
-def argument_parser(program: str, description: str, models: Sequence[type[Settings]]) -> settings.OneLineParser:
+def argument_parser(program: str, description: str, models: Sequence[type[Settings]]) -> OneLineParser:
     """A parser with --config and the flags of `models`."""
-    parser = settings.OneLineParser(
-        prog=program, usage=f"{program} [flags]", description=description, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description, allow_abbrev=False)
     parser.add_argument(
         "--config",
         type=Path,
@@ -186,15 +185,20 @@ class Sources:
         settings.check_environment((RunConfig, *models), os.environ, PROCESS_SETTINGS)
         return cls({RunConfig: tree, **dict(zip(of_process, shared, strict=True))}, namespace)
 
+    def given(self, model: type[Settings]) -> dict[str, Any]:
+        """The settings of `model` that a file, the environment or a flag gives."""
+        tree: dict[str, Any] = {}
+        for source in self._rising(model):
+            settings.merge(tree, source)
+        return tree
+
     def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:
         """The settings of `model`, over trees of `earlier` ones; raises UserError."""
-        return settings.build(
-            model,
-            *earlier,
-            self.trees[model],
-            settings.from_environment(model, os.environ),
-            settings.from_flags(model, self.namespace),
-        )
+        return settings.build(model, *earlier, *self._rising(model))
+
+    def _rising(self, model: type[Settings]) -> tuple[dict[str, Any], ...]:
+        environment, flags = settings.from_environment(model, os.environ), settings.from_flags(model, self.namespace)
+        return self.trees[model], environment, flags
 
 
 def main(run: Callable[[], int]) -> int:

@@ -16,7 +16,7 @@ from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.progress import await_progress
-from actorq.config.settings import OneLineParser
+from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events

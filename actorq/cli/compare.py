@@ -14,8 +14,8 @@ from actorq.comparison.plan import CHOICES, TORCH, TORCH_ACTOR, PlannedRun, Vari
 from actorq.comparison.plots import draw
 from actorq.comparison.report import page, ratio_text, warnings
 from actorq.comparison.result import Comparison
+from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
-from actorq.config.settings import OneLineParser
 from actorq.errors import UserError
 from actorq.local.services import is_importable
 from actorq.machine import this_machine

@@ -1,6 +1,7 @@
 """`actorq train`: a whole run on this machine."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,10 +15,11 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display.display import open_display
 from actorq.cli.display.report import print_result
 from actorq.config import settings
+from actorq.config.algorithms import ALGORITHMS
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import CERTIFICATES_HELP
-from actorq.config.settings import DefaultText, Settings
+from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
@@ -26,14 +28,10 @@ from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.telemetry.energy import RunStart
 
-_DESCRIPTION = """Train on this machine. Starts a learner, a quantizer, actors, an evaluator and an energy meter as
-processes, restarts those that die, and ends when the target return or the budget of environment steps is reached.
-Ctrl-C saves the run and ends it, Ctrl-C twice ends it at once. What is not given comes from a preset for algorithm and
-environment (at the end of this help), else from the defaults; config.yaml in the run's folder has the outcome.
-Each setting is also ACTORQ_SETTING in the
-environment (ACTORQ_DQN__BATCH_SIZE=32) and a line in --config (dqn: {batch_size: 32}; process: {resume: true}).
-Exit codes: 0 the target was reached, 3 the budget ended first, 4 an operator stopped the run (StopRun), 130 and 143
-ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
+_DESCRIPTION = """Train on this machine until the target return or the budget of environment steps is reached. Ctrl-C
+saves the run and ends it. What is not given comes from a preset (--help-all tells them). Settings may also be variables
+(ACTORQ_DQN__BATCH_SIZE=32) and lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended,
+4 stopped by an operator, 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
 
 # Roles of the processes of a run; the launcher itself is the monitor.
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
@@ -48,7 +46,7 @@ _FIXED = (
 class TrainSettings(Settings):
     """Where the run is kept."""
 
-    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS")] = Field(
+    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS"), ESSENTIAL] = Field(
         None, description="folder of the run"
     )
     certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(
@@ -57,7 +55,7 @@ class TrainSettings(Settings):
     actor_module: Annotated[str, DefaultText("the actor service")] = Field(
         "", description="module that runs as the actors instead, not kept for --resume"
     )
-    resume: bool = Field(False, description="go on with the run in --run-directory, with its own settings below others")
+    resume: Annotated[bool, ESSENTIAL] = Field(False, description="go on with the run in --run-directory")
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,10 @@ def _checked(
     def resolve(below: dict[str, Any]) -> RunConfig:
         return sources.resolve(RunConfig, below)
 
-    return fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
+    fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
+    for section in ALGORITHMS.keys() & sources.given(RunConfig).keys() - {fitting.algorithm}:
+        print(f"warning: {section}.* has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
+    return fitting
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from actorq.config.settings import OneLineParser
+from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import child_environment
 from actorq.process import EXIT_OK

@@ -26,7 +26,7 @@ from actorq.config.sections import (
     SchemeName,
     TransportConfig,
 )
-from actorq.config.settings import DefaultText, Settings
+from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import EnvironmentSpec
@@ -39,20 +39,19 @@ _MULTI_STEP_ANYWAY = ("dqn", "d4pg")
 class RunConfig(Settings):
     """A whole run."""
 
-    environment: Annotated[str, Field(min_length=1, max_length=128)] = Field(
+    environment: Annotated[str, Field(min_length=1, max_length=128), ESSENTIAL] = Field(
         "CartPole-v1", description="environment id"
     )
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="who steps the environments: their own library, or EnvPool's version of them"
     )
-    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family")] = Field(
+    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family"), ESSENTIAL] = Field(
         "dqn",
         description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
     )
-    preset: Literal["standard", "data-rich"] = Field(
+    preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard",
-        description="settings below those that are given: standard needs few environment steps; data-rich needs few "
-        "seconds where steps are cheap, with many environments and few updates per step",
+        description="defaults for few environment steps (standard), or few seconds where steps are cheap (data-rich)",
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
@@ -66,18 +65,22 @@ class RunConfig(Settings):
     dynamic_buffer: bool | None = Field(
         None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
     )
-    seed: NonNegativeInt = Field(1, description="seed of networks, sampling, environments and exploration")
-    actors: PositiveInt = Field(2, description="actor processes")
-    environments_per_actor: Annotated[int, Field(gt=0, le=65_536)] = Field(
+    seed: Annotated[NonNegativeInt, ESSENTIAL] = Field(
+        1, description="seed of networks, sampling, environments and exploration"
+    )
+    actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")
+    environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
         8, description="environments that each actor steps as one batch"
     )
-    scheme: Literal[SchemeName, "auto"] = Field(
+    scheme: Annotated[Literal[SchemeName, "auto"], ESSENTIAL] = Field(
         "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
     )
-    target_return: Annotated[float, Field(ge=-1e30, le=1e30)] | None = Field(
+    target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; the environment's own threshold when none"
     )
-    max_environment_steps: PositiveInt = Field(100_000, description="environment steps that end the run")
+    max_environment_steps: Annotated[PositiveInt, ESSENTIAL] = Field(
+        100_000, description="environment steps that end the run"
+    )
 
     dqn: DQNConfig = DQNConfig()
     d4pg: D4PGConfig = D4PGConfig()

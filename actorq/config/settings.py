@@ -6,20 +6,20 @@ underscores of field names are dashes in flags.
 """
 
 import argparse
-import difflib
 import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
+from actorq.config.parser import OneLineParser, suggestion
 from actorq.errors import UserError
 
 T = TypeVar("T", bound=BaseModel)
@@ -42,6 +42,10 @@ class DefaultText:
     """Put into a field's annotation: what help says of a default that is found out later."""
 
     text: str
+
+
+# Put into a field's annotation: `--help` tells it, and not only `--help-all`.
+ESSENTIAL = "essential"
 
 
 @dataclass(frozen=True)
@@ -82,32 +86,6 @@ def value_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line instead of printing the usage, which is long here."""
-
-    def section(self, title: str, description: str) -> Any:
-        """The group of flags with that title, made when there is none; a second description is added to the first."""
-        for group in self._action_groups:
-            if group.title == title:
-                group.description = f"{group.description} {description}"
-                return group
-        return self.add_argument_group(title, description)
-
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        """Parse; raises UserError for what is wrong, with the nearest flag that there is."""
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            flags = {flag for action in self._actions for flag in action.option_strings}
-            self.error(f"unknown argument {unknown[0]!r}{_suggest(unknown[0].partition('=')[0], flags)}")
-        return parsed
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError with what is wrong and where the flags are listed."""
-        raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
-
-
 def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """All settings of a tree, in the order of declaration."""
     for name, field in model.model_fields.items():
@@ -120,8 +98,10 @@ def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]
 def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run") -> None:
     """Declare a flag for each setting, grouped by section; unset flags are absent from the parsed namespace.
 
-    title: of the group of the settings that are in no section.
+    title: of the group of the settings that are in no section. Where any setting is ESSENTIAL, the short help tells
+    those alone, and the names of the sections.
     """
+    has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
     groups: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(model):
         section = leaf.path[:-1]
@@ -136,7 +116,9 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
             options["metavar"] = "{" + ",".join(map(str, typing.get_args(kind))) + "}"
         else:
             options["metavar"] = {int: "N", float: "X", Path: "PATH"}.get(kind, "VALUE" if kind is str else "N,N,..")
-        groups[section].add_argument(leaf.flag, **options)
+        action = groups[section].add_argument(leaf.flag, **options)
+        if has_essential and ESSENTIAL not in leaf.field.metadata:
+            parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
 
 
 def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[str, Any]:
@@ -168,7 +150,7 @@ def check_environment(
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _SERVICE_LINK.search(name):
-            raise UserError(f"environment variable {name} is no setting{_suggest(name, known)}")
+            raise UserError(f"environment variable {name} is no setting{suggestion(name, known)}")
 
 
 def from_file(path: Path) -> dict[str, Any]:
@@ -207,7 +189,7 @@ def build(model: type[T], *trees: dict[str, Any]) -> T:
     """Validate the trees, later ones over earlier ones; raises UserError with the first fault in one line."""
     merged: dict[str, Any] = {}
     for tree in trees:
-        _merge(merged, tree)
+        merge(merged, tree)
     try:
         return model.model_validate(merged)
     except ValidationError as error:
@@ -249,13 +231,13 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _merge(target: dict[str, Any], source: dict[str, Any]) -> None:
-    """Put `source` over `target`, which shares no section with it afterwards."""
+def merge(target: dict[str, Any], source: dict[str, Any]) -> None:
+    """Put the tree `source` over `target`, which shares no section with it afterwards."""
     for name, value in source.items():
         if isinstance(value, dict):
             below = target.get(name)
             target[name] = below if isinstance(below, dict) else {}
-            _merge(target[name], value)
+            merge(target[name], value)
         else:
             target[name] = value
 
@@ -264,7 +246,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     fault = error.errors()[0]
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown setting '{path}'{_suggest(path, {'.'.join(leaf.path) for leaf in leaves(model)})}"
+        return f"unknown setting '{path}'{suggestion(path, {'.'.join(leaf.path) for leaf in leaves(model)})}"
     more = error.error_count() - 1
     others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)
@@ -278,8 +260,3 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
 
 def _shown(value: object) -> str:
     return repr(value) if isinstance(value, str | int | float | list | None) else f"a {type(value).__name__}"
-
-
-def _suggest(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -84,6 +84,9 @@ class RunClock:
         self._since = started_at
         self._before = known_s
         self._stopped_at: float | None = None
+        self.first_transition_s: float | None = None
+        self.last_transition_s: float | None = None
+        """Seconds of the run when transitions were first and last stored; None before."""
         self._lock = threading.Lock()
         try:
             self._go_on(read_document(self._path), started_at)
@@ -98,6 +101,12 @@ class RunClock:
         if self._stopped_at is not None:
             return self._stopped_at
         return self._before + self._clock() - self._since
+
+    def note_transitions(self) -> None:
+        """Transitions were stored."""
+        self.last_transition_s = self.elapsed_s
+        if self.first_transition_s is None:
+            self.first_transition_s = self.last_transition_s
 
     def stop(self, elapsed_s: float | None = None) -> None:
         """The run is over, after `elapsed_s` seconds or now: time passes on, but not the run's."""

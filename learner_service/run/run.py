@@ -1,7 +1,6 @@
 """A run: who takes part, how it goes, and how it ends or is interrupted."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -14,15 +13,15 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyDescriptor, PolicyGraph
 from actorq.domain.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
-from actorq.errors import ActorQError, ConflictError, InvalidInputError, UnavailableError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
-from learner_service.actors.credits import ActorStream, Credits
+from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, Members, taken_over
 from learner_service.actors.schemes import acting_schemes, policy_of
 from learner_service.actors.storage_thread import StorageThread
-from learner_service.actors.uploads import Uploads
+from learner_service.actors.streams import Streams
 from learner_service.reporting.events import EventLog
 from learner_service.reporting.resources import Resources
 from learner_service.reporting.statistics import Samples
@@ -87,19 +86,14 @@ class Run:
         self.resources = Resources(EnergyLedger.from_state(restored.values["energy"]) if restored else None, node)
         known_s = max(self.evaluations.elapsed_s, restored.values.get("elapsed_s", 0.0) if restored else 0.0)
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
-        self.first_transition_s: float | None = restored.values.get("first_transition_s") if restored else None
-        self.last_transition_s: float | None = None
-        """Seconds of the run when transitions were first and last stored; None before."""
+        self.clock.first_transition_s = restored.values.get("first_transition_s") if restored else None
         self.events = EventLog(directory / "events")
         self.restored = asyncio.Event()
         if self.preparation.known is None:
             self.restored.set()
-        self._streams: set[ActorStream] = set()
-        self._credits: Credits | None = None
-        self._uploads: Uploads | None = None
         self._storage = StorageThread()
+        self._streams = Streams(self._storage)
         self._evaluated = asyncio.Event()
-        self._left = asyncio.Event()
         self._finishing: asyncio.Task[None] | None = None
         self._fault: BaseException | None = None
         if stays_over:
@@ -148,7 +142,7 @@ class Run:
     @property
     def refused_segments(self) -> int:
         """Segments that were refused since this process started."""
-        return self._uploads.refused if self._uploads else 0
+        return self._streams.refused_segments
 
     @property
     def fault(self) -> BaseException | None:
@@ -202,7 +196,7 @@ class Run:
         before = self.members.known(name)
         member = self.members.join(name, incarnation, role, nonce, newest_stored)
         if before is not None and before is not member:
-            self._end_streams(before, taken_over(name, before.incarnation))
+            self._streams.end(before, taken_over(name, before.incarnation))
         steps = self.training.replay.total_transitions if self.training else 0
         return membership(self.config, self.identity, member, self._resume_after(member), steps)
 
@@ -223,22 +217,13 @@ class Run:
         except BaseException:
             self._disconnect(member)
             raise
-        # The actor has given up the stream before, whether that was noticed here or not.
-        self._end_streams(member, UnavailableError(f"actor {name!r} has opened another stream"))
-        stream = ActorStream(member, self._go_on_after(member, lost_through))
-        self._streams.add(stream)
-        stream.stop = self.outcome is not None
-        if member.role == "actor" and self._credits is not None:
-            self._credits.open(stream)
+        stream = self._streams.open(member, self._go_on_after(member, lost_through), stop=self.outcome is not None)
         self._tell_durable()
         return stream
 
     def close_stream(self, stream: ActorStream) -> None:
         """An actor's stream ended, for whatever reason."""
-        self._streams.discard(stream)
-        self._left.set()
-        if stream.member.role == "actor" and self._credits is not None:
-            self._credits.close(stream)
+        self._streams.close(stream)
         self._disconnect(stream.member)
 
     async def may_receive(self) -> None:
@@ -249,8 +234,7 @@ class Run:
         self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
     ) -> None:
         """Store a segment, and acknowledge it once it is stored; see `Uploads.insert`."""
-        assert self._uploads is not None
-        self._uploads.insert(stream, sequence, size, decode)
+        self._streams.insert(stream, sequence, size, decode)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
         """Note an evaluation, acknowledge it, and end the run when it reached the target.
@@ -330,8 +314,7 @@ class Run:
         if self.outcome is None and not self.interrupted:
             self.interrupted = True
             _log.info("the run is interrupted: its learner was told to end")
-            if self._credits is not None:
-                self._credits.stop()
+            self._streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
 
     def finish(self, outcome: RunState) -> None:
@@ -344,19 +327,14 @@ class Run:
         if self.outcome is None:
             _log.info("the run ends: %s", outcome.value)
             self.outcome = outcome
-            if self._credits is not None:
-                self._credits.stop()
+            self._streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._finish())
         elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
             self.outcome = outcome
 
     async def farewell(self, timeout_s: float) -> None:
         """Wait until all actors have heard that the run is over or its learner leaves, at most `timeout_s` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._streams:
-                    self._left.clear()
-                    await self._left.wait()
+        await self._streams.until_closed(timeout_s)
 
     async def close(self) -> None:
         """End all threads and close all files."""
@@ -397,9 +375,7 @@ class Run:
             _log.error("the run could not be ended cleanly: %s", error)
         except Exception:
             _log.exception("the run could not be ended cleanly")
-        for stream in self._streams:
-            stream.stop = True
-            stream.changed.set()
+        self._streams.tell_over()
         self.resources.note_self()
         self._be_over()
 
@@ -416,14 +392,9 @@ class Run:
                 await asyncio.to_thread(self.training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
         except Exception:
             _log.exception("the run could not be saved cleanly")
-        self._close_streams(_MOVING)
+        self._streams.end_all(_MOVING)
         self.resources.note_self()
         self.ended.set()
-
-    def _close_streams(self, reason: str) -> None:
-        """Let all actors come again."""
-        for stream in self._streams:
-            stream.fail(UnavailableError(reason))
 
     async def _save_training(self, training: Training) -> None:
         """End the updates and write a checkpoint, before anything else: nothing is lost where time runs out."""
@@ -439,10 +410,7 @@ class Run:
 
     async def _evaluate_last(self, version: int) -> None:
         """The budget is used up: what the run has learned is what its last policy can do."""
-        for stream in self._streams:
-            if stream.member.role == "evaluator":
-                stream.evaluate_version = version
-                stream.changed.set()
+        self._streams.ask_for_evaluation(version)
         try:
             async with asyncio.timeout(_FINAL_EVALUATION_S):
                 while (newest := self.evaluations.newest) is None or newest.policy_version < version:
@@ -454,24 +422,18 @@ class Run:
     def _take_training(self, training: Training, graph: PolicyGraph) -> None:
         """The training was built: let actors send."""
         transitions = self.config.actor.segment_length * self.config.environments_per_actor
+        self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
         loop = asyncio.get_running_loop()
-        self._credits = Credits(training.replay.limiter, transitions, loop)
-        self._uploads = Uploads(training.intake, self._credits, self._storage, self._note_stored)
         training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
         self.restored.set()
         if self.interrupted:
-            self._credits.stop()
+            self._streams.stop_credit()
         elif self.wants_actors:
             training.start(graph)
 
     async def _forget_training(self) -> None:
         """The environment is reset: let all actors come again; returns when nothing is stored any more."""
-        if self._credits is not None:
-            self._credits.stop()
-            for stream in self._streams:
-                self._credits.close(stream)
-            self._credits = self._uploads = None
-        self._close_streams("the run's environment was reset; join again")
+        self._streams.forget("the run's environment was reset; join again")
         self.receipt = None
         self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
         await self._storage.settle()
@@ -481,7 +443,7 @@ class Run:
         return {
             "energy": self.resources.state(),
             "elapsed_s": self.clock.elapsed_s,
-            "first_transition_s": self.first_transition_s,
+            "first_transition_s": self.clock.first_transition_s,
         }
 
     def _sync(self) -> None:
@@ -489,21 +451,14 @@ class Run:
         self.evaluations.sync()
 
     def _disconnect(self, member: Member) -> None:
-        if all(stream.member is not member for stream in self._streams):
+        if not self._streams.has(member):
             # Not so when the actor has opened another stream before the end of its broken one was noticed.
             self.members.disconnect(member)
             self.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
-    def _end_streams(self, member: Member, error: ActorQError) -> None:
-        for stream in self._streams:
-            if stream.member is member:
-                stream.fail(error)
-
     def _note_stored(self) -> None:
-        self.last_transition_s = self.clock.elapsed_s
-        if self.first_transition_s is None:
-            self.first_transition_s = self.last_transition_s
+        self.clock.note_transitions()
         # There is no training when the environment was reset meanwhile.
         if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
@@ -532,16 +487,18 @@ class Run:
         return lost_through
 
     def _tell_durable_evaluations(self, synced: bool) -> None:
-        for stream in self._streams:
-            if synced and stream.member.role == "evaluator":
-                stream.note_durable(self.evaluations.durable_sequence(stream.member))
+        if synced:
+            self._streams.tell_durable("evaluator", self.evaluations.durable_sequence)
 
     def _tell_durable(self) -> None:
         """Let each actor forget the segments that survive a power cut by now."""
         durable = self.training.replay.durable_sequences() if self.training else {}
-        for stream in self._streams:
-            source = stream.member.source(0)
-            stream.note_durable(durable.get((source.actor_key, source.incarnation), 0))
+
+        def of(member: Member) -> int:
+            source = member.source(0)
+            return durable.get((source.actor_key, source.incarnation), 0)
+
+        self._streams.tell_durable("actor", of)
 
     def _require_training(self) -> Training:
         self.require_here()

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from actorq.config import settings
 from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.parser import OneLineParser
 from actorq.config.sections import GateConfig, QuantizerConfig, SchemeName
-from actorq.config.settings import DefaultText, OneLineParser, Settings
+from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK, main

@@ -97,7 +97,7 @@ def test_a_mistake_in_the_file_is_told_in_one_line(text: str, message: str, tmp_
 
 def test_the_help_lists_every_setting_with_its_description_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
-        parsed("--help")
+        parsed("--help-all")
     shown = " ".join(capsys.readouterr().out.split())
     for model in MODELS:
         for leaf in settings.leaves(model):
@@ -124,7 +124,7 @@ def test_a_description_names_the_unit_that_the_name_tells() -> None:
 
 def test_settings_of_the_run_and_of_the_process_are_told_apart_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
-        parsed("--help")
+        parsed("--help-all")
     lines = capsys.readouterr().out.splitlines()
     assert [lines.count(f"{title}:") for title in ("run", "process")] == [1, 1]
 

@@ -7,7 +7,8 @@ import pytest
 from pydantic import Field, model_validator
 
 from actorq.config import settings
-from actorq.config.settings import DefaultText, OneLineParser, Settings
+from actorq.config.parser import OneLineParser
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UserError
 
 
@@ -205,6 +206,21 @@ def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], message: str, 
     with pytest.raises(UserError) as caught:
         garden(flags=flags, folder=tmp_path)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "watered"),
+    [
+        (("--watered",), True),
+        (("--no-watered",), False),
+        (("--watered", "false"), False),
+        (("--watered=False",), False),
+        (("--no-watered", "--watered", "yes"), True),
+        (("--watered=on", "--owner", "false"), True),
+    ],
+)
+def test_a_switch_takes_a_value_too(flags: tuple[str, ...], watered: bool, tmp_path: Path) -> None:
+    assert garden(flags=flags, folder=tmp_path).watered is watered
 
 
 @pytest.mark.parametrize(

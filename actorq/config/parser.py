@@ -1,0 +1,122 @@
+"""The parser of all commands: one line for a mistake, a short help and a full one."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from actorq.errors import UserError
+
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a wrong flag in one line instead of printing the usage, which is long here."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(add_help=False, **options)
+        self._only_in_full_help: dict[argparse.Action, str] = {}
+        self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+
+    def section(self, title: str, description: str) -> Any:
+        """The group of flags with that title, made when there is none; a second description is added to the first."""
+        for group in self._action_groups:
+            if group.title == title:
+                group.description = f"{group.description} {description}"
+                return group
+        return self.add_argument_group(title, description)
+
+    def only_in_full_help(self, action: argparse.Action, section: str) -> None:
+        """Leave a flag to `--help-all`; `--help` names its section, which is empty for none."""
+        if not self._only_in_full_help:
+            self.add_argument("--help-all", action="store_true", help=argparse.SUPPRESS)
+        self._only_in_full_help[action] = section
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse; raises UserError for what is wrong, with the nearest flag that there is."""
+        given = self._plain_booleans(list(sys.argv[1:] if args is None else args))
+        # Before anything is checked: help needs no positional arguments.
+        if "--help-all" in given and self._only_in_full_help:
+            self.exit(0, self.format_help())
+        if "-h" in given or "--help" in given:
+            self.exit(0, self._format_short_help() if self._only_in_full_help else self.format_help())
+        parsed, unknown = self.parse_known_args(given, namespace)
+        if unknown:
+            flags = {flag for action in self._actions for flag in action.option_strings}
+            active = f"--{getattr(parsed, 'algorithm', '')}."
+            self.error(f"unknown argument {unknown[0]!r}{suggestion(unknown[0].partition('=')[0], flags, active)}")
+        return parsed
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process; a help goes to standard output."""
+        if message:
+            self._print_message(message, sys.stdout)
+        raise SystemExit(status)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with what is wrong and where the flags are listed."""
+        raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
+
+    def _plain_booleans(self, given: list[str]) -> list[str]:
+        """`--flag true`, `--flag=false` and the like as `--flag` and `--no-flag`."""
+        switches = {
+            flag
+            for action in self._actions
+            if isinstance(action, argparse.BooleanOptionalAction)
+            for flag in action.option_strings
+            if not flag.startswith("--no-")
+        }
+        plain: list[str] = []
+        for word in given:
+            flag, equals, value = word.partition("=")
+            if not equals:
+                flag, value = (plain[-1] if plain else ""), word
+            if flag not in switches or value.lower() not in (*_TRUE, *_FALSE):
+                plain.append(word)
+                continue
+            if not equals:
+                plain.pop()
+            plain.append(flag if value.lower() in _TRUE else f"--no-{flag[2:]}")
+        return plain
+
+    def _format_short_help(self) -> str:
+        """Flags that matter first, and one line for each section of the others."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        formatter.start_section("flags")
+        formatter.add_arguments(action for action in self._actions if action not in self._only_in_full_help)
+        formatter.end_section()
+        sections = {name for name in self._only_in_full_help.values() if name}
+        width = max(map(len, sections), default=0) + 8
+        lines = [
+            f"  --{group.title.replace('_', '-')}.*".ljust(width) + _first_clause(group.description or "")
+            for group in self._action_groups
+            if group.title and group.title.replace("_", "-") in sections
+        ]
+        return f"{formatter.format_help()}\nsections of further flags, which {self.prog} --help-all tells:\n" + (
+            "\n".join(lines) + "\n"
+        )
+
+
+def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
+    """The nearest of the known names as a clause of an error; empty when none is near.
+
+    preferred: how names begin that are taken before others.
+    """
+    ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
+    bare = name.removeprefix("--")
+    beginning = [each for each in ordered if len(bare) > 2 and each.startswith(name)]
+    ending = [each for each in ordered if bare and each.endswith(f".{bare}")]
+    near = difflib.get_close_matches(name, ordered, n=1, cutoff=0.6)
+    found = next(iter((*ending, *beginning, *near)), "")
+    return f"; did you mean {found!r}?" if found else ""
+
+
+def _first_clause(text: str) -> str:
+    """What a line has room for."""
+    clause = text.partition(". ")[0].partition(" (")[0].partition(":")[0].rstrip(".")
+    return clause if len(clause) <= 76 else clause[:75] + "…"
