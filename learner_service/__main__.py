@@ -33,6 +33,7 @@ from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.keda_servicer import ScalerServicer
 from learner_service.reporting.metrics import learner_metrics
 from learner_service.reporting.report import Reporter
+from learner_service.run.failure import fails_again
 from learner_service.run.run import Run
 from learner_service.servicer import LearnerServicer
 
@@ -82,6 +83,7 @@ class LearnerService:
         self._client = QuantizerClient(settings.quantizer, certificates)
         self._run = Run(config, settings.run_directory, self._client, settings.resume, node, settings.linger)
         self._reporter = Reporter(self._run)
+        self._directory = settings.run_directory
         self._summary = settings.run_directory / "summary.json"
         self._linger = settings.linger
         self._told_to_end = asyncio.Event()
@@ -138,6 +140,13 @@ class LearnerService:
         if isinstance(fault, UserError):
             # Not itself: the call that brought it to light has it too, and clears the frames that it passed through.
             raise UserError(str(fault)) from fault
+        training = self._run.training
+        trainer = training.trainer if training is not None and fault is training.trainer.fault else None
+        if trainer is not None and fails_again(self._directory, fault, trainer.made_updates):
+            raise UserError(
+                f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; the "
+                "learner's log has the traceback; mend the cause, then go on with --resume"
+            ) from fault
         raise ActorQError(f"the run cannot go on: {fault}") from fault
 
     def begin_drain(self) -> None:

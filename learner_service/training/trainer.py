@@ -91,6 +91,7 @@ class Trainer:
         self._idle = True
         self._ended = False
         self.updates = updates
+        self._updates_before = updates
         self.loss = 0.0
         self._updates_per_sample = min(_MOST_UPDATES_PER_SAMPLE, config.publication.period_updates)
         self._prefetcher = Prefetcher(
@@ -157,6 +158,11 @@ class Trainer:
     def paused(self) -> bool:
         """Whether `pause` was called."""
         return self._requests.paused
+
+    @property
+    def made_updates(self) -> bool:
+        """Whether there were updates since this process started."""
+        return self.updates > self._updates_before
 
     @property
     def fault(self) -> BaseException | None:

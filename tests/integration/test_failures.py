@@ -9,6 +9,8 @@ import pytest
 
 from tests.integration.training_run import TrainingRun, process_id, trained
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.parametrize(
     ("victim", "number"),
@@ -30,7 +32,8 @@ def test_a_run_survives_the_end_of_a_service(victim: str, number: signal.Signals
     assert summary["solved"] is True
     # What the learner had acknowledged before it died is there after it.
     assert summary["environment_steps"] > status.environment_steps
-    assert summary["transitions_by_scheme"].keys() == {"int8"}
+    # The fidelity gate may let a version through in fp32 alone.
+    assert "int8" in summary["transitions_by_scheme"]
 
 
 def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
@@ -72,3 +75,16 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     assert "SIGINT again" in printed
     _, alive = psutil.wait_procs(services, timeout=60)
     assert not alive
+
+
+def test_a_users_algorithm_that_fails_twice_in_a_row_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    run = TrainingRun.start(tmp_path / "run", "--algorithm", "own_algorithms:ThatCannotUpdate")
+    code, printed = run.finish()
+    assert code == 2, printed
+    assert printed.splitlines()[-1].startswith(
+        "error: training has failed twice in a row, without an update between: ZeroDivisionError: losses / 0; "
+    )
+    assert sum("learner restarted" in line for line in printed.splitlines()) == 1

@@ -127,3 +127,10 @@ def random_features(spec: EnvironmentSpec) -> nn.Module:
 def half_frozen(spec: EnvironmentSpec) -> nn.Module:
     """A first layer that is not to be trained."""
     return nn.Sequential(nn.Linear(spec.observations.shape[0], 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, 8))
+
+
+class ThatCannotUpdate(DQN):
+    """Raises at each update."""
+
+    def update(self, *arguments: Any) -> Any:
+        raise ZeroDivisionError("losses / 0")

@@ -1,0 +1,29 @@
+"""The exception that ended a learner, on disk: the next learner can tell whether the same one has ended it too."""
+
+import logging
+from pathlib import Path
+
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
+from actorq.text import one_line
+
+_log = logging.getLogger(__name__)
+
+
+def fails_again(directory: Path, failure: BaseException, made_updates: bool) -> bool:
+    """Note what ended the training; whether it is the exception of the learner before, without an update between.
+
+    Another restart would end in the same way, such as with a mistake in a user's algorithm.
+    """
+    path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
+    try:
+        before = read_document(path)["exception"]
+    except (FileNotFoundError, InvalidInputError, KeyError):
+        before = None
+    if before == text and not made_updates:
+        return True
+    try:
+        write_document(path, {"exception": text})
+    except OSError as error:
+        _log.warning("%s cannot be written (%s): the next learner cannot tell a repeated failure", path, error.strerror)
+    return False
