@@ -1,20 +1,27 @@
-# make train | make test | make test-cluster | make images | make install | make lint | make protos | make clean
+# make train | make test | make test-fast | make test-cluster | make mutants | make images | make install | make lint | make protos | make clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+WORKERS ?= 2
 CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
 
-.PHONY: train test test-cluster images install lint format protos clean
+.PHONY: train test test-fast test-cluster mutants images install lint format protos clean
 
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
-test: $(VENV)/installed lint  ## install, then lint, types and all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/installed lint  ## install, then lint, types and all tests, in WORKERS processes
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not slow' $(ARGS)
+
+mutants: $(VENV)/installed  ## change the glue in 200 places, one at a time: do the tests notice? Takes hours
+	$(BIN)/python -m benchmarks.faults.mutants --check $(ARGS)
 
 test-cluster: $(VENV)/installed  ## install, then the tests on the cluster that KUBECONFIG names, which has the images
 	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)

@@ -82,4 +82,5 @@ def _without_folder(argument: str) -> str:
 
 
 def _module(script: Path) -> str:
-    return f"benchmarks.{script.parent.name if script.stem == '__main__' else script.stem}"
+    parts = script.resolve().relative_to(Path(__file__).resolve().parents[1]).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__main__")
