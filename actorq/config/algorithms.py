@@ -13,7 +13,17 @@ ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 
 
-class DQNConfig(Settings):
+class AlgorithmConfig(Settings):
+    """What every algorithm has."""
+
+    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    n_step: PositiveInt = Field(
+        1, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
+    )
+
+
+class DQNConfig(AlgorithmConfig):
     """DQN: double, dueling, n-step, Huber loss, hard target updates."""
 
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
@@ -25,7 +35,6 @@ class DQNConfig(Settings):
     )
     learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
-    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     n_step: PositiveInt = Field(
         5, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
     )
@@ -36,7 +45,7 @@ class DQNConfig(Settings):
     dueling: bool = Field(True, description="separate value and advantage heads")
 
 
-class D4PGConfig(Settings):
+class D4PGConfig(AlgorithmConfig):
     """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
 
     policy_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
@@ -47,8 +56,6 @@ class D4PGConfig(Settings):
     )
     policy_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the policy")
     critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
-    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
-    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
     target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
     max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
@@ -65,16 +72,13 @@ class D4PGConfig(Settings):
         return self
 
 
-class TD3Config(Settings):
+class TD3Config(AlgorithmConfig):
     """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
 
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
         (256, 256), description="units of each hidden layer of policy and critics"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
-    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
-    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
-    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005, description="tau: share of the online networks that the targets take over with each update"
     )
@@ -85,16 +89,13 @@ class TD3Config(Settings):
     target_noise_clip: NonNegativeFloat = Field(0.5, description="largest such noise, in halves of the action range")
 
 
-class SACConfig(Settings):
+class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
     hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
         (256, 256), description="units of each hidden layer of policy and critics"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
-    batch_size: PositiveInt = Field(256, description="transitions per gradient update")
-    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
-    n_step: PositiveInt = Field(1, description="environment steps of the return before bootstrapping")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005, description="tau: share of the online critics that the targets take over with each update"
     )

@@ -49,6 +49,9 @@ class RunConfig(Settings):
         "dqn",
         description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
     )
+    algorithm_args: dict[str, Any] = Field(
+        {}, description="settings of an algorithm that is not ours: NAME=VALUE,NAME=VALUE or a mapping in YAML or JSON"
+    )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard",
         description="defaults for few environment steps (standard), or few seconds where steps are cheap (data-rich)",
@@ -131,6 +134,8 @@ class RunConfig(Settings):
                 f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
                 "learner would wait for the segment, and the actor for the policy that comes of it"
             )
+        if self.algorithm in ALGORITHMS and self.algorithm_args:
+            raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
         if section is not None and self.actor.segment_length < section.n_step:
             raise ValueError(

@@ -29,6 +29,8 @@ T = TypeVar("T", bound=BaseModel)
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$", re.ASCII
 )
+# The name and the equals sign of NAME=VALUE,NAME=VALUE.
+_ASSIGNMENT = re.compile(r"(^|,)\s*(\w+)\s*=")
 
 
 class Settings(BaseModel):
@@ -115,7 +117,8 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
         elif typing.get_origin(kind) is typing.Literal:
             options["metavar"] = "{" + ",".join(map(str, typing.get_args(kind))) + "}"
         else:
-            options["metavar"] = {int: "N", float: "X", Path: "PATH"}.get(kind, "VALUE" if kind is str else "N,N,..")
+            metavars = {int: "N", float: "X", Path: "PATH", str: "VALUE", dict[str, Any]: "NAME=VALUE,.."}
+            options["metavar"] = metavars.get(kind, "N,N,..")
         action = groups[section].add_argument(leaf.flag, **options)
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
@@ -185,15 +188,18 @@ def share(
     ]
 
 
-def build(model: type[T], *trees: dict[str, Any]) -> T:
-    """Validate the trees, later ones over earlier ones; raises UserError with the first fault in one line."""
+def build(model: type[T], *trees: dict[str, Any], section: str = "") -> T:
+    """Validate the trees, later ones over earlier ones; raises UserError with the first fault in one line.
+
+    section: of the run's settings, whose name errors give too.
+    """
     merged: dict[str, Any] = {}
     for tree in trees:
         merge(merged, tree)
     try:
         return model.model_validate(merged)
     except ValidationError as error:
-        raise UserError(_explain(model, error)) from None
+        raise UserError(_explain(model, error, section)) from None
 
 
 def to_yaml(settings: BaseModel) -> str:
@@ -212,9 +218,25 @@ def _plain_type(annotation: Any) -> Any:
 def _text_to_value(leaf: Leaf, value: Any) -> Any:
     if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is tuple:
         return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is dict:
+        return _text_to_mapping(leaf, value)
     if isinstance(value, str) and value.lower() == "none" and type(None) in typing.get_args(leaf.field.annotation):
         return None
     return value
+
+
+def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
+    """The mapping of NAME=VALUE,NAME=VALUE, whose values are YAML, or of a YAML or JSON mapping in braces."""
+    is_mapping = text.lstrip().startswith("{")
+    try:
+        mapping = yaml.safe_load(text if is_mapping else "{" + _ASSIGNMENT.sub(r"\1\2: ", text) + "}")
+    except yaml.YAMLError:
+        mapping = None
+    # YAML takes a name without a value for a setting that is none.
+    if not isinstance(mapping, dict) or not (is_mapping or _ASSIGNMENT.match(text)):
+        expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
+        raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
+    return mapping
 
 
 def _section_description(model: type[BaseModel], section: tuple[str, ...]) -> str:
@@ -242,11 +264,13 @@ def merge(target: dict[str, Any], source: dict[str, Any]) -> None:
             target[name] = value
 
 
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
+def _explain(model: type[BaseModel], error: ValidationError, section: str) -> str:
     fault = error.errors()[0]
-    path = ".".join(str(part) for part in fault["loc"])
+    above = (section,) if section else ()
+    path = ".".join(map(str, (*above, *fault["loc"])))
     if fault["type"] == "extra_forbidden":
-        return f"unknown setting '{path}'{suggestion(path, {'.'.join(leaf.path) for leaf in leaves(model)})}"
+        known = {".".join((*above, *leaf.path)) for leaf in leaves(model)}
+        return f"unknown setting '{path}'{suggestion(path, known)}"
     more = error.error_count() - 1
     others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)

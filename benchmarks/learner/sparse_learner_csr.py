@@ -167,12 +167,12 @@ def networks_with(policy: PolicyMaker, critic: CriticMaker) -> Iterator[None]:
     """TD3 and SAC that are made in this context get their networks from these; the rest of them is as it is."""
 
     def make_policy(kind: PolicyKind) -> Callable[..., nn.Module]:
-        return lambda spec, *_: policy(kind, spec)
+        return lambda spec, **_: policy(kind, spec)
 
     algorithms = "learner_service.algorithms"
     with (
-        patch(f"{algorithms}.td3.TwinCritic", lambda spec, *_: critic(spec)),
-        patch(f"{algorithms}.sac.TwinCritic", lambda spec, *_: critic(spec)),
+        patch(f"{algorithms}.td3.TwinCritic", lambda spec, **_: critic(spec)),
+        patch(f"{algorithms}.sac.TwinCritic", lambda spec, **_: critic(spec)),
         patch(f"{algorithms}.td3.DeterministicPolicy", make_policy(DeterministicPolicy)),
         patch(f"{algorithms}.sac.GaussianPolicy", make_policy(GaussianPolicy)),
     ):

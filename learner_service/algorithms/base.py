@@ -1,6 +1,6 @@
 """What the trainer asks of an algorithm, and the batches that it trains on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.statefiles.crc import crc32
 from learner_service.replay import NStepBatch, WindowBatch
 
 ActionSpace = Literal["discrete", "continuous"]
@@ -37,6 +36,8 @@ class Algorithm(Protocol):
     `config.normalize_observations` for networks with a Normalizer.
 
     action_spaces: what it can act in; continuous spaces are bounded boxes.
+    settings: the class of its settings, a subclass of actorq.config.settings.Settings. `settings_of(config, settings)`
+        gives those of the run, which users give as `algorithm_args`. One without it has none.
     sparsity_methods: those of `config.sparsity.method` that it trains with, such as learner_service.sparsity.METHODS;
         one without this attribute trains dense networks only, and the run is refused otherwise.
     flops: learner_service.sparsity.Flops, what its networks cost as they are now; one without it is not accounted for.
@@ -119,29 +120,3 @@ def minibatches(
         )
     )
     return (Minibatch(*rows) for rows in zip(*(torch.split(column, size) for column in columns), strict=True))
-
-
-def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
-    """Go on with the numbers of a saved generator.
-
-    A GPU's cannot be gone on with on the CPU, nor the other way round: then with others, the same ones each time.
-    """
-    saved = saved.cpu()
-    if saved.shape == generator.get_state().shape:
-        generator.set_state(saved)
-    else:
-        generator.manual_seed(crc32(saved.numpy().tobytes()))
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors under longer names, to be part of a state."""
-    return {f"{prefix}{name}": tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def without_prefix(prefix: str, state: Mapping[str, Tensor], device: torch.device | None = None) -> dict[str, Tensor]:
-    """What `prefixed` put into a state, copied to `device` if given; empty when there is nothing of that name."""
-    return {
-        name.removeprefix(prefix): tensor.to(device or tensor.device, copy=True)
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }

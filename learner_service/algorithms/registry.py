@@ -8,9 +8,11 @@ import torch
 
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS
 from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms.base import Algorithm
+from learner_service.algorithms.settings import settings_of
 from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
@@ -35,6 +37,7 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = algorithm_class(config.algorithm)
     _check_actions(config.algorithm, algorithm, spec)
+    _check_settings(config, algorithm)
     check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
@@ -74,6 +77,21 @@ def _require(name: str, found: object, attributes: Sequence[str]) -> None:
     missing = [attribute for attribute in attributes if not hasattr(found, attribute)]
     if missing:
         raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
+
+
+def _check_settings(config: RunConfig, algorithm: type[Algorithm]) -> None:
+    """Raise UserError unless the algorithm takes `config.algorithm_args`."""
+    model = getattr(algorithm, "settings", None)
+    if model is None:
+        if config.algorithm_args:
+            raise UserError(f"algorithm_args: algorithm {config.algorithm} has no settings of its own")
+    elif isinstance(model, type) and issubclass(model, Settings):
+        settings_of(config, model)
+    else:
+        raise UserError(
+            f"algorithm {config.algorithm} is no algorithm: its settings are no subclass of "
+            f"actorq.config.settings.Settings; {_WHAT_ONE_HAS}"
+        )
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:

@@ -25,32 +25,16 @@ mean of its two |delta_ij|; importance weights correct L_Q, which is the one tha
 """
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.config.algorithms import SACConfig
-from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.algorithms.base import (
-    ActionSpace,
-    Losses,
-    Minibatch,
-    minibatches,
-    prefixed,
-    restore_generator,
-    without_prefix,
-)
-from learner_service.kernels.parameters import FlatParameters, Minimizer, copy_network, load_vector
-from learner_service.networks import ActionScale, GaussianPolicy, TwinCritic
-from learner_service.networks.observations import feature_layers, normalizer_for
-from learner_service.networks.precision import use_precision
-from learner_service.replay import NStepBatch
-from learner_service.sparsity import METHODS, Flops, SparsityPlan
+from learner_service.algorithms.base import ActionSpace, Minibatch
+from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.networks import GaussianPolicy, TwinCritic
+from learner_service.sparsity import Flops
 
 
 class Temperature(nn.Module):
@@ -73,82 +57,37 @@ class Temperature(nn.Module):
         return -self.log_alpha * (log_probabilities.detach().mean() + self.target_entropy)
 
 
-class SAC:
+class SAC(GradientAlgorithm):
     """Soft actor-critic; see the module's docstring for the update."""
 
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     stochastic = True
     needs_windows = True
-    sparsity_methods = METHODS
+    settings = SACConfig
+    policy: GaussianPolicy
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        self._config = config.sac
-        self._device = device
-        self.batch_size, self.n_step, self.discount = config.sac.batch_size, config.sac.n_step, config.sac.discount
-        self._normalizer = normalizer_for(config, spec, device)
-        self._scale = ActionScale(spec).to(device)
-        self._temperature = Temperature(config.sac, self._scale.components).to(device)
-        sparsity = SparsityPlan(config, spec, self.batch_size)
-        with torch.random.fork_rng(devices=()):
-            sizes = config.sac.hidden_sizes
-            policy_sizes = sparsity.sizes("actor", sizes, lambda sizes: self._policy(config, spec, sizes))
-            critic_sizes = sparsity.sizes("critic", sizes, lambda sizes: self._twins(config, spec, sizes))
-            torch.manual_seed(config.seed)
-            self.policy = self._policy(config, spec, policy_sizes).to(device)
-            self._critic, self._target_critic = (self._twins(config, spec, critic_sizes).to(device) for _ in range(2))
-        copy_network(self._critic, self._target_critic)
-        # One vector for both, since they take their steps together.
-        policy_parameters = FlatParameters(self.policy, self._temperature)
-        self._critic_parameters, self._target_parameters = (
-            FlatParameters(critic) for critic in (self._critic, self._target_critic)
-        )
-        actor = sparsity.topology("actor", policy_parameters)
-        critic = sparsity.topology("critic", self._critic_parameters, self._target_parameters)
-        self._policy_minimizer = Minimizer(policy_parameters, config.sac.learning_rate, actor)
-        self._critic_minimizer = Minimizer(self._critic_parameters, config.sac.learning_rate, critic)
-        networks = (policy_parameters, self._critic_parameters, self._target_parameters)
-        self.precision = use_precision(config, self.batch_size, networks)
-        self._actor_cost = sparsity.cost("actor", policy_parameters, actor)
-        self._critic_cost = sparsity.cost("critic", self._critic_parameters, critic)
-        self._critic_loss_of = torch.compile(self._critic_loss) if config.learner.compile else self._critic_loss
-        self._generator = torch.Generator(device).manual_seed(config.seed)
+    def make_networks(self, settings: SACConfig) -> None:
+        """Make alpha, pi, and the two Q, which are one module."""
+        self._settings = settings
+        sizes, rate = settings.hidden_sizes, settings.learning_rate
+        self._components = math.prod(self._spec.actions.shape)
+        self._temperature = Temperature(settings, self._components).to(self._device)
+        # One vector of parameters for both, since they take their steps together.
+        besides = (self._temperature,)
+        self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
+        self._q = self.network("critic", TwinCritic, sizes, rate)
+        self._loss = self.compiled(self._critic_loss)
         # How many actions a target takes besides the last one, as of the last update.
-        self._steps_between = self.n_step - 1
-
-    def _policy(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> GaussianPolicy:
-        return GaussianPolicy(spec, sizes, self._normalizer, feature_layers(config, spec))
-
-    def _twins(self, config: RunConfig, spec: EnvironmentSpec, sizes: Sequence[int]) -> TwinCritic:
-        return TwinCritic(spec, sizes, self._normalizer, feature_layers(config, spec))
+        self._steps_between = settings.n_step - 1
 
     @property
     def temperature(self) -> float:
         """The weight alpha of the entropy as it is now."""
         return float(self._temperature.log_alpha.detach().exp())
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        losses, errors = [], []
-        for minibatch in minibatches(batch, weights, self.batch_size, self._device):
-            loss, error = self._step(minibatch)
-            losses.append(loss)
-            errors.append(error)
-        return Losses(loss=float(torch.stack(losses).mean()), priorities=torch.cat(errors).cpu().numpy())
-
-    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with these from now on, if the run asks for it and they are not frames."""
-        if self._normalizer is not None:
-            self._normalizer.set(mean, std)
-
-    @property
-    def flops(self) -> Flops:
-        """What the networks cost: targets with their entropies, both critics, and the policy, judged by both."""
-        actor, critics = self._actor_cost(), self._critic_cost()
-        targets = (1 + self._steps_between) * actor + critics
-        return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))
-
-    def _step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Update the critics, then policy and temperature, then the target critics."""
         alpha = self._temperature.log_alpha.detach().exp()
 
         # The policy draws outside of what is compiled, because its layers may be replaced by quantized ones.
@@ -156,16 +95,17 @@ class SAC:
             following = self._draw(batch.bootstrap_observations)
             soft = self._soft_returns(batch, alpha)
             batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
-        loss, errors = self._critic_loss_of(batch, *following, alpha)
-        self._critic_minimizer.step(loss)
+        loss, errors = self._loss(batch, *following, alpha)
+        self._q.minimize(loss)
 
         actions, log_probabilities = self._draw(batch.observations)
-        values = self._critic.judge(batch.observations, actions).amin(0)
-        policy_loss = (alpha * log_probabilities - values).mean()
+        values = self._q.network.judge(batch.observations, actions).amin(0)
+        policy_loss = (alpha * log_probabilities - values).mean()  # eq. 9
         # Neither has a gradient for the other's parameters.
-        self._policy_minimizer.step(policy_loss + self._temperature.loss(log_probabilities))
+        self._pi.minimize(policy_loss + self._temperature.loss(log_probabilities))
 
-        self._target_parameters.move_towards(self._critic_parameters, self._config.target_rate)
+        self._q.move_target(self._settings.target_rate)
+        self.updates += 1
         return loss.detach(), errors
 
     def _critic_loss(
@@ -173,10 +113,10 @@ class SAC:
     ) -> tuple[Tensor, Tensor]:
         """L_Q, and the mean of both |delta|, float32[B]; following: a' float32[B, components], then its log pi."""
         with torch.no_grad():
-            values = self._target_critic(batch.bootstrap_observations, following).amin(0)
-            targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)
+            values = self._q.target(batch.bootstrap_observations, following).amin(0)
+            targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3
 
-        errors = targets - self._critic(batch.observations, self._scale.normalize(batch.actions))
+        errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
     def _soft_returns(self, batch: Minibatch, alpha: Tensor) -> Tensor:
@@ -189,25 +129,12 @@ class SAC:
         return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
 
     def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        shape = (len(observations), self._scale.components)
-        noise = torch.randn(shape, generator=self._generator, device=self._device)
-        return self.policy.sample(observations, noise)
+        """a ~ pi(. | s; phi), float32[B, components], and log pi(a | s; phi), float32[B]."""
+        return self.policy.sample(observations, self.noise(len(observations), self._components))
 
-    def state(self) -> dict[str, Tensor]:
-        """Networks, target critics, log alpha (the last of the policy's parameters), Adam's moments, the generator."""
-        return {
-            **prefixed("policy.", self._policy_minimizer.state()),
-            **prefixed("critic.", self._critic_minimizer.state()),
-            "target_critic": self._target_parameters.vector.clone(),
-            "generator": self._generator.get_state(),
-            **({} if self._normalizer is None else prefixed("normalizer.", self._normalizer.state_dict())),
-        }
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        self._policy_minimizer.load_state(without_prefix("policy.", state, self._device))
-        self._critic_minimizer.load_state(without_prefix("critic.", state, self._device))
-        load_vector(self._target_parameters, state["target_critic"])
-        restore_generator(self._generator, state["generator"])
-        if self._normalizer is not None:
-            self._normalizer.load_state_dict(without_prefix("normalizer.", state))
+    @property
+    def flops(self) -> Flops:
+        """What the networks cost: targets with their entropies, both critics, and the policy, judged by both."""
+        actor, critics = self._pi.cost, self._q.cost
+        targets = (1 + self._steps_between) * actor + critics
+        return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))

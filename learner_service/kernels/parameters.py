@@ -240,11 +240,6 @@ class Minimizer:
         )
 
 
-def copy_network(network: nn.Module, target: nn.Module) -> None:
-    """Make a new target network equal to the one that it will follow, buffers included: nothing changes these later."""
-    target.load_state_dict(network.state_dict())
-
-
 def load_vector(parameters: FlatParameters, saved: Tensor) -> None:
     """Take over saved values, from any device; raises RuntimeError when their number differs."""
     if saved.shape != parameters.vector.shape:

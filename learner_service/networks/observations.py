@@ -45,11 +45,6 @@ class Observations(nn.Module):
         return x.flatten(1) if self._flatten else x
 
 
-def normalizer_for(config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> Normalizer | None:
-    """The one that all networks of an algorithm share; None where the run asks for none, and for frames."""
-    return Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
-
-
 def are_frames(spec: EnvironmentSpec) -> bool:
     """Whether a policy sees a stack of frames, uint8[K, height, width]."""
     seen = spec.policy_observations

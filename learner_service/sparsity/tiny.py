@@ -42,5 +42,5 @@ def tiny_sizes(
 
 def weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
     """The weights of a network with such hidden layers, of which only the shapes are made."""
-    with torch.device("meta"):
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
         return maskable_weights(make(sizes))

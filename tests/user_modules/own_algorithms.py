@@ -2,17 +2,80 @@
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.algorithms import Losses, minibatches, settings_of
 from learner_service.algorithms.dqn import DQN
+from learner_service.replay import NStepBatch
 
 
 class PatientDQN(DQN):
     """An algorithm of a user's own."""
 
     name = "patient-dqn"
+
+
+class LinearConfig(Settings):
+    """What LinearQ learns with."""
+
+    learning_rate: float = Field(0.1, gt=0, description="size of a step down the gradient")
+    n_step: int = Field(2, gt=0, description="environment steps of the return")
+
+
+class LinearQ:
+    """Q-learning with a linear function, without anything of ours but the interface; its own target network."""
+
+    name = "linear-q"
+    action_spaces: ClassVar[tuple[str, ...]] = ("discrete",)
+    settings = LinearConfig
+    stochastic = False
+    batch_size, discount = 16, 0.9
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        own = settings_of(config, LinearConfig)
+        self.n_step, self._device = own.n_step, device
+        self.policy = nn.Linear(spec.policy_observations.shape[0], spec.discrete_actions).to(device)
+        self._optimizer = torch.optim.SGD(self.policy.parameters(), own.learning_rate)
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        """Steps down the gradient of the mean squared error."""
+        losses, errors = [], []
+        for minibatch in minibatches(batch, weights, self.batch_size, self._device):
+            with torch.no_grad():
+                values = self.policy(minibatch.bootstrap_observations).amax(1)
+                targets = minibatch.returns + minibatch.bootstrap_discounts * values
+            chosen = self.policy(minibatch.observations).gather(1, minibatch.actions[:, None]).squeeze(1)
+            loss = (minibatch.weights * (targets - chosen).square()).mean()
+            self._optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            self._optimizer.step()
+            losses.append(loss.detach())
+            errors.append((targets - chosen).detach().abs())
+        return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
+
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Does nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """The parameters."""
+        return {name: value.clone() for name, value in self.policy.state_dict().items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restores the parameters."""
+        self.policy.load_state_dict(state)
+
+
+class OfOtherSettings(PatientDQN):
+    """Takes settings of a kind that nobody can give."""
+
+    settings: ClassVar[Any] = dict
 
 
 class NoAlgorithm:

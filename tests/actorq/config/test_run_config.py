@@ -1,6 +1,7 @@
 """The run's configuration and the arguments of a service process."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,41 @@ def test_the_written_configuration_gives_the_same_run(
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(settings.to_yaml(config), encoding="utf-8")
     assert settings.build(RunConfig, settings.from_file(path)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rate=0.5,sizes=[64,32], name = slow", {"rate": 0.5, "sizes": [64, 32], "name": "slow"}),
+        ("path=a=b", {"path": "a=b"}),
+        ("{rate: 0.5, sizes: [64, 32]}", {"rate": 0.5, "sizes": [64, 32]}),
+        (' {"nested": {"rate": 1}}', {"nested": {"rate": 1}}),
+    ],
+)
+def test_settings_of_an_algorithm_from_outside_are_told_in_one_text(
+    text: str, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = ("--algorithm", "my_module:Mine")
+    run, *_ = parsed(*outside, "--algorithm-args", text)
+    assert run.algorithm_args == expected
+    file = written(tmp_path, settings.to_yaml(run))
+    monkeypatch.setenv("ACTORQ_ALGORITHM_ARGS", "rate=0.75")
+    later, *_ = parsed("--config", file)
+    assert later.algorithm_args == {**expected, "rate": 0.75}
+
+
+@pytest.mark.parametrize("text", ["fast", "rate:1", "{rate: 1", "[1]", "", "{[1]: 2}"])
+def test_a_text_that_names_no_settings_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"^setting 'algorithm_args': expected NAME=VALUE,NAME=VALUE .*, got '"
+    ) as caught:
+        parsed("--algorithm", "my_module:Mine", "--algorithm-args", text)
+    assert "\n" not in str(caught.value)
+
+
+def test_our_algorithms_have_their_settings_in_sections() -> None:
+    with pytest.raises(UserError, match=r"^algorithm_args: the settings of algorithm dqn are --dqn\.NAME$"):
+        parsed("--algorithm", "dqn", "--algorithm-args", "n_step=3")
 
 
 def config_of(actors: int, environments: int) -> RunConfig:

@@ -48,8 +48,12 @@ def test_the_network_of_the_documentation_is_trained_and_exported() -> None:
 
 def test_the_algorithm_of_the_documentation_learns_and_resumes() -> None:
     assert "--algorithm my_algorithms:SoftQLearning" in PAGE.read_text("utf-8")
-    config = RunConfig(algorithm="my_algorithms:SoftQLearning")
+    config = RunConfig(
+        algorithm="my_algorithms:SoftQLearning",
+        algorithm_args={"learning_rate": "3e-3", "hidden_sizes": [32, 16], "batch_size": 64},
+    )
     algorithm = make_algorithm(config, SPEC)
+    assert {(32, 4), (16, 32)} < {tuple(parameter.shape) for parameter in algorithm.policy.parameters()}
     rows = 8 * algorithm.batch_size
     batch = random_batch(np.random.default_rng(0), rows)
     # Rewards that depend on the action only.
@@ -58,7 +62,7 @@ def test_the_algorithm_of_the_documentation_learns_and_resumes() -> None:
     losses = [algorithm.update(batch, ones(rows)) for _ in range(60)]
     assert losses[-1].loss < 0.2 * losses[0].loss
     assert losses[0].priorities.shape == (rows,)
-    resumed = make_algorithm(RunConfig(algorithm="my_algorithms:SoftQLearning", seed=9), SPEC)
+    resumed = make_algorithm(config.model_copy(update={"seed": 9}), SPEC)
     resumed.load_state(algorithm.state())
     for name, value in algorithm.state().items():
         np.testing.assert_array_equal(resumed.state()[name], value)

@@ -4,13 +4,15 @@ from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import algorithm_class, make_algorithm, registry
-from tests.learner_service.learner_parts import SPEC
+from tests.learner_service.learner_parts import SPEC, ones, random_batch
 
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0)
 UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), 0)
@@ -38,6 +40,53 @@ def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: p
     assert algorithm_class("patient").name == "patient-dqn"
     with pytest.raises(UserError, match="there are dqn, d4pg, td3, sac, patient, or MODULE:CLASS"):
         algorithm_class("hasty")
+
+
+def linear_q(**settings: Any) -> RunConfig:
+    return RunConfig(algorithm="own_algorithms:LinearQ", algorithm_args=settings)
+
+
+def test_an_algorithm_from_outside_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_algorithm(linear_q(), SPEC).n_step == 2
+    batch = random_batch(np.random.default_rng(0), 16)
+    moved = []
+    for config in (linear_q(), linear_q(learning_rate=0.2, n_step="5")):
+        torch.manual_seed(0)
+        algorithm = make_algorithm(config, SPEC)
+        before = algorithm.state()["weight"]
+        algorithm.update(batch, ones(16))
+        moved.append(algorithm.state()["weight"] - before)
+    assert algorithm.n_step == 5
+    torch.testing.assert_close(moved[1], 2 * moved[0])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "message"),
+    [
+        (
+            "LinearQ",
+            {"lerning_rate": 1},
+            "unknown setting 'algorithm_args.lerning_rate'; did you mean 'algorithm_args.learning_rate'?",
+        ),
+        ("LinearQ", {"n_step": 0}, "setting 'algorithm_args.n_step': value should be greater than 0, got 0"),
+        ("LinearQ", {"n_step": None}, "setting 'algorithm_args.n_step': value should be a valid integer, got None"),
+        ("PatientDQN", {"n_step": 3}, "algorithm_args: the settings of algorithm own_algorithms:PatientDQN are --dqn."),
+        ("OfOtherSettings", {}, "its settings are no subclass of actorq.config.settings.Settings"),
+    ],
+)
+def test_settings_that_an_algorithm_does_not_take_are_told_in_one_line(
+    algorithm: str, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(RunConfig(algorithm=f"own_algorithms:{algorithm}", algorithm_args=given), SPEC)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_algorithm_without_settings_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("own_algorithms.LinearQ.settings")
+    with pytest.raises(UserError, match=r"algorithm_args: algorithm own_algorithms:LinearQ has no settings of its own"):
+        make_algorithm(linear_q(n_step=1), SPEC)
 
 
 def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
