@@ -34,7 +34,7 @@ def measure(order: Order) -> dict[str, Any]:
     config = order.config.resolved_quantizer().model_copy(update={"gate": _OPEN_GATE})
     store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
     emitter = Emitter(store, config)
-    emitter.ready(_RUN_ID)
+    emitter.catalog.claim(_RUN_ID)
     emitter.add_graph(graph)
     checkpoint = Checkpoint(0, 0, graph.topology, parameters, calibration, time.time())
     seconds: dict[str, float] = {}
@@ -69,10 +69,7 @@ def _version_seconds(emitter: Emitter, checkpoint: Checkpoint, scheme: str, budg
 
 
 def _publish(emitter: Emitter, checkpoint: Checkpoint, scheme: str) -> Sequence[Policy]:
-    version = replace(checkpoint, version=emitter.newest_version + 1)
-    policies = emitter.emit(version, (scheme,))
-    emitter.persist(version, policies)
-    return policies
+    return emitter.publish(replace(checkpoint, version=emitter.catalog.newest_version + 1), (scheme,))
 
 
 def _sizes(order: Order) -> dict[str, int]:

@@ -14,9 +14,9 @@ from actorq.errors import UnavailableError
 from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from quantizer_service.emission.publication import Publication, Submission
 from quantizer_service.serving.board import Subscription
 from quantizer_service.serving.policy_stream import Messages, plain_messages
+from quantizer_service.serving.publication import Publication, Submission
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +75,7 @@ class PolicySource(Protocol):
         """A page of the retained versions, newest first, and the token of the next page."""
         ...
 
-    async def hold(self, version: int, seconds: float) -> float:
+    async def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted."""
         ...
 
@@ -174,7 +174,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> quantizer_pb2.HoldPolicyResponse:
         """Hold one retained version."""
         wanted = wire.hold_request_from_proto(request)
-        granted = await self._policies.hold(wanted.version, wanted.seconds)
+        granted = await self._policies.lease(wanted.version, wanted.seconds)
         response = quantizer_pb2.HoldPolicyResponse()
         response.granted.FromNanoseconds(round(granted * 1e9))
         return response

@@ -39,7 +39,7 @@ from benchmarks.policy.sparse_policy_bytes import Form, forms, mask_once, millis
 from benchmarks.policy.sparse_policy_networks import MASKS, TASKS, VERSIONS, Task, versions
 from learner_service.training.publisher import Snapshot, checkpoint_requests
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.emission.topology import Topology
+from quantizer_service.emission.prepared_graph import PreparedGraph
 from quantizer_service.serving.policy_stream import policy_messages
 from quantizer_service.store.files import encode_tensors
 from quantizer_service.store.store import PolicyStore
@@ -132,21 +132,23 @@ def targets(found: Sequence[Bytes], calls: Sequence[Calls], costs: Sequence[Dens
 def dense_cost(width: int, repeats: int) -> DenseCost:
     """What a dense policy of three hidden layers pays for the chance that it were sparse."""
     graph, checkpoint = checkpoint_of(vector_network("mlp", width))
-    topology = Topology(Graph.parse(graph))
+    prepared = PreparedGraph(Graph.parse(graph))
     spans: tuple[list[float], list[float]] = ([], [])
+    ended: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         store = PolicyStore(Path(folder), retain_newest=1, retain_best=0)
         emitter = Emitter(store)
-        emitter.ready("dense")
+        emitter.catalog.claim("dense")
         emitter.add_graph(graph)
         for version in range(1, 2 * repeats + 1):
             version_of = replace(checkpoint, version=version)
             began = time.thread_time()
-            emitter.emit(version_of, ["int8"])
-            between = time.thread_time()
-            topology.form(checkpoint.parameters)
-            spans[1].append(time.thread_time() - between)
-            spans[0].append(between - began)
+            # What is stored after it is served is not part of the emission.
+            emitter.publish(version_of, ["int8"], lambda _: ended.append(time.thread_time()))
+            spans[0].append(ended.pop() - began)
+            began = time.thread_time()
+            prepared.without_dead_units(version_of)
+            spans[1].append(time.thread_time() - began)
         store.close()
     return DenseCost(width, *(1e3 * statistics.median(each) for each in spans))
 
@@ -161,10 +163,10 @@ def emitted(
         with tempfile.TemporaryDirectory() as folder:
             store = PolicyStore(Path(folder), retain_newest=1, retain_best=0)
             emitter = Emitter(store, QuantizerConfig(quantize_ends=bool(suffix)))
-            emitter.ready("3f2a9c51d07b4e68")
+            emitter.catalog.claim("3f2a9c51d07b4e68")
             emitter.add_graph(graph)
             for found, checkpoint in zip(result, checkpoints, strict=True):
-                for policy in emitter.emit(checkpoint, own):
+                for policy in emitter.publish(checkpoint, own):
                     found[policy.descriptor.scheme + suffix] = policy
             store.close()
     return result

@@ -11,12 +11,11 @@ from actorq.domain.policy import FP32, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options
-from actorq.quantization.statistics import Observed
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
+from quantizer_service.emission.emitter import quantize_and_check
 from quantizer_service.emission.ladder import Ladder
-from quantizer_service.emission.origin import Origin
-from quantizer_service.emission.topology import Topology
+from quantizer_service.emission.prepared_graph import PreparedGraph
 
 RUN_ID = "quantize"
 
@@ -76,24 +75,18 @@ def compare(
     observations: rows for every data input, to calibrate, to measure errors and to time with.
     batches: rows of a call that are timed. Raises InvalidInputError when the policy itself is not valid.
     """
-    graph.check_parameters(parameters)
-    graph.check_calibration(observations)
-    topology = Topology(graph)
-    observations = topology.footprint.fitting(observations)
-    checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), observations, 0.0)
-    form, left = topology.form(checkpoint.parameters)
-    ladders = {name: Ladder(form.graph, scheme, options, thresholds, form.widths) for name, scheme in SCHEMES.items()}
-    observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders.values()))
-    origin = Origin.of(RUN_ID, checkpoint, topology.reference, observed, left)
-    emissions, failed = {}, {}
-    for name, ladder in ladders.items():
+    prepared = PreparedGraph(graph, options)
+    checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))
+    compact = prepared.without_dead_units(checkpoint)
+    passed, failed = {}, {}
+    for name in SCHEMES:
         try:
-            emissions[name] = ladder.emit(origin)
+            (passed[name],) = quantize_and_check(RUN_ID, compact, [Ladder(name)], thresholds)
         except InvalidInputError as error:
             if name == FP32:
                 raise
             failed[name] = str(error)
-    models = {name: emission.model for name, (emission, _) in emissions.items()}
-    seconds = time_models(models, observations, batches)
-    emitted = (Emitted(name, emission.model, report, seconds[name]) for name, (emission, report) in emissions.items())
+    models = {name: attempt.model for name, attempt in passed.items()}
+    seconds = time_models(models, checkpoint.calibration, batches)
+    emitted = (Emitted(name, attempt.model, attempt.report, seconds[name]) for name, attempt in passed.items())
     return Comparison(tuple(emitted), failed)

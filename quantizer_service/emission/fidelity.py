@@ -1,36 +1,13 @@
-"""How far an emitted policy is from its FP32 origin, measured by running both."""
+"""How far an emitted policy is from the FP32 policy, measured by running both."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.schemes.base import Emission
 from quantizer_service.emission.inference import open_session, run_session
-from quantizer_service.emission.reference import Outputs, rows_of
-
-# Observations of each data input by name, batch first.
-Batch = Mapping[str, NDArray[Any]]
-
-# Weights times rows that are run in FP32 to measure one version: a little more than 256 rows of a policy with three
-# layers of 2048 units, about 25 ms on one core. Fewer rows are taken of larger policies, but never fewer than 64, of
-# which one is 1.6% of agreement.
-MAX_WEIGHT_ROWS = 2_400_000_000
-MIN_ROWS = 64
-
-
-def measured_batch(calibration: Batch, weights: int) -> Batch:
-    """The rows on which a policy with so many weights is compared: all, or of a large policy evenly spaced ones."""
-    rows = rows_of(calibration)
-    count = min(rows, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))
-    if count == rows:
-        return calibration
-    # The first and the last one are among them: observations are in the order in which they were seen, or in none.
-    chosen = np.linspace(0, rows - 1, count).round().astype(np.intp)
-    return {name: array[chosen] for name, array in calibration.items()}
+from quantizer_service.emission.reference import Batch, Outputs, rows_of
 
 
 def measure(emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph) -> FidelityReport:

@@ -1,4 +1,4 @@
-"""The FP32 policy of a topology, run on calibration batches: what emitted policies are compared and calibrated with."""
+"""Runs the FP32 policy of a graph on calibration batches: emitted policies are compared and calibrated with it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +20,8 @@ from quantizer_service.emission.inference import (
     run_session,
 )
 
+# Observations of each data input by name, batch first.
+Batch = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[np.float64]]
 # Sessions that give hidden tensors: one for each set of schemes that is asked for, and for what ladders did meanwhile.
 _MAX_PROBES = 8
@@ -53,7 +55,7 @@ class Reference:
                 f"none, got {spans}"
             )
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Mapping[str, NDArray[Any]]) -> Outputs:
+    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Batch) -> Outputs:
         """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.
 
         parameters, calibration: as checked by the graph.
@@ -63,7 +65,7 @@ class Reference:
     def observe(
         self,
         parameters: Mapping[str, NDArray[Any]],
-        calibration: Mapping[str, NDArray[Any]],
+        calibration: Batch,
         observed: Iterable[Observed],
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
         """What `run` returns, and these statistics of tensors of the graph over the batch, all from one run."""
@@ -86,7 +88,7 @@ class Reference:
         return session
 
 
-def rows_of(calibration: Mapping[str, NDArray[Any]]) -> int:
+def rows_of(calibration: Batch) -> int:
     """Rows of a calibration batch, which all its tensors have."""
     return len(next(iter(calibration.values())))
 

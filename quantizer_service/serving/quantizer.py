@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
@@ -14,9 +14,9 @@ from actorq.errors import UnavailableError
 from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.process_stats import ProcessStats
-from quantizer_service.emission.emissions import Emissions
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.board import Board, Subscription
+from quantizer_service.serving.emissions import Emissions
 from quantizer_service.serving.worker import Worker
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class Quantizer(Generic[T]):
         worker: Worker | None = None,
     ) -> None:
         self._emitter = emitter
+        self._catalog = emitter.catalog
         self._encode = encode
         self._resources = resources
         self._board: Board[T] = Board()
@@ -50,7 +51,7 @@ class Quantizer(Generic[T]):
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
         self.draining = asyncio.Event()
-        for policy in emitter.newest_policies():
+        for policy in self._catalog.newest_policies:
             self._board.post(policy.descriptor.version, [(policy.descriptor.scheme, encode(policy))])
             self.emissions.found(policy.descriptor)
 
@@ -73,13 +74,13 @@ class Quantizer(Generic[T]):
         return await self.worker.do(function, *args, **kwargs)
 
     async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Newest version and known topologies for a learner whose actors use `scheme`; see Emitter.ready.
+        """Newest version and known topologies for a learner whose actors use `scheme`; see Catalog.claim.
 
         With "auto" each actor chooses, and a version is emitted in the schemes that are watched.
         """
         if scheme != AUTO:
             scheme_named(scheme)
-        return await self.work(self._emitter.ready, run_id)
+        return await self.work(self._catalog.claim, run_id)
 
     async def add_graph(self, graph: PolicyGraph) -> None:
         """See Emitter.add_graph."""
@@ -106,27 +107,27 @@ class Quantizer(Generic[T]):
             raise
 
     async def get(self, scheme: str, version: int = 0) -> T:
-        """A retained policy as it is sent; see Emitter.get."""
+        """A retained policy as it is sent; see Catalog.get."""
         item = self._board.newest(scheme)
         if item is not None and self._is_newest(scheme) and version in (0, self._board.version(scheme)):
             return item
-        return await self.work(lambda: self._encode(self._emitter.get(scheme, version)))
+        return await self.work(lambda: self._encode(self._catalog.get(scheme, version)))
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """All of a retained policy but its bytes; see Emitter.get."""
-        return (await self.work(self._emitter.get, scheme, version)).descriptor
+        """All of a retained policy but its bytes; see Catalog.get."""
+        return (await self.work(self._catalog.get, scheme, version)).descriptor
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """See Emitter.list_versions."""
-        return await self.work(self._emitter.list_versions, page_size, page_token)
+        """See Catalog.list_versions."""
+        return await self.work(self._catalog.list_versions, page_size, page_token)
 
-    async def hold(self, version: int, seconds: float) -> float:
-        """See Emitter.hold."""
-        return await self.work(self._emitter.hold, version, seconds)
+    async def lease(self, version: int, seconds: float) -> float:
+        """See Catalog.lease."""
+        return await self.work(self._catalog.lease, version, seconds)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
-        """See Emitter.record_evaluation."""
-        await self.work(self._emitter.record_evaluation, evaluation)
+        """See Catalog.record_evaluation."""
+        await self.work(self._catalog.record_evaluation, evaluation)
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription[T]:
         """Watch a scheme, which is emitted from now on; raises NotFoundError when there is no such scheme."""
@@ -156,15 +157,32 @@ class Quantizer(Generic[T]):
         self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float, begun: threading.Event
     ) -> Receipt:
         """begun: set once the version is being emitted, after which it is also served and stored."""
-        policies, items = await self.work(self._emit, checkpoint, schemes, begun)
-        self._board.post(checkpoint.version, items)
-        emit_seconds = self.clock() - received_at
-        self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
-        for late in self._board.schemes:
-            # Who came while this version was emitted found the one before on the board.
-            if not self._is_newest(late):
-                await self._emit_newest(late)
-        await self.work(self._emitter.persist, checkpoint, policies)
+        loop = asyncio.get_running_loop()
+        emit_seconds = 0.0
+
+        def publish() -> tuple[Policy, ...]:
+            begun.set()
+            return self._emitter.publish(checkpoint, schemes, announce)
+
+        def announce(policies: Sequence[Policy]) -> None:
+            # On the worker, which stores the version while watchers get it.
+            items = [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
+            loop.call_soon_threadsafe(serve, policies, items)
+
+        def serve(policies: Sequence[Policy], items: list[tuple[str, T]]) -> None:
+            nonlocal emit_seconds
+            self._board.post(checkpoint.version, items)
+            emit_seconds = self.clock() - received_at
+            self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
+
+        try:
+            policies = await self.work(publish)
+        finally:
+            # Also when the version could not be stored: it is served.
+            for late in self._board.schemes:
+                # Who came while this version was emitted found the one before on the board.
+                if not self._is_newest(late):
+                    await self._emit_newest(late)
         return Receipt(
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
@@ -173,21 +191,14 @@ class Quantizer(Generic[T]):
             process=await self.work(self._resources),
         )
 
-    def _emit(
-        self, checkpoint: Checkpoint, schemes: tuple[str, ...], begun: threading.Event
-    ) -> tuple[tuple[Policy, ...], list[tuple[str, T]]]:
-        begun.set()
-        policies = self._emitter.emit(checkpoint, schemes)
-        return policies, [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
-
     def _is_newest(self, scheme: str) -> bool:
         """Whether the newest version hangs on the board in that scheme."""
-        return self._board.version(scheme) >= self._emitter.newest_version
+        return self._board.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:
         version, item = await self.work(self._newest, scheme)
         self._board.post(version, [(scheme, item)])
 
     def _newest(self, scheme: str) -> tuple[int, T]:
-        policy = self._emitter.get(scheme)
+        policy = self._catalog.get(scheme)
         return policy.descriptor.version, self._encode(policy)

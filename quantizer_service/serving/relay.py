@@ -66,7 +66,7 @@ class PolicyUpstream(Protocol):
         """A page of the retained versions."""
         ...
 
-    def hold(self, version: int, seconds: float) -> float:
+    def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation; returns the seconds granted."""
         ...
 
@@ -157,9 +157,9 @@ class Relay:
         """Asked of the upstream."""
         return await self._ask(self._upstream.list_versions, page_size, page_token)
 
-    async def hold(self, version: int, seconds: float) -> float:
+    async def lease(self, version: int, seconds: float) -> float:
         """Asked of the upstream."""
-        return await self._ask(self._upstream.hold, version, seconds)
+        return await self._ask(self._upstream.lease, version, seconds)
 
     def begin_drain(self) -> None:
         """Take no new work: watchers' streams end."""

@@ -49,7 +49,7 @@ class Upstream:
             page = self._client.stub.ListPolicies(request, timeout=UNARY_DEADLINE_S)
         return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
 
-    def hold(self, version: int, seconds: float) -> float:
+    def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation; returns the seconds granted."""
         return self._client.hold(version, seconds)
 

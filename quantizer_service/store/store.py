@@ -41,10 +41,10 @@ class PolicyStore(PolicyReader):
     The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
     evaluation and with them the newest one that has an evaluation, and for good the first at or above each multiple of
     `retain_every`, none when that is 0. Only the last kind grows with the run: by one version, its FP32 tensors and
-    what was emitted of them, in every so many. Besides, versions that are held are kept, by this object and no longer
+    what was emitted of them, in every so many. Besides, leased versions are kept, by this object and no longer
     than it. What is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
 
-    clock: seconds, for how long versions are held.
+    clock: seconds; times leases.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class PolicyStore(PolicyReader):
             sync_folder(folder)
         entry.schemes.add(policy.descriptor.scheme)
 
-    def hold(self, version: int, seconds: float) -> float:
+    def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted.
 
         It may be one that has yet to be added. Raises NotFoundError when it was and is not retained, InvalidInputError
@@ -165,7 +165,7 @@ class PolicyStore(PolicyReader):
         return self._leases.grant(version, seconds)
 
     def add_evaluation(self, version: int, mean_return: float) -> None:
-        """Keep a version's newest evaluation, which replaces the one before; from now on it is held no longer."""
+        """Keep a version's newest evaluation, which replaces the one before; and ends its lease."""
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
@@ -180,7 +180,7 @@ class PolicyStore(PolicyReader):
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]
-        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.held()}
+        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.versions()}
         for version in self._entries.keys() - kept:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.domain.policy import PolicyGraph
+from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, scheme_named
@@ -25,7 +25,7 @@ from learner_service.quantization import fake_quantization, straight_through
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.straight_through import Grid, Weights
 from quantizer_service.emission.inference import open_session
-from quantizer_service.emission.topology import Topology
+from quantizer_service.emission.prepared_graph import PreparedGraph
 from tests.integration.training_run import TrainingRun
 
 VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
@@ -150,12 +150,12 @@ class Trained:
 
     def emitted(self, scheme: str, options: Options) -> Emission:
         parameters = snapshot_parameters(self.policy)
-        form, left = Topology(Graph.parse(self.source)).form(parameters)
-        parameters = parameters if left is None else dict(left.parameters)
+        published = Checkpoint(1, 0, self.source.topology, parameters, self.calibration, 0.0)
+        version = PreparedGraph(Graph.parse(self.source)).without_dead_units(published)
         # As runs with quantization-aware training have it: see RunConfig.resolved_quantizer.
-        plan = Plan(form.graph, scheme_named(scheme), replace(options, compensate=False))
-        _, statistics = form.reference.observe(parameters, self.calibration, plan.observed)
-        return plan.emit(parameters, statistics, "run", 1)
+        plan = Plan(version.form.graph, scheme_named(scheme), replace(options, compensate=False))
+        _, statistics = version.form.reference.observe(version.parameters, self.calibration, plan.observed)
+        return plan.emit(version.parameters, statistics, "run", 1)
 
     def faked(self, scheme: str, emission: Emission) -> FakeQuantization:
         fake = FakeQuantization(self.policy, self.source)

@@ -15,7 +15,7 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.footprint import MAX_BYTES, TRIAL_ROWS, Footprint
 from actorq.quantization.graph import Graph
 from actorq.quantization.operators import ALLOWED
-from quantizer_service.emission.topology import Topology
+from quantizer_service.emission.prepared_graph import PreparedGraph
 from tests.quantizer_service.hostile_graphs import REFUSED, squares
 from tests.quantizer_service.policy_graphs import GRAPHS, nature_cnn, policy_graph, random_inputs
 
@@ -28,7 +28,7 @@ def test_a_graph_that_asks_for_much_is_refused_in_one_line_before_it_is_run(what
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     with pytest.raises(InvalidInputError) as refused:
-        Topology(Graph.parse(source))
+        PreparedGraph(Graph.parse(source))
 
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -93,7 +93,7 @@ def test_a_graph_that_fits_only_the_trial_is_refused_where_even_that_takes_too_m
     )
 
     with pytest.raises(InvalidInputError, match=f"its tensors take .* for {TRIAL_ROWS} rows; at most {MAX_BYTES:,}"):
-        Topology(Graph.parse(source))
+        PreparedGraph(Graph.parse(source))
 
 
 def expanded(nodes: list[onnx.NodeProto], constants: dict[str, NDArray[Any]]) -> PolicyGraph:
@@ -153,11 +153,12 @@ def computed_slice() -> PolicyGraph:
 
 @pytest.mark.parametrize("source", [torchscripts_expand, computed_slice])
 def test_sizes_that_follow_from_the_batch_are_told(source: Callable[[], PolicyGraph]) -> None:
-    topology = Topology(Graph.parse(source()))
+    graph = Graph.parse(source())
+    PreparedGraph(graph)
 
-    topology.footprint.check(1000)
+    Footprint(graph.model, tuple(graph.inputs)).check(1000)
 
 
 def test_the_bounds_leave_room_for_work_that_ends_in_time() -> None:
     """What is just taken is run here: it takes less than the time that work has."""
-    Topology(Graph.parse(squares(1024, 20)))
+    PreparedGraph(Graph.parse(squares(1024, 20)))

@@ -14,8 +14,8 @@ from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.correction import MOST_INPUTS, WIDEST_INT8
 from actorq.quantization.statistics import Observed, Statistic
-from quantizer_service.emission.origin import Origin
 from quantizer_service.emission.reference import Reference
+from quantizer_service.emission.reference_run import ReferenceRun
 from tests.quantizer_service.policy_graphs import (
     GRAPHS,
     Tensors,
@@ -155,18 +155,19 @@ def test_wide_layers_of_int8_need_no_statistics(scheme: str, corrected: bool) ->
 def test_of_a_large_policy_means_are_those_of_the_measured_rows_and_ranges_those_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quantizer_service.emission.fidelity.MAX_WEIGHT_ROWS", 0)
+    monkeypatch.setattr("quantizer_service.emission.reference_run.MAX_WEIGHT_ROWS", 0)
     source = mlp(32, 32)
     graph = Graph.parse(source)
     observations = random_observations(200)
     taken = replace(checkpoint(source, 1), calibration=observations)
     wanted = frozenset(Observed("observation", each) for each in (Statistic.MEAN, Statistic.RANGE))
 
-    origin = Origin.of("run", taken, Reference(graph), wanted)
-    found = origin.statistics(wanted)
+    reference = Reference(graph)
+    run = ReferenceRun.of("run", taken, reference, reference, taken.parameters, wanted)
+    found = run.statistics(wanted)
 
     rows = observations["observation"]
-    assert len(origin.batch["observation"]) == 64
-    measured = origin.batch["observation"].mean(axis=0, dtype=np.float64)
+    assert len(run.batch["observation"]) == 64
+    measured = run.batch["observation"].mean(axis=0, dtype=np.float64)
     assert found[Observed("observation", Statistic.MEAN)] == pytest.approx(measured)
     assert found[Observed("observation", Statistic.RANGE)].tolist() == [rows.min(), rows.max()]

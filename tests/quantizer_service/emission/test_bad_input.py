@@ -21,7 +21,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.emission.publication import MAX_CHECKPOINT_BYTES
+from quantizer_service.serving.publication import MAX_CHECKPOINT_BYTES
 from quantizer_service.store.files import encode_tensors
 from tests.quantizer_service.hostile_graphs import REFUSED
 from tests.quantizer_service.policy_graphs import (

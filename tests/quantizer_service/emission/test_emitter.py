@@ -1,9 +1,11 @@
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from actorq.config.sections import GateConfig, QuantizerConfig
-from actorq.domain.policy import Checkpoint
+from actorq.domain.policy import Checkpoint, Policy
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
 from actorq.statefiles.highwater import BLOCK
@@ -20,89 +22,99 @@ def opened(path: Path) -> Emitter:
     return Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
 
 
+def opened_after_a_kill(path: Path) -> Emitter:
+    """What a process finds that starts after the one that writes there was killed."""
+    return opened(shutil.copytree(path, path.with_name("after a kill")))
+
+
 def reading(path: Path) -> Emitter:
     return Emitter(PolicyReader(path))
 
 
 def ready(path: Path, versions: int = 0) -> Emitter:
     emitter = opened(path)
-    emitter.ready("run")
+    emitter.catalog.claim("run")
     emitter.add_graph(SOURCE)
     for version in range(1, versions + 1):
         taken = checkpoint(SOURCE, version)
-        emitter.persist(taken, emitter.emit(taken, ["int8"]))
+        emitter.publish(taken, ["int8"])
     return emitter
 
 
 def test_it_tells_a_learner_where_to_go_on(tmp_path: Path) -> None:
-    assert opened(tmp_path).ready("run") == (0, ())
-    assert ready(tmp_path, versions=2).ready("run") == (2, (SOURCE.topology,))
-    emitter = opened(tmp_path)
-    # The one before was not closed, so a version up to its mark may have been served.
-    assert emitter.ready("run") == (1 + BLOCK, (SOURCE.topology,))
+    assert opened(tmp_path / "empty").catalog.claim("run") == (0, ())
+    assert ready(tmp_path / "store", versions=2).catalog.claim("run") == (2, (SOURCE.topology,))
+    emitter = opened_after_a_kill(tmp_path / "store")
+    # A version up to the mark of the one before may have been served.
+    assert emitter.catalog.claim("run") == (1 + BLOCK, (SOURCE.topology,))
     with pytest.raises(ConflictError, match="empty --store"):
-        emitter.ready("another run")
+        emitter.catalog.claim("another run")
 
 
 def test_a_version_is_served_before_it_is_stored(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
-    (policy,) = emitter.emit(checkpoint(SOURCE, 1), ["int8"])
+    announced: list[Policy] = []
 
-    assert emitter.get("int8") is policy
-    assert emitter.get("fp32", 1).descriptor.scheme == "fp32"
-    assert reading(tmp_path).newest_version == 0
+    def announce(policies: Sequence[Policy]) -> None:
+        announced.extend(policies)
+        assert emitter.catalog.get("int8") is announced[0]
+        assert emitter.catalog.get("fp32", 1).descriptor.scheme == "fp32"
+        assert reading(tmp_path).catalog.newest_version == 0
+
+    assert emitter.publish(checkpoint(SOURCE, 1), ["int8"], announce) == tuple(announced)
+    assert reading(tmp_path).catalog.newest_version == 1
 
 
 def test_each_scheme_in_use_is_emitted(tmp_path: Path) -> None:
-    policies = ready(tmp_path).emit(checkpoint(SOURCE, 1), ["int8", "fp32"])
+    policies = ready(tmp_path).publish(checkpoint(SOURCE, 1), ["int8", "fp32"])
 
     assert [policy.descriptor.scheme for policy in policies] == ["int8", "fp32"]
 
 
 def test_versions_only_rise_also_after_a_restart_and_above_damaged_ones(tmp_path: Path) -> None:
-    ready(tmp_path, versions=3)
-    (tmp_path / "00000003" / "checkpoint.safetensors").write_bytes(b"")
-    emitter = opened(tmp_path)
+    ready(tmp_path / "store", versions=3)
+    (tmp_path / "store" / "00000003" / "checkpoint.safetensors").write_bytes(b"")
+    emitter = opened_after_a_kill(tmp_path / "store")
 
-    assert emitter.newest_version == 2
-    mark = emitter.ready("run")[0]
+    assert emitter.catalog.newest_version == 2
+    mark = emitter.catalog.claim("run")[0]
     assert mark == 1 + BLOCK
     with pytest.raises(ConflictError, match=f"a version above {mark}, got 3"):
-        emitter.emit(checkpoint(SOURCE, 3), ["int8"])
-    assert emitter.emit(checkpoint(SOURCE, mark + 1), ["int8"])[0].descriptor.version == mark + 1
+        emitter.publish(checkpoint(SOURCE, 3), ["int8"])
+    assert emitter.publish(checkpoint(SOURCE, mark + 1), ["int8"])[0].descriptor.version == mark + 1
 
 
 def test_a_restarted_emitter_has_the_same_newest_policies(tmp_path: Path) -> None:
     before = ready(tmp_path, versions=2)
-    before.get("fp32")
+    before.catalog.get("fp32")
 
     again = reading(tmp_path)
 
-    assert {p.descriptor.scheme: p for p in again.newest_policies()} == {
-        p.descriptor.scheme: p for p in before.newest_policies()
+    assert {p.descriptor.scheme: p for p in again.catalog.newest_policies} == {
+        p.descriptor.scheme: p for p in before.catalog.newest_policies
     }
 
 
 def test_a_policy_that_is_emitted_later_equals_one_that_was_emitted_at_once(tmp_path: Path) -> None:
     emitter = ready(tmp_path / "one", versions=2)
     other = ready(tmp_path / "other")
-    at_once = other.emit(checkpoint(SOURCE, 1), ["int8", "fp32"])[1]
+    at_once = other.publish(checkpoint(SOURCE, 1), ["int8", "fp32"])[1]
 
-    assert reading(tmp_path / "one").get("fp32", 1) == at_once == emitter.get("fp32", 1)
+    assert reading(tmp_path / "one").catalog.get("fp32", 1) == at_once == emitter.catalog.get("fp32", 1)
 
 
 def test_a_reader_emits_into_memory_and_serves_what_it_served_before_also_when_it_is_gone(tmp_path: Path) -> None:
     writer = ready(tmp_path, versions=2)
     reader = reading(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    served = [reader.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")]
+    served = [reader.catalog.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
     for version in range(3, 9):
         taken = checkpoint(SOURCE, version)
-        writer.persist(taken, writer.emit(taken, ["int8"]))
+        writer.publish(taken, ["int8"])
 
-    assert [reader.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
+    assert [reader.catalog.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
     assert not (tmp_path / "00000001").exists()
 
 
@@ -111,10 +123,10 @@ def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path:
     reader = reading(tmp_path)
     for version in range(3, 9):
         taken = checkpoint(SOURCE, version)
-        writer.persist(taken, writer.emit(taken, ["int8"]))
+        writer.publish(taken, ["int8"])
 
     with pytest.raises(NotFoundError, match="version 1 is not retained any more"):
-        reader.get("fp32", 1)
+        reader.catalog.get("fp32", 1)
 
 
 def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_says_so(tmp_path: Path) -> None:
@@ -123,14 +135,14 @@ def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_say
     (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
 
     with pytest.raises(NotFoundError, match="newer versions replaced those in the store"):
-        Emitter(store).get("int8")
+        Emitter(store).catalog.get("int8")
 
 
 def test_nothing_can_be_published_to_a_reader(tmp_path: Path) -> None:
     ready(tmp_path, versions=1)
 
     with pytest.raises(ConflictError, match="read-only: nothing can be published"):
-        reading(tmp_path).ready("run")
+        reading(tmp_path).catalog.claim("run")
 
 
 @pytest.mark.parametrize(("versions", "told"), [(1, "the only version is damaged"), (3, "all 3 versions are damaged")])
@@ -142,23 +154,23 @@ def test_a_store_of_damaged_versions_says_so_and_what_is_wrong_with_the_newest(
         (tmp_path / f"{version:08d}" / "checkpoint.safetensors").write_bytes(b"")
 
     with pytest.raises(InvalidInputError, match=f"{told}, of version {versions} .*{versions}/checkpoint.safetensors: "):
-        opened(tmp_path).get("int8")
+        reading(tmp_path).catalog.get("int8")
     with pytest.raises(NotFoundError, match="no policy has been published yet"):
-        opened(tmp_path / "empty").get("int8")
+        opened(tmp_path / "empty").catalog.get("int8")
 
 
 def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:
     emitter = ready(tmp_path, versions=1)
     parameters = {**random_parameters(SOURCE, 1), "extra": random_parameters(SOURCE, 1)["layers.0.bias"]}
     with pytest.raises(InvalidInputError, match="extra"):
-        emitter.emit(checkpoint(SOURCE, 2, parameters=parameters), ["int8"])
+        emitter.publish(checkpoint(SOURCE, 2, parameters=parameters), ["int8"])
     with pytest.raises(ConflictError, match="send it first"):
-        emitter.emit(checkpoint(dueling(), 2), ["int8"])
+        emitter.publish(checkpoint(dueling(), 2), ["int8"])
     with pytest.raises(NotFoundError, match="scheme"):
-        emitter.emit(checkpoint(SOURCE, 2), ["int8", "int3"])
+        emitter.publish(checkpoint(SOURCE, 2), ["int8", "int3"])
 
-    assert emitter.newest_version == 1
-    assert emitter.emit(checkpoint(SOURCE, 2), ["int8"])
+    assert emitter.catalog.newest_version == 1
+    assert emitter.publish(checkpoint(SOURCE, 2), ["int8"])
 
 
 def test_topologies_may_change_and_come_back(tmp_path: Path) -> None:
@@ -168,16 +180,16 @@ def test_topologies_may_change_and_come_back(tmp_path: Path) -> None:
         emitter.add_graph(source)
 
     for version, source in enumerate((*sources, *sources), start=1):
-        (policy,) = emitter.emit(checkpoint(source, version), ["int8"])
+        (policy,) = emitter.publish(checkpoint(source, version), ["int8"])
         assert policy.descriptor.version == version
 
 
 def test_evaluations_of_versions_that_are_gone_are_dropped(tmp_path: Path) -> None:
     emitter = ready(tmp_path, versions=1)
     for version, value in ((1, 5.0), (9, 7.0)):
-        emitter.record_evaluation(Evaluation(1, version, 100, "int8", (value, value + 2), (10, 10), 0.5))
+        emitter.catalog.record_evaluation(Evaluation(1, version, 100, "int8", (value, value + 2), (10, 10), 0.5))
 
-    ((entry,), token) = emitter.list_versions()
+    ((entry,), token) = emitter.catalog.list_versions()
     assert (entry.version, entry.mean_return, token) == (1, 6.0, "")
 
 
@@ -188,7 +200,7 @@ def ruined(version: int, *layers: str) -> Checkpoint:
 def gated(path: Path) -> Emitter:
     config = QuantizerConfig(gate=GateConfig(min_agreement=0.9))
     emitter = Emitter(PolicyStore(path, retain_newest=4, retain_best=1), config)
-    emitter.ready("run")
+    emitter.catalog.claim("run")
     emitter.add_graph(DEEP)
     return emitter
 
@@ -197,20 +209,20 @@ def test_what_is_asked_for_later_has_passed_the_gate_too(tmp_path: Path) -> None
     emitter = gated(tmp_path)
     for version in (1, 2):
         taken = ruined(version, "layers.1", "layers.2", "layers.3")
-        emitter.persist(taken, emitter.emit(taken, ["fp32"]))
+        emitter.publish(taken, ["fp32"])
 
     for version in (1, 2):
-        fidelity = emitter.get("int8", version).descriptor.fidelity
+        fidelity = emitter.catalog.get("int8", version).descriptor.fidelity
         assert (fidelity.passed, bool(fidelity.refused), bool(fidelity.gated_layers)) == (True, True, True)
 
 
 def test_what_an_old_version_needs_does_not_raise_the_next_one(tmp_path: Path) -> None:
     emitter = gated(tmp_path)
     for taken in (ruined(1, "layers.2"), ruined(2)):
-        emitter.persist(taken, emitter.emit(taken, ["fp32"]))
-    assert emitter.get("int8", 1).descriptor.fidelity.gated_layers == ("layers.2",)
+        emitter.publish(taken, ["fp32"])
+    assert emitter.catalog.get("int8", 1).descriptor.fidelity.gated_layers == ("layers.2",)
 
-    (policy,) = emitter.emit(ruined(3), ["int8"])
+    (policy,) = emitter.publish(ruined(3), ["int8"])
 
     assert (policy.descriptor.fidelity.gated_layers, policy.descriptor.fidelity.refused) == ((), ())
 
@@ -218,22 +230,20 @@ def test_what_an_old_version_needs_does_not_raise_the_next_one(tmp_path: Path) -
 def test_a_version_that_the_gate_put_in_float_keeps_its_scheme_and_its_evaluations_count(tmp_path: Path) -> None:
     emitter = gated(tmp_path)
     taken = ruined(1, "layers.1", "layers.2", "layers.3")
-    (policy,) = emitter.emit(taken, ["int8"])
-    emitter.persist(taken, [policy])
-    emitter.record_evaluation(Evaluation(1, 1, 100, "fp32", (5.0,), (10,), 0.5))
+    (policy,) = emitter.publish(taken, ["int8"])
+    emitter.catalog.record_evaluation(Evaluation(1, 1, 100, "fp32", (5.0,), (10,), 0.5))
 
     assert (policy.descriptor.scheme, policy.descriptor.effective_scheme) == ("int8", "fp32")
-    ((entry,), _) = emitter.list_versions()
+    ((entry,), _) = emitter.catalog.list_versions()
     assert (entry.schemes, entry.mean_return) == (("int8",), 5.0)
 
 
 def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) -> None:
     taken = ruined(1, "layers.1", "layers.2", "layers.3")
     emitter = gated(tmp_path)
-    policies = emitter.emit(taken, ["int8"])
-    emitter.persist(taken, policies)
+    policies = emitter.publish(taken, ["int8"])
 
-    again = reading(tmp_path).newest_policies()
+    again = reading(tmp_path).catalog.newest_policies
 
     assert again == policies
     assert again[0].descriptor.fidelity.refused
@@ -243,17 +253,17 @@ def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) ->
 def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     taken = checkpoint(SOURCE, 1)
-    emitter.persist(taken, emitter.emit(taken, []))
+    emitter.publish(taken, [])
 
-    assert emitter.newest_version == 1
+    assert emitter.catalog.newest_version == 1
     nan = {name: array * float("nan") for name, array in random_parameters(SOURCE, 2).items()}
     with pytest.raises(InvalidInputError, match="finite"):
-        emitter.emit(checkpoint(SOURCE, 2, parameters=nan), [])
-    assert emitter.get("int8").descriptor.version == 1
-    assert reading(tmp_path).get("int8").descriptor == emitter.get("int8").descriptor
+        emitter.publish(checkpoint(SOURCE, 2, parameters=nan), [])
+    assert emitter.catalog.get("int8").descriptor.version == 1
+    assert reading(tmp_path).catalog.get("int8").descriptor == emitter.catalog.get("int8").descriptor
 
 
 @pytest.mark.parametrize(("size", "token"), [(-1, ""), (1001, ""), (0, "x"), (0, "-1")])
 def test_a_page_that_cannot_be_is_refused(tmp_path: Path, size: int, token: str) -> None:
     with pytest.raises(InvalidInputError, match=r"page_(size|token): expected"):
-        ready(tmp_path, versions=1).list_versions(size, token)
+        ready(tmp_path, versions=1).catalog.list_versions(size, token)

@@ -12,8 +12,9 @@ from actorq.quantization.schemes import Scheme
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int8 import Int8
-from quantizer_service.emission.fidelity import MAX_WEIGHT_ROWS, MIN_ROWS, measure, measured_batch, unfit
+from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
+from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
 from tests.quantizer_service.policy_graphs import (
     Tensors,
     emission,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from actorq.client import QuantizerClient
-from actorq.domain.policy import MAX_VERSION_STEP
+from actorq.domain.policy import MAX_VERSION_STEP, Policy
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import BLOCK, HighWaterMark
 from actorq.telemetry.process_stats import measure_process
@@ -36,7 +36,7 @@ def opened(path: Path) -> Emitter:
 
 def ready(path: Path) -> Emitter:
     emitter = opened(path)
-    emitter.ready("run")
+    emitter.catalog.claim("run")
     emitter.add_graph(SOURCE)
     return emitter
 
@@ -47,21 +47,23 @@ def goes_on_after_a_kill(store: Path) -> int:
     shutil.rmtree(found, ignore_errors=True)
     # What is being written on another thread may be renamed before it is copied.
     shutil.copytree(store, found, ignore=shutil.ignore_patterns(".*.partial"))
-    return opened(found).ready("run")[0]
+    return opened(found).catalog.claim("run")[0]
 
 
 def test_a_version_is_taken_from_before_it_is_served_on(tmp_path: Path) -> None:
     store = tmp_path / "store"
     emitter = ready(store)
+    goes_on: list[int] = []
+
+    def look(_: object = None) -> None:
+        goes_on.append(goes_on_after_a_kill(store))
+
     for version in (1, 2, BLOCK, 5 * BLOCK, 10**9):
-        taken = checkpoint(SOURCE, version)
-
-        policies = emitter.emit(taken, ["int8"])
-        # From here on it may be served.
-        assert goes_on_after_a_kill(store) >= version
-
-        emitter.persist(taken, policies)
-        assert goes_on_after_a_kill(store) >= version
+        goes_on.clear()
+        emitter.publish(checkpoint(SOURCE, version), ["int8"], announce=look)
+        look()
+        assert len(goes_on) == 2
+        assert min(goes_on) >= version
 
 
 def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path
         in_the_way.mkdir()
         with pytest.raises(UnavailableError, match=r"cannot write .*high_water\.json"):
             await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
-        assert emitter.newest_version == 0
+        assert emitter.catalog.newest_version == 0
         in_the_way.rmdir()
         assert (await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)).version == 1
 
@@ -103,12 +105,10 @@ def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path
 
 def test_a_scheme_that_was_served_before_the_version_was_stored_is_stored_with_it(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
-    taken = checkpoint(SOURCE, 1)
-    policies = emitter.emit(taken, ["int8"])
-    late = emitter.get("int8-weights")
-    emitter.persist(taken, policies)
+    late: list[Policy] = []
+    emitter.publish(checkpoint(SOURCE, 1), ["int8"], lambda _: late.append(emitter.catalog.get("int8-weights")))
 
-    assert PolicyStore.policy(opened_again(tmp_path), 1, "int8-weights") == late
+    assert PolicyStore.policy(opened_again(tmp_path), 1, "int8-weights") == late[0]
 
 
 def opened_again(path: Path) -> PolicyStore:
@@ -121,7 +121,7 @@ def test_a_version_that_lacks_a_policy_that_was_stored_is_damaged(tmp_path: Path
     emitter = ready(tmp_path)
     for version in (1, 2):
         taken = checkpoint(SOURCE, version)
-        emitter.persist(taken, emitter.emit(taken, ["int8"]))
+        emitter.publish(taken, ["int8"])
     # As a power cut may leave it.
     for path in (tmp_path / "00000002").glob("policy-int8.*"):
         path.unlink()
@@ -134,14 +134,14 @@ def test_a_version_that_lacks_a_policy_that_was_stored_is_damaged(tmp_path: Path
 
 def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
-    emitter.emit(checkpoint(SOURCE, 5), ["int8"])
+    emitter.publish(checkpoint(SOURCE, 5), ["int8"])
 
     with pytest.raises(InvalidInputError, match=f"of at most {5 + MAX_VERSION_STEP}, .*, got {6 + MAX_VERSION_STEP}"):
-        emitter.emit(checkpoint(SOURCE, 6 + MAX_VERSION_STEP), ["int8"])
+        emitter.publish(checkpoint(SOURCE, 6 + MAX_VERSION_STEP), ["int8"])
     with pytest.raises(ConflictError, match="above 5"):
-        emitter.emit(checkpoint(SOURCE, 5), ["int8"])
+        emitter.publish(checkpoint(SOURCE, 5), ["int8"])
 
-    assert emitter.emit(checkpoint(SOURCE, 6), ["int8"])[0].descriptor.version == 6
+    assert emitter.publish(checkpoint(SOURCE, 6), ["int8"])[0].descriptor.version == 6
 
 
 @contextmanager

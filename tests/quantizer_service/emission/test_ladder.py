@@ -12,11 +12,11 @@ from actorq.config.sections import GateConfig
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, PolicyDescriptor, PolicyGraph
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Emission, Options, scheme_named
-from actorq.quantization.schemes.base import Plan
-from quantizer_service.emission.fidelity import measure
-from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Ladder
-from quantizer_service.emission.origin import Origin
+from quantizer_service.emission.gate import FidelityGate
+from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Attempt, Ladder, Rung
 from quantizer_service.emission.reference import Reference
+from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.scheme_plans import SchemePlans
 from tests.quantizer_service.policy_graphs import (
     GRAPHS,
     Tensors,
@@ -36,8 +36,21 @@ ALL_LAYERS = tuple(f"layers.{i}" for i in range(5))
 THRESHOLDS = GateConfig(min_agreement=0.5)
 
 
+class CountingReference(Reference):
+    """Counts its runs."""
+
+    runs = 0
+
+    def observe(self, *arguments: Any) -> Any:
+        self.runs += 1
+        return super().observe(*arguments)
+
+
 class Climber:
-    """A ladder, and the versions that go up and down on it."""
+    """A ladder, and the versions that go up and down on it.
+
+    quantized: the rungs at which the last version was quantized.
+    """
 
     def __init__(
         self,
@@ -47,15 +60,28 @@ class Climber:
         options: Options | None = None,
     ) -> None:
         self.graph = Graph.parse(source)
-        self.reference = Reference(self.graph)
-        self.ladder = Ladder(self.graph, scheme_named(scheme), options or Options(), thresholds)
+        self.reference = CountingReference(self.graph)
+        self.plans = SchemePlans(self.graph, scheme_named(scheme), options or Options())
+        self.ladder = Ladder(scheme)
+        self.thresholds = thresholds
         self.version = 0
+        self.quantized: list[Rung] = []
 
-    def emit(self, parameters: Tensors, observations: Tensors | None = None) -> tuple[Emission, FidelityReport]:
+    def emit(self, parameters: Tensors, observations: Tensors | None = None) -> tuple[Attempt, FidelityReport]:
         self.version += 1
+        self.quantized.clear()
         calibration = observations if observations is not None else dead_observations()
         taken = checkpoint(self.graph.source, self.version, parameters=parameters, calibration=calibration)
-        return self.ladder.emit(Origin.of("run", taken, self.reference, self.ladder.observed))
+        observed = self.plans.observed(self.ladder.rung)
+        run = ReferenceRun.of("run", taken, self.reference, self.reference, parameters, observed)
+        gate = FidelityGate(self.graph.source, run, self.thresholds)
+
+        def quantize(rung: Rung) -> Emission:
+            self.quantized.append(rung)
+            return self.plans.quantize(run, rung)
+
+        passed = self.ladder.first_passing(self.version, quantize, gate)
+        return passed, passed.report
 
     def report(self, *ruined: str) -> FidelityReport:
         return self.emit(deep_parameters(ruined=ruined))[1]
@@ -253,66 +279,44 @@ def test_what_overflows_when_quantized_is_not_fit_and_climbs(scheme: str) -> Non
     assert report.relative_mean_error < THRESHOLDS.max_mean_error
 
 
-def test_a_version_that_passes_is_emitted_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_passes_is_emitted_and_run_once() -> None:
     climber = Climber(source=strict())
     climber.report()
-    calls: list[str] = []
+    runs = climber.reference.runs
 
-    def counted(name: str, function: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            calls.append(name)
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr("quantizer_service.emission.ladder.measure", counted("measure", measure))
-    monkeypatch.setattr("quantizer_service.emission.ladder.Plan", counted("plan", Plan))
-    monkeypatch.setattr(Reference, "observe", counted("reference", Reference.observe))
     climber.report()
 
-    assert calls == ["reference", "measure"]
+    assert (climber.quantized, climber.reference.runs - runs) == ([frozenset()], 1)
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
-def test_fp32_runs_once_a_version_however_far_it_climbs(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp32_runs_once_a_version_however_far_it_climbs(scheme: str) -> None:
     climber = Climber(scheme, strict())
     climber.report("layers.1")
-    calls: list[int] = []
-    observe = Reference.observe
+    before = climber.reference.runs
 
-    def counted(*arguments: Any) -> Any:
-        calls.append(climber.version)
-        return observe(*arguments)
-
-    monkeypatch.setattr(Reference, "observe", counted)
     for ruined in (ALL_LAYERS, (), ("layers.2",)):
         climber.report(*ruined)
 
-    assert len(calls) == len(set(calls)) == 3
+    assert climber.reference.runs - before == 3
 
 
-def test_deep_policies_try_and_measure_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_policies_try_and_measure_a_bounded_number_of_times() -> None:
     depth = 3 * MAX_MEASURED
     source = strict(mlp(*[4] * depth))
-    measured: list[int] = []
-
-    def counting(emission: Emission, *rest: Any) -> FidelityReport:
-        measured.append(1)
-        return measure(emission, *rest)
-
-    monkeypatch.setattr("quantizer_service.emission.ladder.measure", counting)
     hopeless = GateConfig(max_mean_error=1e-12, max_error=1e-12)
     parameters = random_parameters(source, 1)
     for i in range(1, depth):
         # So that what goes in also comes out of so many layers.
         parameters[f"layers.{i}.weight"] = np.eye(4, dtype=np.float32) + 0.01 * parameters[f"layers.{i}.weight"]
         parameters[f"layers.{i}.bias"][:] = 0
-    _, report = Climber("int8", source, hopeless).emit(parameters)
+    climber = Climber("int8", source, hopeless)
+    _, report = climber.emit(parameters)
 
     assert report.passed
     assert len(report.float_layers) == depth + 1
     assert len(report.refused) <= 2 + np.log2(MAX_MEASURED)
-    assert len(measured) <= MAX_MEASURED + len(report.refused) + 1
+    assert len(climber.quantized) <= MAX_MEASURED + len(report.refused) + 1
 
 
 def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -187,11 +187,11 @@ def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) 
     class Held(Emitter):
         """Waits in the middle of emitting version 2."""
 
-        def emit(self, checkpoint: Any, schemes: Any) -> tuple[Policy, ...]:
+        def publish(self, checkpoint: Any, schemes: Any, announce: Any = None) -> tuple[Policy, ...]:
             if checkpoint.version == 2:
                 emitting.set()
                 assert goes_on.wait(DEADLINE_S)
-            return super().emit(checkpoint, schemes)
+            return super().publish(checkpoint, schemes, announce)
 
     async def scenario() -> int:
         quantizer = Quantizer(

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.quantization.graph import Graph
+from quantizer_service.emission.compaction import Compactor, LiveUnits
 from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.shrinking import Shrinker, Survivors
 from tests.quantizer_service.policy_graphs import (
     ACTIONS,
     GRAPHS,
@@ -100,14 +100,14 @@ def sparse(source: PolicyGraph, density: float, seed: int) -> Tensors:
     return parameters
 
 
-def shrunk(source: PolicyGraph, parameters: Tensors) -> tuple[Graph, Tensors, Survivors] | None:
-    shrinker = Shrinker(Graph.parse(source))
-    survivors = shrinker.survivors(parameters)
-    if survivors is None:
+def shrunk(source: PolicyGraph, parameters: Tensors) -> tuple[Graph, Tensors, LiveUnits] | None:
+    compactor = Compactor(Graph.parse(source))
+    live = compactor.live_units(parameters)
+    if live is None:
         return None
-    left = shrinker.parameters(parameters, survivors)
+    left = compactor.parameters(parameters, live)
     assert left is not None
-    return shrinker.graph(survivors), left, survivors
+    return compactor.graph(live), left, live
 
 
 def rounding(graph: Graph, parameters: Tensors) -> float:
@@ -151,10 +151,10 @@ def test_nothing_that_is_left_could_be_taken_out_too(density: float, seed: int) 
     found = shrunk(source, sparse(source, density, seed))
     if found is None:
         return
-    graph, left, survivors = found
+    graph, left, live = found
     # A unit that is kept for its layer's sake does not count, and is found again.
-    if all(counted.any() for counted in survivors.counted):
-        assert Shrinker(graph).survivors(left) is None
+    if all(counted.any() for counted in live.alive):
+        assert Compactor(graph).live_units(left) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -194,12 +194,12 @@ def test_a_unit_without_inputs_becomes_a_bias_and_one_that_nothing_reads_is_drop
     found = shrunk(source, parameters)
 
     assert found is not None
-    graph, left, survivors = found
+    graph, left, live = found
     assert graph.parameters["layers.0.weight"] == (5, OBSERVATION_SIZE)
     assert graph.parameters["layers.1.weight"] == (8, 5)
     expected = parameters["layers.1.bias"] + parameters["layers.1.weight"][:, 2].astype(np.float64) * 0.75
     np.testing.assert_array_equal(left["layers.1.bias"], expected.astype(np.float32))
-    assert Shrinker(Graph.parse(source)).widths(survivors) == {"layers.0": (8, 5), "layers.1": (8, 8)}
+    assert Compactor(Graph.parse(source)).widths(live) == {"layers.0": (8, 5)}
 
 
 def test_it_goes_on_until_nothing_changes() -> None:
@@ -283,13 +283,13 @@ def test_what_several_layers_read_stays_while_one_of_them_does() -> None:
     ],
 )
 def test_what_is_left_alone_is_named_with_the_reason(name: str, layer: str, reason: str) -> None:
-    assert Shrinker(Graph.parse(NETWORKS[name])).fixed[layer] == reason
+    assert Compactor(Graph.parse(NETWORKS[name])).fixed[layer] == reason
 
 
 def test_weights_that_several_nodes_use_are_left_alone() -> None:
     source = GRAPHS["shared weights"]
     parameters = {name: np.zeros_like(array) for name, array in random_parameters(source, 1).items()}
-    fixed = Shrinker(Graph.parse(source)).fixed
+    fixed = Compactor(Graph.parse(source)).fixed
 
     assert any("too" in reason for reason in fixed.values())
     found = shrunk(source, parameters)
@@ -298,7 +298,7 @@ def test_weights_that_several_nodes_use_are_left_alone() -> None:
 
 def test_dense_weights_are_left_as_they_are() -> None:
     for source in GRAPHS.values():
-        assert Shrinker(Graph.parse(source)).survivors(random_parameters(source, 1)) is None
+        assert Compactor(Graph.parse(source)).live_units(random_parameters(source, 1)) is None
 
 
 def test_a_constant_beyond_float32_leaves_the_version_as_it_is() -> None:
@@ -307,11 +307,11 @@ def test_a_constant_beyond_float32_leaves_the_version_as_it_is() -> None:
     parameters["layers.0.weight"][1] = 0
     parameters["layers.0.bias"][1] = 3e38
     parameters["layers.1.weight"][:, 1] = 3e38
-    shrinker = Shrinker(Graph.parse(source))
-    survivors = shrinker.survivors(parameters)
+    compactor = Compactor(Graph.parse(source))
+    live = compactor.live_units(parameters)
 
-    assert survivors is not None
-    assert shrinker.parameters(parameters, survivors) is None
+    assert live is not None
+    assert compactor.parameters(parameters, live) is None
 
 
 def test_names_and_types_of_inputs_and_outputs_stay() -> None:
@@ -327,17 +327,17 @@ def test_names_and_types_of_inputs_and_outputs_stay() -> None:
     assert shape.elem_type == TensorProto.FLOAT
 
 
-def test_equal_survivors_have_equal_keys_and_others_have_not() -> None:
+def test_equal_live_have_equal_keys_and_others_have_not() -> None:
     source = matmul_mlp(8)
-    shrinker = Shrinker(Graph.parse(source))
+    compactor = Compactor(Graph.parse(source))
 
     def key(seed: int, silent: int, unread: int) -> bytes:
         parameters = random_parameters(source, seed)
         parameters["b.weight"][:, silent] = 0
         parameters["c.weight"][unread] = 0
-        survivors = shrinker.survivors(parameters)
-        assert survivors is not None
-        return survivors.key
+        live = compactor.live_units(parameters)
+        assert live is not None
+        return live.key
 
     assert key(1, 3, 4) == key(2, 3, 4)
     # The same units are left, but only of the second a constant is folded into a layer without a bias.

@@ -1,9 +1,9 @@
-"""Takes units out of a policy that do not count, exactly: sparse weights become smaller dense ones.
+"""Takes dead units out of a policy, exactly: sparse weights become smaller dense ones.
 
-A unit none of whose inputs counts has a constant output, which is folded into the biases of the layers that read it
+A unit without live inputs has a constant output, which is folded into the biases of the layers that read it
 (RLx2's networks, arXiv 2205.15043, have many such units; Evci et al., arXiv 1911.11134, have the masks that make them).
-A unit that nothing reads is dropped. Either may make further units so, until nothing changes. Of every layer at least
-one unit stays. What the policy computes stays the same but for the order in which float32 numbers are added.
+A unit that nothing reads is dropped. Dead units may make other units dead, until nothing changes. Each layer keeps at
+least one unit. The policy computes the same, but for the order in which float32 numbers are added.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,28 +26,31 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Survivors:
-    """What is left of a policy: for each group, in their order, the units that stay.
+class LiveUnits:
+    """The units of a policy that stay, for each group, in their order.
 
-    kept: bool[units] each. counted: those of them that count; a unit that was kept for its layer's sake does not.
+    kept: bool[units] each. alive: those of them that are alive; a layer without live units keeps a dead one.
     constant: units whose constant output is folded.
     biased: layers that get a bias, because something is folded into them and they have none.
     """
 
     kept: tuple[Mask, ...]
-    counted: tuple[Mask, ...]
+    alive: tuple[Mask, ...]
     constant: tuple[Mask, ...]
     biased: tuple[Layer, ...]
 
     @cached_property
     def key(self) -> bytes:
-        """Names the topology that is left: equal ones have equal shapes and nodes."""
+        """Equal keys mean equal shapes and nodes of the compact graphs."""
         parts = [np.packbits(mask).tobytes() for mask in self.kept]
         return b"".join(parts) + "\0".join(layer.output for layer in self.biased).encode()
 
 
-class Shrinker:
-    """Shrinks the versions of one graph. `fixed` tells whose units stay whatever the weights are, and why."""
+class Compactor:
+    """Takes dead units out of the versions of one graph.
+
+    fixed: the layers whose units always stay, each with the reason.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -58,59 +61,59 @@ class Shrinker:
         self._read_by = {reader: index for index, group in enumerate(self._groups) for reader in group.readers}
         self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
 
-    def survivors(self, parameters: Parameters) -> Survivors | None:
-        """What is left of this version, None when all of it is: for dense weights that costs microseconds."""
-        if not any(self._may_shrink(group, parameters) for group in self._groups):
+    def live_units(self, parameters: Parameters) -> LiveUnits | None:
+        """The units of this version that stay; None when all are alive, which takes microseconds for dense weights."""
+        if not any(self._may_have_dead(group, parameters) for group in self._groups):
             return None
         used = {layer: _units_first(layer, parameters) != 0 for layer in self._layers}
-        counted = [np.ones(len(used[group.layer]), np.bool_) for group in self._groups]
-        constant = [np.zeros(len(each), np.bool_) for each in counted]
-        while self._settle(used, counted, constant):
+        alive = [np.ones(len(used[group.layer]), np.bool_) for group in self._groups]
+        constant = [np.zeros(len(each), np.bool_) for each in alive]
+        while self._settle(used, alive, constant):
             pass
-        if all(each.all() for each in counted):
+        if all(each.all() for each in alive):
             return None
-        kept = [each.copy() for each in counted]
+        kept = [each.copy() for each in alive]
         for each in kept:
             each[0] |= not each.any()
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
-        return Survivors(tuple(kept), tuple(counted), tuple(constant), tuple(folded))
+        return LiveUnits(tuple(kept), tuple(alive), tuple(constant), tuple(folded))
 
-    def parameters(self, parameters: Parameters, survivors: Survivors) -> dict[str, NDArray[Any]] | None:
-        """What is left of a version's parameters; None when a folded constant is beyond float32.
+    def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
+        """The parameters of the compact graph; None when a folded constant is beyond float32.
 
         The sums that are folded are taken in float64 and rounded once.
         """
         result = dict(parameters)
-        biases = self._folded(parameters, survivors)
+        biases = self._folded(parameters, live)
         if biases is None:
             return None
         for layer in self._layers:
             weight = _units_first(layer, parameters)
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
-                weight = weight[:, survivors.kept[index]]
-                # A unit that is kept for its layer's sake does not count.
-                if not (counted := survivors.counted[index][survivors.kept[index]]).all():
-                    weight = weight * counted
+                weight = weight[:, live.kept[index]]
+                # A dead unit that its layer keeps must not reach the readers.
+                if not (alive := live.alive[index][live.kept[index]]).all():
+                    weight = weight * alive
             if (index := self._made_by.get(layer)) is not None:
-                weight = weight[survivors.kept[index]]
-                bias = None if bias is None else bias[survivors.kept[index]]
+                weight = weight[live.kept[index]]
+                bias = None if bias is None else bias[live.kept[index]]
             result[layer.weight] = np.ascontiguousarray(weight.swapaxes(0, layer.channels))
             if bias is not None:
                 result[layer.bias or _bias_name(layer)] = bias
         return result
 
-    def graph(self, survivors: Survivors) -> Graph:
-        """The graph of what is left: the same nodes and names, and a bias for layers that get one."""
+    def graph(self, live: LiveUnits) -> Graph:
+        """The graph without the other units: the same nodes and names, and a bias for layers that get one."""
         shapes = {name: list(shape) for name, shape in self._graph.parameters.items()}
         for layer in self._layers:
             if (index := self._read_by.get(layer)) is not None:
-                shapes[layer.weight][1 - layer.channels] = int(survivors.kept[index].sum())
+                shapes[layer.weight][1 - layer.channels] = int(live.kept[index].sum())
             if (index := self._made_by.get(layer)) is not None:
-                shapes[layer.weight][layer.channels] = int(survivors.kept[index].sum())
+                shapes[layer.weight][layer.channels] = int(live.kept[index].sum())
                 if layer.bias:
-                    shapes[layer.bias] = [int(survivors.kept[index].sum())]
-        shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in survivors.biased}
+                    shapes[layer.bias] = [int(live.kept[index].sum())]
+        shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
         model = onnx.ModelProto()
         model.CopyFrom(self._graph.model)
         body = model.graph
@@ -120,7 +123,7 @@ class Shrinker:
         parameters = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
         ]
-        nodes = list(_with_biases(body.node, survivors.biased))
+        nodes = list(_with_biases(body.node, live.biased))
         for field, values in (("input", [*data, *parameters]), ("node", nodes)):
             copies = [type(value).FromString(value.SerializeToString()) for value in values]
             body.ClearField(field)
@@ -130,14 +133,15 @@ class Shrinker:
             self._graph, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
         )
 
-    def widths(self, survivors: Survivors) -> dict[str, tuple[int, int]]:
-        """Units of each layer that may shrink before and after, by its name."""
+    def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
+        """Units before and after, of each layer that loses some, by its name."""
         return {
             group.layer.name: (len(kept), int(kept.sum()))
-            for group, kept in zip(self._groups, survivors.kept, strict=True)
+            for group, kept in zip(self._groups, live.kept, strict=True)
+            if not kept.all()
         }
 
-    def _may_shrink(self, group: UnitGroup, parameters: Parameters) -> bool:
+    def _may_have_dead(self, group: UnitGroup, parameters: Parameters) -> bool:
         """Whether a unit has no inputs, or nothing reads it."""
         # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
         # others are looked at whole.
@@ -152,28 +156,28 @@ class Shrinker:
             candidates[candidates] = ~weight[:, candidates].any(axis=0)
         return bool(candidates.any())
 
-    def _settle(self, used: Mapping[Layer, Mask], counted: list[Mask], constant: list[Mask]) -> bool:
+    def _settle(self, used: Mapping[Layer, Mask], alive: list[Mask], constant: list[Mask]) -> bool:
         """Find further units without inputs, then further ones that nothing reads; whether there were any."""
-        before = sum(int(each.sum()) for each in counted)
+        before = sum(int(each.sum()) for each in alive)
         for index, group in enumerate(self._groups):
             inputs = used[group.layer]
             source = self._read_by.get(group.layer)
-            fed = (inputs if source is None else inputs[:, counted[source]]).any(axis=1)
-            constant[index] |= counted[index] & ~fed
-            counted[index] &= fed
+            fed = (inputs if source is None else inputs[:, alive[source]]).any(axis=1)
+            constant[index] |= alive[index] & ~fed
+            alive[index] &= fed
         for index, group in reversed(list(enumerate(self._groups))):
-            wanted = np.zeros(len(counted[index]), np.bool_)
+            wanted = np.zeros(len(alive[index]), np.bool_)
             for reader in group.readers:
                 made = self._made_by.get(reader)
-                wanted |= (used[reader] if made is None else used[reader][counted[made]]).any(axis=0)
-            counted[index] &= wanted
-        return sum(int(each.sum()) for each in counted) < before
+                wanted |= (used[reader] if made is None else used[reader][alive[made]]).any(axis=0)
+            alive[index] &= wanted
+        return sum(int(each.sum()) for each in alive) < before
 
-    def _folded(self, parameters: Parameters, survivors: Survivors) -> dict[Layer, NDArray[np.float32]] | None:
+    def _folded(self, parameters: Parameters, live: LiveUnits) -> dict[Layer, NDArray[np.float32]] | None:
         """The biases into which constants are folded, of all units, by layer; None when one is beyond float32."""
         biases: dict[Layer, NDArray[np.float32]] = {}
         for index, group in enumerate(self._groups):
-            if not (constant := survivors.constant[index]).any():
+            if not (constant := live.constant[index]).any():
                 continue
             own = group.layer
             bias = biases.get(own, parameters[own.bias] if own.bias else np.zeros(len(constant), np.float32))

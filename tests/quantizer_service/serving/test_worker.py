@@ -162,7 +162,7 @@ def test_health_follows_the_workers_progress(tmp_path: Path) -> None:
 
 def quantizer_at(path: Path, worker: Worker) -> Quantizer[Messages]:
     emitter = Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
-    emitter.ready("run")
+    emitter.catalog.claim("run")
     emitter.add_graph(SOURCE)
     resources = partial(measure_process, "quantizer", "quantizer")
     return Quantizer(emitter, policy_messages, resources, worker=worker)
@@ -195,17 +195,17 @@ def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(t
 
 def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
     class Waiting(Emitter):
-        def emit(self, checkpoint: Checkpoint, schemes: object) -> object:  # type: ignore[override]
+        def publish(self, checkpoint: Checkpoint, schemes: object, announce: object = None) -> object:  # type: ignore[override]
             begun.set()
             release.wait(DEADLINE_S)
-            return super().emit(checkpoint, schemes)  # type: ignore[arg-type]
+            return super().publish(checkpoint, schemes, announce)  # type: ignore[arg-type]
 
     release, begun = threading.Event(), threading.Event()
 
     async def scenario() -> None:
         store = PolicyStore(tmp_path, retain_newest=4, retain_best=1)
         emitter = Waiting(store)
-        emitter.ready("run")
+        emitter.catalog.claim("run")
         emitter.add_graph(SOURCE)
         quantizer = Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
         going = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
@@ -254,7 +254,7 @@ def test_a_version_that_is_refused_after_its_publisher_has_gone_leaves_nothing_i
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Refusing(Emitter):
-        def emit(self, checkpoint: Checkpoint, schemes: object) -> object:  # type: ignore[override]
+        def publish(self, checkpoint: Checkpoint, schemes: object, announce: object = None) -> object:  # type: ignore[override]
             begun.set()
             release.wait(DEADLINE_S)
             raise InvalidInputError("weights: must be finite")

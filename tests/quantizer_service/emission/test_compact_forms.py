@@ -12,7 +12,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from quantizer_service.command.comparison import compare
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.emission.topology import MAX_FORMS, Topology
+from quantizer_service.emission.prepared_graph import MAX_FORMS, PreparedGraph
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import (
@@ -30,7 +30,7 @@ SOURCE = mlp(32, 32)
 
 def emitter_for(path: Path, source: object = SOURCE, config: QuantizerConfig | None = None) -> Emitter:
     emitter = Emitter(PolicyStore(path, retain_newest=9, retain_best=0), config)
-    emitter.ready("run")
+    emitter.catalog.claim("run")
     emitter.add_graph(source)  # type: ignore[arg-type]
     return emitter
 
@@ -50,7 +50,7 @@ def shapes(model: bytes) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_gets_what_is_left_and_is_compared_with_what_was_published(tmp_path: Path, scheme: str) -> None:
     loose = QuantizerConfig(gate=GateConfig(max_mean_error=1.0, max_error=1.0, min_agreement=0.0))
-    (policy,) = emitter_for(tmp_path, config=loose).emit(version := sparse(1), [scheme])
+    (policy,) = emitter_for(tmp_path, config=loose).publish(version := sparse(1), [scheme])
 
     widths = {layer.name: (layer.published_units, layer.units) for layer in policy.descriptor.fidelity.layers}
     assert widths == {"layers.0": (32, 22), "layers.1": (32, 12), "layers.2": (0, 0)}
@@ -63,7 +63,7 @@ def test_every_scheme_gets_what_is_left_and_is_compared_with_what_was_published(
 
 
 def test_a_version_without_sparsity_is_as_it_was(tmp_path: Path) -> None:
-    (policy,) = emitter_for(tmp_path).emit(checkpoint(SOURCE, 1), ["int8"])
+    (policy,) = emitter_for(tmp_path).publish(checkpoint(SOURCE, 1), ["int8"])
 
     assert {layer.units for layer in policy.descriptor.fidelity.layers} == {0}
     assert (32, 32) in shapes(policy.model)
@@ -73,7 +73,7 @@ def test_what_is_left_may_change_from_version_to_version_and_back(tmp_path: Path
     emitter = emitter_for(tmp_path)
     sizes = []
     for number, (silent, unread) in enumerate([(10, 20), (0, 0), (11, 20), (10, 20)], 1):
-        (policy,) = emitter.emit(sparse(number, silent, unread), ["int8"])
+        (policy,) = emitter.publish(sparse(number, silent, unread), ["int8"])
         sizes.append(policy.descriptor.size_bytes)
         assert policy.descriptor.fidelity.passed
 
@@ -82,10 +82,10 @@ def test_what_is_left_may_change_from_version_to_version_and_back(tmp_path: Path
 
 
 def test_plans_are_kept_for_as_many_forms_as_are_in_turn_use() -> None:
-    topology = Topology(Graph.parse(SOURCE))
+    graph = PreparedGraph(Graph.parse(SOURCE))
 
     def form(silent: int) -> object:
-        return topology.form(sparse(1, silent).parameters)[0]
+        return graph.without_dead_units(sparse(1, silent)).form
 
     first = form(1)
     assert form(1) is first
@@ -95,7 +95,8 @@ def test_plans_are_kept_for_as_many_forms_as_are_in_turn_use() -> None:
     for silent in range(2, MAX_FORMS + 2):
         form(silent)
     assert form(1) is not first
-    assert topology.form(random_parameters(SOURCE, 1)) == (topology.whole, None)
+    dense = graph.without_dead_units(checkpoint(SOURCE, 1))
+    assert dense.form is dense.published
 
 
 def test_a_policy_that_became_narrower_goes_on_at_its_rung(tmp_path: Path) -> None:
@@ -106,8 +107,8 @@ def test_a_policy_that_became_narrower_goes_on_at_its_rung(tmp_path: Path) -> No
         parameters["layers.0.weight"][8 : 8 + silent] = 0
         return checkpoint(DEEP, number, parameters=parameters, calibration=dead_observations())
 
-    before: Policy = emitter.emit(version(1, 0), ["int8"])[0]
-    after: Policy = emitter.emit(version(2, 3), ["int8"])[0]
+    before: Policy = emitter.publish(version(1, 0), ["int8"])[0]
+    after: Policy = emitter.publish(version(2, 3), ["int8"])[0]
 
     assert before.descriptor.fidelity.refused
     assert not after.descriptor.fidelity.refused
@@ -118,11 +119,10 @@ def test_a_policy_that_became_narrower_goes_on_at_its_rung(tmp_path: Path) -> No
 def test_widths_are_stored_with_the_policy(tmp_path: Path) -> None:
     emitter = emitter_for(tmp_path)
     version = sparse(1)
-    policies = emitter.emit(version, ["int8"])
-    emitter.persist(version, policies)
+    policies = emitter.publish(version, ["int8"])
 
-    assert Emitter(PolicyReader(tmp_path)).get("int8").descriptor == policies[0].descriptor
-    assert Emitter(PolicyReader(tmp_path)).get("fp32").descriptor.fidelity.layers[1].units == 12
+    assert Emitter(PolicyReader(tmp_path)).catalog.get("int8").descriptor == policies[0].descriptor
+    assert Emitter(PolicyReader(tmp_path)).catalog.get("fp32").descriptor.fidelity.layers[1].units == 12
 
 
 def test_actorq_quantize_takes_units_out_too() -> None:

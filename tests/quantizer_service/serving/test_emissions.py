@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from actorq.domain.policy import FidelityReport, PolicyDescriptor, RefusedRung
-from quantizer_service.emission.emissions import Emissions
+from quantizer_service.serving.emissions import Emissions
 
 FIDELITY = FidelityReport(256, 0.1, 0.2, 0.01, 0.02, 0.99, ())
 INT8 = PolicyDescriptor("run", 3, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)

@@ -13,7 +13,7 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.store.leases import MAX_HOLD_S, MAX_LEASES, Leases
+from quantizer_service.store.leases import MAX_LEASE_S, MAX_LEASES, Leases
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import checkpoint
@@ -63,13 +63,13 @@ def retained(store: PolicyReader) -> list[int]:
 def test_a_version_is_held_for_as_long_as_was_granted(clock: Clock) -> None:
     leases = Leases(clock)
     assert leases.grant(1, 10.0) == 10.0
-    assert leases.grant(2, 10 * MAX_HOLD_S) == MAX_HOLD_S
+    assert leases.grant(2, 10 * MAX_LEASE_S) == MAX_LEASE_S
     clock.now = 9.9
-    assert leases.held() == {1, 2}
+    assert leases.versions() == {1, 2}
     clock.now = 10.0
-    assert leases.held() == {2}
-    clock.now = MAX_HOLD_S
-    assert leases.held() == set()
+    assert leases.versions() == {2}
+    clock.now = MAX_LEASE_S
+    assert leases.versions() == set()
 
 
 def test_asking_again_begins_anew_also_with_less(clock: Clock) -> None:
@@ -78,7 +78,7 @@ def test_asking_again_begins_anew_also_with_less(clock: Clock) -> None:
     clock.now = 50.0
     leases.grant(1, 10.0)
     clock.now = 60.0
-    assert leases.held() == set()
+    assert leases.versions() == set()
 
 
 def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) -> None:
@@ -87,11 +87,11 @@ def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) 
         leases.grant(version, 100.0)
     leases.grant(1, 50.0)
     leases.grant(100, 10.0)
-    assert leases.held() == {1, *range(3, MAX_LEASES + 1), 100}
+    assert leases.versions() == {1, *range(3, MAX_LEASES + 1), 100}
     # What is over gives way before what goes on.
     clock.now = 10.0
     leases.grant(101, 10.0)
-    assert leases.held() == {1, *range(3, MAX_LEASES + 1), 101}
+    assert leases.versions() == {1, *range(3, MAX_LEASES + 1), 101}
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
@@ -99,11 +99,11 @@ def test_a_version_cannot_be_held_for_no_time(clock: Clock, seconds: float) -> N
     leases = Leases(clock)
     with pytest.raises(InvalidInputError, match="duration: expected more than 0 s, got"):
         leases.grant(1, seconds)
-    assert leases.held() == set()
+    assert leases.versions() == set()
 
 
 def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: PolicyStore, clock: Clock) -> None:
-    assert store.hold(1, 60.0) == 60.0
+    assert store.lease(1, 60.0) == 60.0
     publish(store, 3, 9)
     assert retained(store) == [9, 8, 1]
     assert store.checkpoint(1).version == 1
@@ -119,7 +119,7 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
         (21, 7.0, [32, 31, 21, 11]),
         (31, 6.0, [42, 41, 31, 11]),
     ):
-        store.hold(version, 60.0)
+        store.lease(version, 60.0)
         publish(store, store.highest_version + 1, version + 11)
         assert version in retained(store)
         store.add_evaluation(version, mean_return)
@@ -129,33 +129,32 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
 def test_what_is_not_retained_cannot_be_held(store: PolicyStore) -> None:
     publish(store, 3, 3)
     with pytest.raises(NotFoundError, match="version 1 is not retained; 2 are, the newest is 3"):
-        store.hold(1, 60.0)
+        store.lease(1, 60.0)
 
 
 def test_the_newest_can_be_held_before_it_is_persisted_and_none_that_was_never_published(store: PolicyStore) -> None:
     emitter = Emitter(store)
-    new = checkpoint(SOURCE, 3)
-    policies = emitter.emit(new, ["int8"])
-    emitter.hold(3, 60.0)
+    granted: list[float] = []
+    emitter.publish(checkpoint(SOURCE, 3), ["int8"], lambda _: granted.append(emitter.catalog.lease(3, 60.0)))
+    assert granted == [60.0]
     for unknown in (0, 4):
         with pytest.raises(NotFoundError, match=f"version {unknown} is not retained; the newest is 3"):
-            emitter.hold(unknown, 60.0)
-    emitter.persist(new, policies)
+            emitter.catalog.lease(unknown, 60.0)
     publish(store, 4, 9)
     assert retained(store) == [9, 8, 3]
 
 
 def test_an_evaluation_that_comes_after_many_versions_counts(store: PolicyStore) -> None:
     emitter = Emitter(store)
-    emitter.hold(2, 60.0)
+    emitter.catalog.lease(2, 60.0)
     publish(store, 3, 100)
-    emitter.record_evaluation(Evaluation(1, 2, 200, "int8", (50.0,), (10,), 8.0))
+    emitter.catalog.record_evaluation(Evaluation(1, 2, 200, "int8", (50.0,), (10,), 8.0))
     publish(store, 101, 200)
     assert [(entry.version, entry.mean_return) for entry in store.versions()] == [(200, None), (199, None), (2, 50.0)]
 
 
 def test_a_reopened_store_holds_nothing(store: PolicyStore, tmp_path: Path) -> None:
-    store.hold(1, 60.0)
+    store.lease(1, 60.0)
     publish(store, 3, 4)
     store.close()
     with closing(PolicyStore(tmp_path / "held", 2, 1)) as again:

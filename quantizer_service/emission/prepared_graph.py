@@ -1,0 +1,113 @@
+"""What is prepared once for a policy graph: its FP32 session, its compact forms, and the ladder of each scheme."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from actorq.domain.policy import Checkpoint
+from actorq.quantization.footprint import Footprint
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import Options, scheme_named
+from actorq.quantization.statistics import Observed
+from quantizer_service.emission.compaction import Compactor
+from quantizer_service.emission.ladder import Ladder
+from quantizer_service.emission.reference import Reference
+from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.scheme_plans import SchemePlans
+
+# Compact forms whose plans are kept. Masks change rarely, and units that come back do so within a few versions.
+MAX_FORMS = 4
+
+
+@dataclass
+class CompactForm:
+    """The graph that schemes quantize: the published one, or a smaller one without dead units.
+
+    widths: published and live units of each layer that lost some, by the layer's name.
+    """
+
+    graph: Graph
+    options: Options
+    widths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    _plans: dict[str, SchemePlans] = field(default_factory=dict)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Runs this graph in FP32."""
+        return Reference(self.graph)
+
+    def plans(self, scheme: str) -> SchemePlans:
+        """The plans of a scheme; raises NotFoundError when there is no such scheme."""
+        if scheme not in self._plans:
+            self._plans[scheme] = SchemePlans(self.graph, scheme_named(scheme), self.options, self.widths)
+        return self._plans[scheme]
+
+
+@dataclass(frozen=True)
+class CompactVersion:
+    """A validated checkpoint without its dead units.
+
+    published: the graph with all units.
+    form: the graph without the dead ones; `published` where all are alive.
+    parameters: those that `form` takes.
+    """
+
+    checkpoint: Checkpoint
+    published: CompactForm
+    form: CompactForm
+    parameters: Mapping[str, NDArray[Any]]
+
+    def run(self, run_id: str, observed: Set[Observed]) -> ReferenceRun:
+        """Run the FP32 policy; see ReferenceRun.of."""
+        references = self.published.reference, self.form.reference
+        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, observed)
+
+
+class PreparedGraph:
+    """A validated policy graph with all that its versions share; not safe for several threads.
+
+    Raises InvalidInputError when the graph takes too much to run, or does not run.
+    """
+
+    def __init__(self, graph: Graph, options: Options | None = None) -> None:
+        self.graph = graph
+        self._options = options or Options()
+        # Before ONNX Runtime sees the graph: it computes constants of any size when it opens a session.
+        self._footprint = Footprint(graph.model, tuple(graph.inputs))
+        self._whole = CompactForm(graph, self._options)
+        # Runs the graph once.
+        self.reference = self._whole.reference
+        self._compactor = Compactor(graph)
+        self._forms: dict[bytes, CompactForm] = {}
+        self._ladders: dict[str, Ladder] = {}
+
+    def validated(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint with at most as many observations as the graph can run at once.
+
+        Raises InvalidInputError unless parameters and observations fit the graph and are finite.
+        """
+        self.graph.check_parameters(checkpoint.parameters)
+        self.graph.check_calibration(checkpoint.calibration)
+        return replace(checkpoint, calibration=self._footprint.fitting(checkpoint.calibration))
+
+    def without_dead_units(self, checkpoint: Checkpoint) -> "CompactVersion":
+        """A validated checkpoint in its compact form; the published graph where all units are alive."""
+        parameters = checkpoint.parameters
+        live = self._compactor.live_units(parameters)
+        compact = None if live is None else self._compactor.parameters(parameters, live)
+        if live is None or compact is None:
+            return CompactVersion(checkpoint, self._whole, self._whole, parameters)
+        form = self._forms.pop(live.key, None) or CompactForm(
+            self._compactor.graph(live), self._options, self._compactor.widths(live)
+        )
+        self._forms[live.key] = form
+        while len(self._forms) > MAX_FORMS:
+            del self._forms[next(iter(self._forms))]
+        return CompactVersion(checkpoint, self._whole, form, compact)
+
+    def ladder(self, scheme: str) -> Ladder:
+        """The ladder on which new versions in a scheme go up and down; raises NotFoundError for an unknown scheme."""
+        return self._ladders.setdefault(scheme, Ladder(scheme_named(scheme).name))
