@@ -47,6 +47,7 @@ GLUE: dict[str, tuple[str, ...]] = {
     "actor_service/policies/scheme.py": ("tests/actor_service/policies",),
     "actor_service/policies/subscription.py": ("tests/actor_service",),
     "quantizer_service/emission/emitter.py": ("tests/quantizer_service",),
+    "quantizer_service/store/catalog.py": ("tests/quantizer_service",),
     "quantizer_service/emission/ladder.py": ("tests/quantizer_service/emission",),
     "quantizer_service/serving/quantizer.py": ("tests/quantizer_service",),
     "quantizer_service/serving/relay.py": ("tests/quantizer_service/serving",),

@@ -32,6 +32,18 @@ def test_a_call_that_takes_too_long_ends_the_process(caplog: pytest.LogCaptureFi
     assert "an environment has not returned from a call for 10 s: ending this process with exit code 5" in caplog.text
 
 
+def test_of_several_calls_the_longest_counts() -> None:
+    ended: list[int] = []
+    clock = [0.0]
+    dog = watchdog(ended, clock)
+    with dog.watch():
+        clock[0] = 9.0
+        with dog.watch():
+            clock[0] = 11.0
+            dog.look()
+    assert ended == [EXIT_HUNG]
+
+
 def test_calls_that_return_in_time_do_not_add_up() -> None:
     ended: list[int] = []
     clock = [0.0]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -232,3 +233,13 @@ def test_only_the_last_activations_are_kept(slot: PolicySlot) -> None:
     for _ in range(500):
         slot.activated(policy.descriptor)
     assert len(slot.take_activations()) == 100
+
+
+def test_a_policy_runs_on_the_thread_that_calls_it() -> None:
+    # Threads of its own would take the cores of other actors.
+    process = psutil.Process()
+    first = OnnxPolicy(random_policy(4, 2), VECTOR, 1)
+    before = process.num_threads()
+    policies = [first, *(OnnxPolicy(random_policy(4, 2), VECTOR, 1) for _ in range(3))]
+    assert process.num_threads() <= before
+    assert len(policies) == 4

@@ -11,7 +11,7 @@ from actor_service.environments import make_environments
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, GreedyEpisodes
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, InvalidInputError, UnavailableError
-from tests.actor_service.actor_policies import all_in_float, as_policy, constant_policy, random_policy
+from tests.actor_service.actor_policies import all_in_float, as_policy, constant_policy, noisy_policy, random_policy
 
 
 def cartpoles(episodes: int) -> GreedyEpisodes:
@@ -115,4 +115,20 @@ def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
     ):
         evaluator.run(policy, 0, 1, threading.Event())
     assert counts.environment_restarts.value == MOST_FAILED
+    evaluator.close()
+
+
+def test_a_stochastic_policy_is_evaluated_without_its_noise() -> None:
+    # Its action is the sum of an observation of Pendulum, whatever the noise.
+    environments = make_environments("Pendulum-v1", 1)
+    expected, observations = 0.0, environments.reset(5)
+    for _ in range(200):
+        step = environments.step(observations.sum(axis=1, keepdims=True))
+        expected += float(step.rewards[0])
+        observations = step.observations
+    environments.close()
+    evaluator = GreedyEpisodes(make_environments("Pendulum-v1", 1), 1)
+    policy = evaluator.load(noisy_policy(3, 1))
+    assert policy.stochastic
+    assert evaluator.run(policy, 5, 1, threading.Event()).mean_return == pytest.approx(expected)
     evaluator.close()

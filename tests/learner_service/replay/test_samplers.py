@@ -203,3 +203,17 @@ def test_parameters_that_cannot_work_are_refused(tmp_path: Path, alpha: float, b
     store = ReplayStore.open(tmp_path, SPEC, 30)
     with pytest.raises(UserError, match="prioritised replay"):
         PrioritizedSampler(store, np.random.default_rng(0), alpha, beta, epsilon)
+
+
+def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 100)
+    sampler = _uniform(store)
+    _fill(store, sampler, range(6))
+    sampler.on_drop(store.drop_oldest(30, keep=20))
+    live = np.flatnonzero(store.flags & VALID)
+    first, length = store.extent()
+    assert first > 0
+    assert length < 100
+    expected = np.zeros(100)
+    expected[live] = 1 / len(live)
+    assert _chi_square(_frequencies(sampler, 100), expected) < 1.6

@@ -17,6 +17,7 @@ from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.domain.status import ActorReport, Receipt, RunState
 from actorq.domain.trajectory import Role
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
@@ -408,3 +409,71 @@ async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptur
         await store(run, stream, segment(1))
         assert (await run.save())[0].exists()
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@on_a_loop
+async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_left(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(exploration={"random_steps": 80})) as run:
+        first = run.join("a", 1, "actor").exploration
+        # 80 steps of the run, in 4 actors of 2 environments.
+        assert first is not None
+        assert first.random_steps == 10
+        stream = await run.open_stream("a", 1, SPEC)
+        for number in range(1, 6):
+            await store(run, stream, segment(number))
+        again = run.join("a", 1, "actor").exploration
+        assert again is not None
+        assert again.random_steps == 5
+        run.close_stream(stream)
+
+
+@on_a_loop
+async def test_energy_goes_on_in_the_next_learner(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("a", 1, "actor")
+        stream = await run.open_stream("a", 1, SPEC)
+        meter = replace(measure_process("meter-0", "meter"), node="elsewhere")
+        for kwh in (0.0, 0.5):
+            energy = NodeEnergy("elsewhere", kwh, 0.0, 0.0, 0.0, 100.0 * kwh, "RAPL")
+            run.resources.report_energy(energy, (replace(meter, cpu_seconds=20.0 * kwh),))
+        before = run.resources.energy().kwh
+        assert before > 0
+        await run.save()
+        run.close_stream(stream)
+    async with a_run(tmp_path, resume=True) as run:
+        assert run.resources.energy().kwh >= before
+
+
+@on_a_loop
+async def test_a_run_that_is_solved_at_the_end_of_its_budget_is_solved(tmp_path: Path) -> None:
+    for first, second in ((RunState.BUDGET_ENDED, RunState.SOLVED), (RunState.SOLVED, RunState.BUDGET_ENDED)):
+        async with a_run(tmp_path / first.value) as run:
+            run.finish(first)
+            run.finish(second)
+            await run.ended.wait()
+            assert run.state is RunState.SOLVED
+    async with a_run(tmp_path / "stopped") as run:
+        run.finish(RunState.STOPPED)
+        run.finish(RunState.SOLVED)
+        await run.ended.wait()
+        assert run.state is RunState.STOPPED
+
+
+@on_a_loop
+async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=200.0)) as run:
+        run.join("a", 1, "actor")
+        run.join("judge", 1, "evaluator")
+        actor, judge = await run.open_stream("a", 1, SPEC), await run.open_stream("judge", 1, SPEC)
+        await store(run, actor, segment(1))
+        run.evaluated(judge, evaluation(1, 1, 199.9))
+        await acknowledged(judge, 1)
+        assert run.outcome is None
+        run.evaluated(judge, evaluation(2, 1, 200.0))
+        await acknowledged(judge, 2)
+        assert run.outcome is RunState.SOLVED
+        assert run.training is not None
+        run.training.publisher.close()
+        await run.ended.wait()
+        run.close_stream(actor)
+        run.close_stream(judge)

@@ -24,7 +24,17 @@ from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
-from learner_service.replay import NStepBatch, ReplayBuffer, SegmentSource
+from learner_service.replay import (
+    NStepBatch,
+    ObservationMoments,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    Returns,
+    SegmentSource,
+)
+from learner_service.replay.storage.columns import VALID
 from learner_service.training.publisher import Publisher, Snapshot
 from learner_service.training.trainer import Trainer
 from tests.learner_service.learner_parts import (
@@ -437,3 +447,57 @@ def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBu
         trainer.save()
     assert "shapes cannot be multiplied" in str(trainer.fault)
     assert trainer.updates == 0
+
+
+class Scripted(DQN):
+    """Gives the same priority to all, and notes what it is normalized with."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.normalized: list[NDArray[Any]] = []
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        return replace(super().update(batch, weights), priorities=np.full(len(weights), 7.0, np.float32))
+
+    def normalize(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:
+        self.normalized.append(mean.copy())
+
+
+def counting_replay(directory: Path) -> tuple[ReplayStore, ReplayBuffer]:
+    """A replay with priorities that counts observations."""
+    store = ReplayStore.open(directory, SPEC, 1000)
+    sampler = PrioritizedSampler(store, np.random.default_rng(0), 1.0, 0.4)
+    limiter = RateLimiter(4.0, 8, 1000.0, ManualClock())
+    return store, ReplayBuffer(store, sampler, limiter, Returns(3, 0.9), ObservationMoments(SPEC.observations.shape))
+
+
+def test_new_priorities_are_written_back(tmp_path: Path, publisher: Publisher) -> None:
+    store, buffer = counting_replay(tmp_path)
+    trainer = Trainer(CONFIG, Scripted(CONFIG, SPEC, CPU), buffer, publisher, never_quantization_aware(), Saved(), CPU)
+    fill(buffer, range(1, 9))
+    trainer.start()
+    await_samples(buffer.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    trainer.stop()
+    priorities = store.priorities[np.flatnonzero(store.flags & VALID)].copy()
+    buffer.close()
+    # Nearly all of 64 transitions are among 1216 samples, and 1.0 is what a new one has.
+    assert (priorities > 1.0).mean() > 0.9
+
+
+def test_the_normalizer_goes_on_with_the_observations_that_come(tmp_path: Path, publisher: Publisher) -> None:
+    _, buffer = counting_replay(tmp_path)
+    algorithm = Scripted(CONFIG.model_copy(update={"normalize_observations": True}), SPEC, CPU)
+    trainer = Trainer(CONFIG, algorithm, buffer, publisher, never_quantization_aware(), Saved(), CPU)
+    fill(buffer, range(1, 9))
+    trainer.start()
+    await_samples(buffer.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    fill(buffer, range(9, 17))
+    await_samples(buffer.limiter, UPDATES_WITH_64_TRANSITIONS * 8 + 256)
+    trainer.stop()
+    moments = buffer.observation_moments()
+    buffer.close()
+    assert moments is not None
+    # At first, and with each policy that goes out.
+    assert len(algorithm.normalized) == 1 + trainer.updates // 16
+    np.testing.assert_array_equal(algorithm.normalized[-1], moments[0])
+    assert not np.array_equal(algorithm.normalized[0], algorithm.normalized[-1])
