@@ -204,7 +204,7 @@ def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
 
 
 def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: Side) -> None:
-    uploader = side.start(capacity=5)
+    uploader = side.start(capacity=5, period_s=0.05)
     learner.opened()
     learner.answer(credit=5)
     put(uploader, 1)
@@ -215,6 +215,10 @@ def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: 
     put(uploader, 2, 3)
     learner.answer(acknowledged=1, credit=2)
     assert learner.received(1) == segments(2)
+    # A report follows when nothing may be sent.
+    while learner.sent.get(timeout=DEADLINE_S) < 2:
+        pass
+    assert learner.sent.get(timeout=DEADLINE_S) == 2
     assert uploader.queued == 2
     assert learner.items.empty()
 
