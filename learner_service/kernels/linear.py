@@ -13,6 +13,7 @@ columns, and what follows goes on in these, since a change of order takes as lon
 
 import contextlib
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from torch.nn import functional
 from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
 from learner_service.kernels.sparse_products import ActiveWeights
+from learner_service.kernels.torch_private import Product, onednn_product, plain_product
 from learner_service.kernels.written_gradient import WrittenGradient, write
 
 # Multiplications from which it matters which product is taken; measured, see above.
@@ -39,15 +41,13 @@ _LARGE_WEIGHT = 2**15
 _CPUINFO = Path("/proc/cpuinfo")
 
 
-def _prefers_onednn(cpuinfo: Path = _CPUINFO) -> bool:
-    """Whether oneDNN's large products are the faster ones here. By the processor's maker, so that runs repeat."""
-    has_onednn = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+@cache
+def large_product(cpuinfo: Path = _CPUINFO) -> Product:
+    """The faster product of large matrices on this processor. Its maker decides, so that runs repeat."""
     with contextlib.suppress(OSError):
-        return has_onednn and "GenuineIntel" not in cpuinfo.read_text(encoding="utf-8", errors="replace")
-    return has_onednn
-
-
-_PREFERS_ONEDNN = _prefers_onednn()
+        if "GenuineIntel" in cpuinfo.read_text(encoding="utf-8", errors="replace"):
+            return plain_product
+    return onednn_product()
 
 
 def product(
@@ -120,7 +120,9 @@ class Linear(nn.Linear):
             return functional.linear(input, self.weight, self.bias)
         if self.bf16_weight is not None and bfloat16.is_large(len(input), self.weight):
             return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.written)
-        special = (_PREFERS_ONEDNN or self.active is not None) and _is_large(input, len(self.weight))
+        special = (self.active is not None or large_product() is not plain_product) and _is_large(
+            input, len(self.weight)
+        )
         if not special and not _in_columns(input):
             return functional.linear(input, self.weight, self.bias)
         if not torch.is_grad_enabled():
@@ -145,11 +147,7 @@ def relu_mlp(sizes: Sequence[int]) -> nn.Sequential:
 
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    if _PREFERS_ONEDNN and _is_large(x, len(weight)):
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
-        return y
-    y = functional.linear(x, weight, bias)
-    return y.relu_() if relu else y
+    return (large_product() if _is_large(x, len(weight)) else plain_product)(x, weight, bias, relu)
 
 
 def _in_columns(x: Tensor) -> bool:

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from learner_service.kernels.torch_private import adam_step, backward
 from learner_service.kernels.written_gradient import WritesGradients
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -117,45 +118,28 @@ class Sparsity(Protocol):
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters: torch's fused operation and no more.
+    """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters, and no more than that.
 
     What torch.optim does around it takes a small network as long as the operation itself, and once the exporter has
     been imported it goes through variables of the tracer that all threads share: two learners in one process then end
     each other's steps with a KeyError.
     """
 
-    _BETAS = (0.9, 0.999)
-    _EPSILON = 1e-8
-
     def __init__(self, parameters: FlatParameters, learning_rate: float) -> None:
         self.learning_rate = learning_rate
         self._parameters = parameters
+        self._take_step = adam_step()
         self._moments: dict[str, Tensor] = {}
 
     def step(self, divisor: Tensor | None = None) -> None:
         """Take one step down the gradient of the parameters, which is first divided by `divisor`, float32[]."""
-        vector = self._parameters.vector
+        vector, gradient = self._parameters.vector, self._parameters.gradient
         if not self._moments:
-            self._moments = {
-                "step": torch.zeros((), device=vector.device),
-                "exp_avg": torch.zeros_like(vector),
-                "exp_avg_sq": torch.zeros_like(vector),
-            }
-        step, mean, square = (self._moments[name] for name in ("step", "exp_avg", "exp_avg_sq"))
+            moments = {name: torch.zeros_like(vector) for name in _MOMENTS}
+            self._moments = {"step": torch.zeros((), device=vector.device), **moments}
+        step, mean, square = self._moments.values()
         step += 1
-        torch._fused_adam_(
-            *([vector], [self._parameters.gradient], [mean], [square], [], [step]),
-            lr=self.learning_rate,
-            beta1=self._BETAS[0],
-            beta2=self._BETAS[1],
-            weight_decay=0.0,
-            eps=self._EPSILON,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=divisor,
-        )
-        # torch does not count this operation as a change of the vector.
-        torch.autograd.graph.increment_version(vector)
+        self._take_step(vector, gradient, (mean, square), step, self.learning_rate, divisor)
 
     @property
     def moments(self) -> tuple[Tensor, ...]:
@@ -172,15 +156,15 @@ class Adam:
             self._moments = {}
             return
         vector = self._parameters.vector
-        moments = {name: state[name].to(vector.device, copy=True) for name in ("step", "exp_avg", "exp_avg_sq")}
-        for name in ("exp_avg", "exp_avg_sq"):
+        moments = {name: state[name].to(vector.device, copy=True) for name in ("step", *_MOMENTS)}
+        for name in _MOMENTS:
             if moments[name].shape != vector.shape:
                 raise RuntimeError(f"networks have {vector.numel()} parameters, saved {name} {moments[name].numel()}")
         self._moments = moments
 
 
 class Minimizer:
-    """Adam on flat parameters, as one fused operation; the only one who changes a network, sparse ones included.
+    """Adam on flat parameters; the only one who changes a network, sparse ones included.
 
     max_gradient_norm: global norm to which gradients of active weights are clipped; none are when None.
     topology: of a sparse network; None for dense ones.
@@ -197,6 +181,7 @@ class Minimizer:
         self._topology = topology
         self._max_gradient_norm = max_gradient_norm
         self._adam = Adam(parameters, learning_rate)
+        self._backward = backward()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""
@@ -210,7 +195,10 @@ class Minimizer:
         if self._topology:
             self._topology.begin()
         with self._parameters.new_gradient():
-            _run_backward(loss, slopes)
+            if slopes is None:
+                torch.autograd.backward(loss)
+            else:
+                self._backward(loss, slopes)
         if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
             return
         largest = self._max_gradient_norm
@@ -245,18 +233,3 @@ def load_vector(parameters: FlatParameters, saved: Tensor) -> None:
     if saved.shape != parameters.vector.shape:
         raise RuntimeError(f"networks have {parameters.vector.numel()} parameters, saved were {saved.numel()}")
     parameters.vector.copy_(saved)
-
-
-def _run_backward(outputs: Tensor, gradient: Tensor | None) -> None:
-    """Accumulate the gradients of the parameters behind `outputs`, given the gradient of the outputs.
-
-    With a gradient, torch.autograd.backward first imports its compiler to compare two shapes. That takes half a second
-    in the first update, and a tenth of each update of a small network.
-    """
-    if gradient is None:
-        torch.autograd.backward(outputs)
-    else:
-        keep_graph, create_graph = False, False
-        torch.autograd.Variable._execution_engine.run_backward(
-            (outputs,), (gradient,), keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
-        )

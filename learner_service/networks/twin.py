@@ -14,6 +14,7 @@ from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
 from learner_service.kernels.linear import in_columns, input_gradient, product, weight_gradient
 from learner_service.kernels.sparse_products import ActiveWeights
+from learner_service.kernels.torch_private import relu_gradient
 from learner_service.kernels.written_gradient import WrittenGradient
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.normalizer import Normalizer
@@ -188,7 +189,7 @@ class _MLPs(torch.autograd.Function):
                         if copy is None
                         else bfloat16.input_gradient(rounded, copy)
                     )
-                    to_y = torch.ops.aten.threshold_backward(to_y, inputs[layer], 0)
+                    to_y = relu_gradient()(to_y, inputs[layer])
                 elif need_x:
                     to_input = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_x = to_input if to_x is None else to_x.add_(to_input)

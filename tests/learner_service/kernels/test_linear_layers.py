@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from learner_service.kernels import linear as layers
 from learner_service.kernels.linear import product
+from learner_service.kernels.torch_private import onednn_product, plain_product
 from learner_service.networks import Linear, relu_mlp
 
 # Rows, inputs and units: below and above the size from which oneDNN may multiply, also with odd numbers.
@@ -22,7 +23,8 @@ def data(rows: int, inputs: int) -> Tensor:
 @pytest.fixture(params=["oneDNN", "MKL"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What multiplies large matrices, whatever this processor is."""
-    monkeypatch.setattr(layers, "_PREFERS_ONEDNN", request.param == "oneDNN")
+    chosen = onednn_product() if request.param == "oneDNN" else plain_product
+    monkeypatch.setattr(layers, "large_product", lambda: chosen)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_the_processors_maker_decides_what_multiplies(tmp_path: Path, cpuinfo: s
     file = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         file.write_text(cpuinfo)
-    assert layers._prefers_onednn(file) is prefers
+    assert layers.large_product(file) is (onednn_product() if prefers else plain_product)
 
 
 @pytest.mark.usefixtures("library")

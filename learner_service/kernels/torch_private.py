@@ -1,0 +1,181 @@
+"""Operations that torch keeps private, each with a public form that takes its place where torch lacks or changed it.
+
+A private operation is used only if it gives what its public form gives on a small example. Nothing runs when this
+module is imported, because processes are forked afterwards, and torch's threads do not survive that.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+F = TypeVar("F", bound=Callable[..., Any])
+Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
+"""x W^T + b, and max(0, .) of that if asked for: float32[B, K], [N, K], [N] -> [B, N]."""
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Adam's (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
+
+_log = logging.getLogger(__name__)
+
+
+class AdamStep(Protocol):
+    """Changes a vector and both moments, float32[parameters] each, by the gradient over the divisor, float32[].
+
+    step: float32[], the number of this step, from 1 on.
+    """
+
+    def __call__(  # noqa: D102
+        self,
+        vector: Tensor,
+        gradient: Tensor,
+        moments: tuple[Tensor, Tensor],
+        step: Tensor,
+        learning_rate: float,
+        divisor: Tensor | None,
+    ) -> None: ...
+
+
+def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
+    """The private form of an operation if it works, as a small example tells; else the public form."""
+    try:
+        if works(private):
+            return private
+        reason = "it gives other numbers"
+    except Exception as error:
+        # torch may raise anything where the operation is missing, or takes other arguments.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    name = getattr(private, "__name__", private)
+    _log.warning("torch %s: %s is not used, so updates are slower: %s", torch.__version__, name, reason)
+    return public
+
+
+@cache
+def adam_step() -> AdamStep:
+    """A step of Adam: torch's fused operation, which reads and writes each number once."""
+
+    def after_two_steps(step: AdamStep) -> Tensor:
+        vector, mean, square = torch.linspace(-1, 1, 24).view(3, 8).unbind()
+        for number, divisor in ((3.0, torch.tensor(2.0)), (4.0, None)):
+            # The fused operation divides the gradient in place.
+            step(vector, torch.linspace(1, 2, 8), (mean, square), torch.tensor(number), 0.1, divisor)
+        return torch.stack([vector, mean, square])
+
+    return choose(
+        fused_adam, plain_adam, lambda step: torch.allclose(after_two_steps(step), after_two_steps(plain_adam))
+    )
+
+
+def fused_adam(  # noqa: D103
+    vector: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    step: Tensor,
+    learning_rate: float,
+    divisor: Tensor | None,
+) -> None:
+    mean, square = moments
+    torch._fused_adam_(
+        *([vector], [gradient], [mean], [square], [], [step]),
+        lr=learning_rate,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        weight_decay=0.0,
+        eps=EPSILON,
+        amsgrad=False,
+        maximize=False,
+        grad_scale=divisor,
+    )
+    # torch does not count this operation as a change of the vector.
+    torch.autograd.graph.increment_version(vector)
+
+
+def plain_adam(  # noqa: D103
+    vector: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    step: Tensor,
+    learning_rate: float,
+    divisor: Tensor | None,
+) -> None:
+    gradient = gradient if divisor is None else gradient / divisor
+    for moment, beta, value in zip(moments, BETAS, (gradient, gradient.square()), strict=True):
+        moment.lerp_(value, 1 - beta)
+    mean, square = (moment / (1 - beta**step) for moment, beta in zip(moments, BETAS, strict=True))
+    vector.addcdiv_(mean, square.sqrt_().add_(EPSILON), value=-learning_rate)
+
+
+@cache
+def backward() -> Callable[[Tensor, Tensor], None]:
+    """Accumulates the gradients of the parameters behind outputs, given the gradient of the outputs.
+
+    torch.autograd.backward first imports torch's compiler to compare two shapes. That takes half a second in the first
+    update, and a tenth of each update of a small network.
+    """
+
+    def works(run: Callable[[Tensor, Tensor], None]) -> bool:
+        x = torch.ones(2, requires_grad=True)
+        for _ in range(2):
+            run(x.square(), torch.arange(2.0))
+        return x.grad is not None and x.grad.tolist() == [0.0, 4.0]
+
+    return choose(engine_backward, plain_backward, works)
+
+
+def engine_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
+    keep_graph, create_graph = False, False
+    torch.autograd.Variable._execution_engine.run_backward(
+        (outputs,), (gradient,), keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+@cache
+def onednn_product() -> Product:
+    """oneDNN's product, which torch has for convolutions."""
+
+    def works(product: Product) -> bool:
+        x, weight, bias = torch.linspace(-1, 1, 6).view(2, 3), torch.linspace(-2, 1, 12).view(4, 3), torch.ones(4)
+        return all(
+            torch.allclose(product(x, weight, *how), plain_product(x, weight, *how), atol=1e-6)
+            for how in ((bias, False), (None, True))
+        )
+
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return choose(linear_pointwise, plain_product, works) if has_onednn else plain_product
+
+
+def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:  # noqa: D103
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "relu" if relu else "none", [], "")
+    return y
+
+
+def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:  # noqa: D103
+    y = functional.linear(x, weight, bias)
+    return y.relu_() if relu else y
+
+
+def plain_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
+    torch.autograd.backward(outputs, gradient)
+
+
+@cache
+def relu_gradient() -> Callable[[Tensor, Tensor], Tensor]:
+    """The gradient by x of y = max(0, x), given the gradient by y, and y; all of one shape."""
+
+    def works(gradient: Callable[[Tensor, Tensor], Tensor]) -> bool:
+        return gradient(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0])).tolist() == [0.0, -2.0, 3.0]
+
+    return choose(threshold_backward, masked_gradient, works)
+
+
+def threshold_backward(gradient: Tensor, y: Tensor) -> Tensor:  # noqa: D103
+    x_gradient: Tensor = torch.ops.aten.threshold_backward(gradient, y, 0)
+    return x_gradient
+
+
+def masked_gradient(gradient: Tensor, y: Tensor) -> Tensor:  # noqa: D103
+    return gradient.masked_fill(y <= 0, 0.0)

@@ -1,0 +1,150 @@
+"""torch's private operations give what their public forms give, and these take over where torch lacks them."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from learner_service.kernels import linear, torch_private
+from learner_service.kernels.torch_private import (
+    engine_backward,
+    fused_adam,
+    linear_pointwise,
+    masked_gradient,
+    plain_adam,
+    plain_backward,
+    plain_product,
+    threshold_backward,
+)
+from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, make, ones, random_batch, spec_of
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def forget() -> None:
+    """Operations are chosen anew from now on."""
+    for chosen in (
+        *(torch_private.adam_step, torch_private.backward, torch_private.onednn_product),
+        *(torch_private.relu_gradient, linear.large_product),
+    ):
+        chosen.cache_clear()
+
+
+@pytest.fixture
+def chosen_anew() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def test_here_the_private_operations_are_used() -> None:
+    assert torch_private.adam_step() is fused_adam
+    assert torch_private.backward() is engine_backward
+    assert torch_private.onednn_product() is (
+        linear_pointwise if torch.backends.mkldnn.is_available() else plain_product  # type: ignore[no-untyped-call]
+    )
+    assert torch_private.relu_gradient() is threshold_backward
+
+
+@pytest.mark.parametrize("divisor", [None, torch.tensor(3.0)], ids=["whole", "clipped"])
+def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None) -> None:
+    start, gradients = numbers(1000), [numbers(1000, seed=seed) for seed in range(1, 20)]
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.Adam([parameter], lr=0.01)
+    for gradient in gradients:
+        parameter.grad = gradient.clone() if divisor is None else gradient / divisor
+        optimizer.step()
+    for step in (fused_adam, plain_adam):
+        vector, moments = start.clone(), (torch.zeros(1000), torch.zeros(1000))
+        for number, gradient in enumerate(gradients, 1):
+            step(vector, gradient.clone(), moments, torch.tensor(float(number)), 0.01, divisor)
+        torch.testing.assert_close(vector, parameter.detach())
+
+
+@pytest.mark.parametrize("step", [fused_adam, plain_adam])
+def test_torch_counts_a_step_as_a_change(step: torch_private.AdamStep) -> None:
+    vector, ones = torch.zeros(3), torch.ones(3)
+    before = vector._version
+    step(vector, ones.clone(), (ones.clone(), ones.clone()), torch.tensor(1.0), 0.1, None)
+    assert vector._version > before
+
+
+@pytest.mark.parametrize("run", [engine_backward, plain_backward])
+def test_gradients_accumulate(run: Callable[[Tensor, Tensor], None]) -> None:
+    x, slopes = numbers(4, 5).requires_grad_(), numbers(4, 5, seed=1)
+    for times in (1, 2):
+        run(x.square(), slopes)
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, times * 2 * x.detach() * slopes)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("bias", [numbers(300, seed=2), None], ids=["bias", "no bias"])
+def test_products_agree(bias: Tensor | None, relu: bool) -> None:
+    x, weight = numbers(256, 65), numbers(300, 65, seed=1)
+    expected = x @ weight.T + (0 if bias is None else bias)
+    expected = expected.clamp(min=0) if relu else expected
+    for product in (linear_pointwise, plain_product):
+        torch.testing.assert_close(product(x, weight, bias, relu), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [threshold_backward, masked_gradient])
+def test_the_gradient_of_a_relu_is_that_of_autograd(form: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x, gradient = numbers(7, 11).requires_grad_(), numbers(7, 11, seed=1)
+    y = x.relu()
+    torch.autograd.backward(y, gradient)
+    assert x.grad is not None
+    assert torch.equal(form(gradient, y.detach()), x.grad)
+
+
+@pytest.mark.usefixtures("chosen_anew")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_learns_the_same_without_private_operations(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes: dict[str, Any] = dict.fromkeys(
+        ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",), (64, 64)
+    )
+    batch = random_batch(np.random.default_rng(0), spec_of(name), 5 * 512)
+    states = []
+    for lacking in (False, True):
+        if lacking:
+            monkeypatch.delattr(torch, "_fused_adam_")
+            # torch's own copy of this name stays.
+            monkeypatch.setattr(torch.autograd, "Variable", SimpleNamespace())
+            monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+            monkeypatch.setattr(torch.ops.aten, "threshold_backward", lambda gradient: gradient)
+            forget()
+        algorithm = make(name, batch_size=512, **sizes)
+        losses = algorithm.update(batch, ones(5 * 512))
+        states.append({**algorithm.state(), "priorities": torch.from_numpy(losses.priorities)})
+    for key, value in states[1].items():
+        torch.testing.assert_close(value, states[0][key], rtol=1e-3, atol=1e-4, msg=key)
+    assert "fused_adam is not used, so updates are slower: AttributeError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("private", "reason"),
+    [
+        (lambda x: x + 1, "it gives other numbers"),
+        (lambda: 0.0, "TypeError"),
+        (lambda x: x.no_such_operation(), "AttributeError"),
+    ],
+)
+def test_what_is_missing_or_changed_is_not_used_and_told(
+    private: Callable[..., float], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def public(x: float) -> float:
+        return 2 * x
+
+    assert torch_private.choose(private, public, lambda form: form(4.0) == 8.0) is public
+    (line,) = caplog.messages
+    assert "is not used, so updates are slower" in line
+    assert reason in line
+    assert "\n" not in line
