@@ -21,7 +21,6 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.relay_process import RelayProcess
 from quantizer_service.servicer import QuantizerServicer
 from quantizer_service.serving.metrics import quantizer_metrics
-from quantizer_service.serving.policy_stream import Messages, policy_messages
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.reader import PolicyReader
@@ -65,14 +64,13 @@ class QuantizerProcess:
         self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
         self._worker = worker or Worker(limit_s, self._watchdog.watch())
         self._store: PolicyReader
-        self._quantizer: Quantizer[Messages]
+        self._quantizer: Quantizer
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Open the store and add the servicer; raises UserError when the folder cannot be used."""
         self._store = self._open()
         self._quantizer = Quantizer(
             Emitter(self._store, self._config),
-            policy_messages,
             partial(measure_process, self._name, "quantizer", self._node),
             worker=self._worker,
         )

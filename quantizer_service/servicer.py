@@ -1,89 +1,30 @@
 """The quantizer's RPCs: decode, call what serves policies (a quantizer or a relay), encode."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, TypeVar
 
 import grpc
 
 from actorq import wire
-from actorq.domain.policy import Checkpoint, PolicyDescriptor, PolicyGraph, RetainedPolicy
-from actorq.domain.status import Receipt
-from actorq.domain.trajectory import Evaluation
+from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.errors import UnavailableError
 from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from quantizer_service.serving.board import Subscription
 from quantizer_service.serving.policy_stream import Messages, plain_messages
 from quantizer_service.serving.publication import Publication, Submission
+from quantizer_service.serving.source import PolicyServer
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
 
 
-class Intake(Protocol):
-    """What takes a publisher's graphs, checkpoints and evaluations."""
-
-    clock: Callable[[], float]
-
-    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run CPU work off the event loop."""
-        ...
-
-    async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Newest version and known topologies, for a run whose actors use `scheme`."""
-        ...
-
-    async def add_graph(self, graph: PolicyGraph) -> None:
-        """Take a graph."""
-        ...
-
-    async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
-        """Take a checkpoint; returns when it is served and stored."""
-        ...
-
-    async def record_evaluation(self, evaluation: Evaluation) -> None:
-        """Take an evaluation."""
-        ...
-
-
-class PolicySource(Protocol):
-    """What serves policies. `draining` is set when no new work is taken any more."""
-
-    draining: asyncio.Event
-
-    def intake(self) -> Intake:
-        """What takes checkpoints; raises ConflictError where nothing can be published."""
-        ...
-
-    async def subscribe(self, scheme: str, after_version: int) -> Subscription[Messages]:
-        """Watch the newest policy of a scheme from above a version."""
-        ...
-
-    async def get(self, scheme: str, version: int = 0) -> Messages:
-        """A retained policy, version 0 for the newest."""
-        ...
-
-    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """All of a retained policy but its bytes."""
-        ...
-
-    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """A page of the retained versions, newest first, and the token of the next page."""
-        ...
-
-    async def lease(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted."""
-        ...
-
-
 class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     """Serves policies; the streams of policies yield messages that are bytes already."""
 
-    def __init__(self, policies: PolicySource) -> None:
+    def __init__(self, policies: PolicyServer) -> None:
         self._policies = policies
         # Set when a newer publisher takes the place of the one that is listened to.
         self._replaced = asyncio.Event()
@@ -144,8 +85,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             context.add_done_callback(lambda _: subscription.close())
             # Tells the watcher that it watches, also when there is no policy yet.
             await context.send_initial_metadata(())
-            while (messages := await subscription.next()) is not None:
-                for message in self._taken(messages, wanted.encodings):
+            while (policy := await subscription.next()) is not None:
+                for message in self._taken(policy.messages, wanted.encodings):
                     yield message
         # Not OK, which would say that no newer policy will ever come.
         raise UnavailableError("this service is draining or begins another run; watch again later")
@@ -155,8 +96,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[bytes]:
         """Send one retained policy."""
         wanted = wire.policy_request_from_proto(request)
-        messages = await self._policies.get(wanted.scheme, wanted.version)
-        for message in self._taken(messages, wanted.encodings):
+        policy = await self._policies.get(wanted.scheme, wanted.version)
+        for message in self._taken(policy.messages, wanted.encodings):
             yield message
 
     async def ListPolicies(

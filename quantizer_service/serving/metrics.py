@@ -1,7 +1,6 @@
 """What the quantizer tells Prometheus, read when it is asked for."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from prometheus_client import Metric
 
@@ -9,10 +8,8 @@ from actorq.domain.policy import PolicyDescriptor
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 from quantizer_service.serving.quantizer import Quantizer
 
-T = TypeVar("T")
 
-
-def quantizer_metrics(quantizer: Quantizer[T]) -> Iterator[Metric]:
+def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The families of one quantizer; called on the event loop."""
     emissions = quantizer.emissions
 

@@ -47,11 +47,16 @@ def _part_messages(model: bytes, version: int, encodings: Iterable[tensor_pb2.Bl
 
 
 @dataclass(frozen=True)
-class PolicyDelivery:
-    """A policy that came whole and was checked, as the messages that brought it."""
+class EncodedPolicy:
+    """A policy as the messages that carry it."""
 
     descriptor: PolicyDescriptor
     messages: Messages
+
+    @classmethod
+    def of(cls, policy: Policy) -> "EncodedPolicy":
+        """Encode a policy for any number of watchers."""
+        return cls(policy.descriptor, policy_messages(policy))
 
 
 class PolicyAssembler:
@@ -68,7 +73,7 @@ class PolicyAssembler:
         self._blob: BlobAssembler | None = None
         self._messages: list[bytes] = []
 
-    def add(self, message: bytes) -> PolicyDelivery | None:
+    def add(self, message: bytes) -> EncodedPolicy | None:
         """Take the next message; return the policy that it completes, if any.
 
         Raises InvalidInputError for messages out of order, a truncated or oversized blob, or a size, digest, version
@@ -102,7 +107,7 @@ class PolicyAssembler:
         self._descriptor = descriptor
         self._blob = BlobAssembler(descriptor.version, descriptor.size_bytes)
 
-    def _finish(self, response: quantizer_pb2.WatchPoliciesResponse) -> PolicyDelivery | None:
+    def _finish(self, response: quantizer_pb2.WatchPoliciesResponse) -> EncodedPolicy | None:
         assert self._descriptor is not None
         assert self._blob is not None
         descriptor, header = self._descriptor, response.part.header
@@ -116,6 +121,6 @@ class PolicyAssembler:
             return None
         if len(model) != descriptor.size_bytes:
             raise InvalidInputError(f"policy: expected {descriptor.size_bytes} bytes, got {len(model)}")
-        delivery = PolicyDelivery(descriptor, tuple(self._messages))
+        policy = EncodedPolicy(descriptor, tuple(self._messages))
         self._descriptor, self._blob, self._messages = None, None, []
-        return delivery
+        return policy

@@ -1,10 +1,10 @@
-"""The emitter at work in an event loop: CPU work on one thread of its own, new policies on the board."""
+"""The emitter at work in an event loop: CPU work on a thread of its own, new policies for the watchers."""
 
 import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
 from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
@@ -15,19 +15,18 @@ from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.board import Board, Subscription
 from quantizer_service.serving.emissions import Emissions
+from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
+from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.worker import Worker
 
-T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Quantizer(Generic[T]):
+class Quantizer:
     """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
 
-    encode: what is sent of a policy; made once for a policy of the newest version and shared by all who get it.
     resources: measures this process.
     clock: seconds; times emissions.
     worker: does the CPU work; None for one with the usual limit.
@@ -36,37 +35,35 @@ class Quantizer(Generic[T]):
     def __init__(
         self,
         emitter: Emitter,
-        encode: Callable[[Policy], T],
         resources: Callable[[], ProcessStats],
         clock: Callable[[], float] = time.perf_counter,
         worker: Worker | None = None,
     ) -> None:
         self._emitter = emitter
         self._catalog = emitter.catalog
-        self._encode = encode
         self._resources = resources
-        self._board: Board[T] = Board()
+        self._policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
         self.emissions = Emissions()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
         self.draining = asyncio.Event()
         for policy in self._catalog.newest_policies:
-            self._board.post(policy.descriptor.version, [(policy.descriptor.scheme, encode(policy))])
+            self._policies.put([EncodedPolicy.of(policy)])
             self.emissions.found(policy.descriptor)
 
     @property
     def subscribers(self) -> int:
         """How many actors watch."""
-        return self._board.subscribers
+        return self._policies.subscribers
 
     @property
     def subscribers_by_scheme(self) -> Mapping[str, int]:
         """How many actors watch each scheme, without those that nobody watches."""
-        return self._board.subscribers_by_scheme
+        return self._policies.subscribers_by_scheme
 
-    def intake(self) -> "Quantizer[T]":
-        """What takes a publisher's checkpoints; see quantizer_service.servicer.Intake."""
+    def intake(self) -> "Quantizer":
+        """What takes a publisher's checkpoints; see PolicyServer.intake."""
         return self
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -92,7 +89,7 @@ class Quantizer(Generic[T]):
         received_at: when its last byte came, by this object's clock.
         """
         own = () if scheme == AUTO else (scheme,)
-        schemes = tuple(dict.fromkeys((*own, *self._board.schemes)))
+        schemes = tuple(dict.fromkeys((*own, *self._policies.schemes)))
         begun = threading.Event()
         task = asyncio.create_task(self._publish(checkpoint, schemes, received_at, begun))
         may_be_left(task, f"publication of version {checkpoint.version}")
@@ -106,12 +103,12 @@ class Quantizer(Generic[T]):
                 task.cancel()
             raise
 
-    async def get(self, scheme: str, version: int = 0) -> T:
+    async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         """A retained policy as it is sent; see Catalog.get."""
-        item = self._board.newest(scheme)
-        if item is not None and self._is_newest(scheme) and version in (0, self._board.version(scheme)):
-            return item
-        return await self.work(lambda: self._encode(self._catalog.get(scheme, version)))
+        newest = self._policies.get(scheme)
+        if newest is not None and self._is_newest(scheme) and version in (0, newest.descriptor.version):
+            return newest
+        return await self.work(self._get, scheme, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
         """All of a retained policy but its bytes; see Catalog.get."""
@@ -129,13 +126,13 @@ class Quantizer(Generic[T]):
         """See Catalog.record_evaluation."""
         await self.work(self._catalog.record_evaluation, evaluation)
 
-    async def subscribe(self, scheme: str, after_version: int) -> Subscription[T]:
+    async def subscribe(self, scheme: str, after_version: int) -> Subscription:
         """Watch a scheme, which is emitted from now on; raises NotFoundError when there is no such scheme."""
         scheme_named(scheme)
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
         # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
-        subscription = self._board.subscribe(scheme, after_version)
+        subscription = self._policies.subscribe(scheme, after_version)
         try:
             if not self._is_newest(scheme):
                 await self._emit_newest(scheme)
@@ -147,7 +144,7 @@ class Quantizer(Generic[T]):
     def begin_drain(self) -> None:
         """Take no new work: watchers' streams end, publishers' after the receipt that they wait for."""
         self.draining.set()
-        self._board.close()
+        self._policies.close()
 
     async def settle(self) -> None:
         """Wait until every checkpoint that was taken is stored."""
@@ -166,12 +163,11 @@ class Quantizer(Generic[T]):
 
         def announce(policies: Sequence[Policy]) -> None:
             # On the worker, which stores the version while watchers get it.
-            items = [(policy.descriptor.scheme, self._encode(policy)) for policy in policies]
-            loop.call_soon_threadsafe(serve, policies, items)
+            loop.call_soon_threadsafe(serve, [EncodedPolicy.of(policy) for policy in policies])
 
-        def serve(policies: Sequence[Policy], items: list[tuple[str, T]]) -> None:
+        def serve(policies: Sequence[EncodedPolicy]) -> None:
             nonlocal emit_seconds
-            self._board.post(checkpoint.version, items)
+            self._policies.put(policies)
             emit_seconds = self.clock() - received_at
             self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
 
@@ -179,26 +175,24 @@ class Quantizer(Generic[T]):
             policies = await self.work(publish)
         finally:
             # Also when the version could not be stored: it is served.
-            for late in self._board.schemes:
-                # Who came while this version was emitted found the one before on the board.
+            for late in self._policies.schemes:
+                # Who came while this version was emitted found the one before.
                 if not self._is_newest(late):
                     await self._emit_newest(late)
         return Receipt(
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
-            subscribers=self._board.subscribers,
+            subscribers=self._policies.subscribers,
             process=await self.work(self._resources),
         )
 
     def _is_newest(self, scheme: str) -> bool:
-        """Whether the newest version hangs on the board in that scheme."""
-        return self._board.version(scheme) >= self._catalog.newest_version
+        """Whether the newest version is served to the watchers of that scheme."""
+        return self._policies.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:
-        version, item = await self.work(self._newest, scheme)
-        self._board.post(version, [(scheme, item)])
+        self._policies.put([await self.work(self._get, scheme)])
 
-    def _newest(self, scheme: str) -> tuple[int, T]:
-        policy = self._catalog.get(scheme)
-        return policy.descriptor.version, self._encode(policy)
+    def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
+        return EncodedPolicy.of(self._catalog.get(scheme, version))

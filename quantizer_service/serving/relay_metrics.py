@@ -30,7 +30,7 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
         "actorq_relay_policy_version",
         "Version of the newest policy.",
         _SCHEME,
-        _labelled({scheme: descriptor.version for scheme, descriptor in relay.newest.items()}),
+        _labelled(relay.versions),
     )
     yield labelled_gauge(
         "actorq_relay_lag_seconds",

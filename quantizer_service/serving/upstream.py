@@ -1,7 +1,9 @@
-"""The quantizer above a relay: its policies come as the messages that carry them, and only when they are whole."""
+"""The quantizer or relay above a relay, seen over the network."""
 
-from collections.abc import Iterator
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
@@ -13,54 +15,67 @@ from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2
-from quantizer_service.serving.policy_stream import PolicyAssembler, PolicyDelivery
+from quantizer_service.serving.policy_stream import EncodedPolicy, PolicyAssembler
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
+# Calls at a time; each has a deadline.
+_THREADS = 4
 
 
 class Upstream:
-    """Calls one quantizer or relay, for several threads; errors are those of `actorq.errors`."""
+    """A PolicySource; errors are those of `actorq.errors`. Policies come as the messages that carry them, checked."""
 
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upstream")
         self.peer = f"upstream {client.peer}"
 
+    async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
+        """See PolicySource.get."""
+        return await self._call(self._get, scheme, version)
+
+    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """See PolicySource.describe."""
+        return await self._call(self._client.fidelity, scheme, version)
+
+    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
+        """See PolicySource.list_versions."""
+        request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
+        with translated(self.peer):
+            page = await self._call(self._client.stub.ListPolicies, request, timeout=UNARY_DEADLINE_S)
+        return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
+
+    async def lease(self, version: int, seconds: float) -> float:
+        """See PolicySource.lease."""
+        return await self._call(self._client.hold, version, seconds)
+
     def watch(self, scheme: str) -> "UpstreamStream":
-        """Open a stream of a scheme's newest policies, also of one that was seen already."""
+        """Open a stream of a scheme's newest policies, also of one that was seen already; for any thread."""
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, encodings=ENCODINGS)
         return UpstreamStream(self._stream("WatchPolicies", request), scheme, self.peer)
 
-    def get(self, scheme: str, version: int) -> PolicyDelivery:
-        """One retained policy, version 0 for the newest."""
+    def close(self) -> None:
+        """Hang up; streams end with UnavailableError."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _get(self, scheme: str, version: int) -> EncodedPolicy:
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
-        for delivery in UpstreamStream(call, scheme, self.peer):
-            return delivery
+        for policy in UpstreamStream(call, scheme, self.peer):
+            return policy
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
-
-    def describe(self, scheme: str, version: int) -> PolicyDescriptor:
-        """All of a retained policy but its bytes."""
-        return self._client.fidelity(scheme, version)
-
-    def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """A page of the retained versions, newest first, and the token of the next page."""
-        request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
-        with translated(self.peer):
-            page = self._client.stub.ListPolicies(request, timeout=UNARY_DEADLINE_S)
-        return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
-
-    def lease(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation; returns the seconds granted."""
-        return self._client.hold(version, seconds)
 
     def _stream(self, method: str, request: Message, deadline_s: float | None = None) -> Any:
         # Answers stay bytes: they are checked here and handed on as they came.
         call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")
         return call(request.SerializeToString(), timeout=deadline_s)
 
-    def close(self) -> None:
-        """Hang up; streams end with UnavailableError."""
-        self._client.close()
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
 
 class UpstreamStream:
@@ -79,13 +94,13 @@ class UpstreamStream:
         """End the stream: it raises UnavailableError."""
         self._call.cancel()
 
-    def __iter__(self) -> Iterator[PolicyDelivery]:
+    def __iter__(self) -> Iterator[EncodedPolicy]:
         assembler = PolicyAssembler(self._scheme)
         try:
             with translated(self._peer):
                 for message in self._call:
-                    if (delivery := assembler.add(message)) is not None:
-                        yield delivery
+                    if (policy := assembler.add(message)) is not None:
+                        yield policy
         finally:
             # So that a sender whose policy is refused stops sending it.
             self._call.cancel()

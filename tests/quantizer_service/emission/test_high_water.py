@@ -21,7 +21,6 @@ from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import BLOCK, HighWaterMark
 from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.policy_stream import Messages, policy_messages
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import checkpoint, random_parameters
@@ -83,8 +82,8 @@ def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path
     asyncio.run(scenario())
 
 
-def serving(emitter: Emitter) -> Quantizer[Messages]:
-    return Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+def serving(emitter: Emitter) -> Quantizer:
+    return Quantizer(emitter, partial(measure_process, "quantizer", "quantizer"))
 
 
 def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path) -> None:

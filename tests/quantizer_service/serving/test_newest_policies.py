@@ -3,93 +3,96 @@ import asyncio
 import pytest
 
 from actorq.errors import NotFoundError
-from quantizer_service.serving.board import Board
+from quantizer_service.serving.newest_policies import NewestPolicies
+from quantizer_service.serving.policy_stream import EncodedPolicy
+from tests.quantizer_service.scripted_upstream import policy
+
+
+def encoded(version: int, scheme: str = "int8") -> EncodedPolicy:
+    return EncodedPolicy.of(policy(version, scheme=scheme, size=10))
 
 
 def test_a_watcher_gets_the_newest_and_misses_what_was_between() -> None:
-    async def scenario() -> list[str | None]:
-        board: Board[str] = Board()
-        with board.subscribe("int8") as slow:
-            board.post(1, [("int8", "one")])
+    async def scenario() -> list[EncodedPolicy | None]:
+        newest = NewestPolicies()
+        with newest.subscribe("int8") as slow:
+            newest.put([encoded(1)])
             first = await slow.next()
             for version in range(2, 100):
-                board.post(version, [("int8", f"version {version}")])
+                newest.put([encoded(version)])
             return [first, await slow.next()]
 
-    assert asyncio.run(scenario()) == ["one", "version 99"]
+    assert asyncio.run(scenario()) == [encoded(1), encoded(99)]
 
 
-def test_a_waiting_watcher_is_woken_and_shares_the_item_with_the_others() -> None:
-    async def scenario() -> tuple[object, list[object]]:
-        board: Board[object] = Board()
-        item = object()
-        with board.subscribe("int8") as one, board.subscribe("int8") as other:
+def test_a_waiting_watcher_is_woken_and_shares_the_policy_with_the_others() -> None:
+    async def scenario() -> None:
+        newest = NewestPolicies()
+        item = encoded(1)
+        with newest.subscribe("int8") as one, newest.subscribe("int8") as other:
             waiting = [asyncio.create_task(one.next()), asyncio.create_task(other.next())]
             await asyncio.wait(waiting, timeout=0)
-            board.post(1, [("int8", item)])
-            return item, await asyncio.gather(*waiting)
+            newest.put([item])
+            found = await asyncio.gather(*waiting)
+            assert found[0] is found[1] is item
 
-    item, (one, other) = asyncio.run(scenario())
-    assert item is one is other
+    asyncio.run(scenario())
 
 
 def test_only_versions_above_the_one_that_is_named_and_of_the_scheme_count() -> None:
-    async def scenario() -> str | None:
-        board: Board[str] = Board()
-        board.post(3, [("int8", "old"), ("fp32", "other scheme")])
-        with board.subscribe("int8", after_version=3) as subscription:
+    async def scenario() -> EncodedPolicy | None:
+        newest = NewestPolicies()
+        newest.put([encoded(3), encoded(3, "fp32")])
+        with newest.subscribe("int8", after_version=3) as subscription:
             waiting = asyncio.create_task(subscription.next())
-            board.post(9, [("fp32", "other scheme")])
+            newest.put([encoded(9, "fp32")])
             await asyncio.wait([waiting], timeout=0)
             assert not waiting.done()
-            board.post(4, [("int8", "new")])
+            newest.put([encoded(4)])
             return await waiting
 
-    assert asyncio.run(scenario()) == "new"
+    assert asyncio.run(scenario()) == encoded(4)
 
 
 def test_an_older_version_never_replaces_a_newer_one() -> None:
-    board: Board[str] = Board()
-    board.post(5, [("int8", "five")])
-    board.post(4, [("int8", "four"), ("fp32", "four")])
+    newest = NewestPolicies()
+    newest.put([encoded(5)])
+    newest.put([encoded(4), encoded(4, "fp32")])
 
-    assert (board.version("int8"), board.version("fp32"), board.version("int4")) == (5, 4, 0)
+    assert (newest.version("int8"), newest.version("fp32"), newest.version("int4")) == (5, 4, 0)
+    assert (newest.get("int8"), newest.get("int4")) == (encoded(5), None)
 
 
 def test_subscribers_and_their_schemes_are_counted() -> None:
-    board: Board[str] = Board()
-    with board.subscribe("int8"), board.subscribe("fp32") as left:
-        assert (board.subscribers, board.schemes) == (2, ("fp32", "int8"))
-        assert board.subscribers_by_scheme == {"fp32": 1, "int8": 1}
+    newest = NewestPolicies()
+    with newest.subscribe("int8"), newest.subscribe("fp32") as left:
+        assert (newest.subscribers, newest.schemes) == (2, ("fp32", "int8"))
+        assert newest.subscribers_by_scheme == {"fp32": 1, "int8": 1}
         left.close()
         left.close()
-        assert (board.subscribers, board.schemes) == (1, ("int8",))
-    assert (board.subscribers, board.schemes) == (0, ())
-    assert not board.subscribers_by_scheme
+        assert (newest.subscribers, newest.schemes) == (1, ("int8",))
+    assert (newest.subscribers, newest.schemes) == (0, ())
+    assert not newest.subscribers_by_scheme
 
 
-def test_a_post_and_a_leaving_watcher_wake_nobody_whom_they_do_not_concern() -> None:
-    async def scenario() -> tuple[bool, bool]:
-        board: Board[str] = Board()
-        with board.subscribe("int8") as concerned, board.subscribe("fp32") as other, board.subscribe("fp32") as leaving:
-            tasks = [asyncio.create_task(each.next()) for each in (concerned, other, leaving)]
+def test_a_watcher_that_leaves_ends_and_the_others_of_its_scheme_go_on() -> None:
+    async def scenario() -> list[EncodedPolicy | None]:
+        newest = NewestPolicies()
+        with newest.subscribe("fp32") as staying, newest.subscribe("fp32") as leaving:
+            tasks = [asyncio.create_task(each.next()) for each in (staying, leaving)]
             await asyncio.wait(tasks, timeout=0)
-            waits_for = other._waiting
-            board.post(1, [("int8", "one")])
             leaving.close()
-            await asyncio.gather(tasks[0], tasks[2])
-            untouched = other._waiting is waits_for and not tasks[1].done()
-            board.close()
-            return untouched, await tasks[1] is None
+            newest.put([encoded(1, "fp32")])
+            return await asyncio.gather(*tasks)
 
-    assert asyncio.run(scenario()) == (True, True)
+    assert asyncio.run(scenario()) == [encoded(1, "fp32"), None]
 
 
 def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
     idle: list[str] = []
-    board: Board[str] = Board(idle.append)
-    with board.subscribe("int8"), board.subscribe("fp32") as one:
-        with board.subscribe("fp32"):
+    newest = NewestPolicies(idle.append)
+    with newest.subscribe("int8"), newest.subscribe("fp32") as one:
+        with newest.subscribe("fp32"):
             pass
         assert idle == []
         one.close()
@@ -98,29 +101,29 @@ def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
 
 
 def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
-    async def scenario() -> str | None:
-        board: Board[str] = Board()
-        with board.subscribe("int2") as refused:
+    async def scenario() -> EncodedPolicy | None:
+        newest = NewestPolicies()
+        with newest.subscribe("int2") as refused:
             waiting = asyncio.create_task(refused.next())
             await asyncio.wait([waiting], timeout=0)
-            board.refuse("int2", NotFoundError("no such scheme"))
+            newest.refuse("int2", NotFoundError("no such scheme"))
             with pytest.raises(NotFoundError, match="no such scheme"):
                 await waiting
-        with board.subscribe("int2") as later:
-            board.post(1, [("int2", "one")])
+        with newest.subscribe("int2") as later:
+            newest.put([encoded(1, "int2")])
             return await later.next()
 
-    assert asyncio.run(scenario()) == "one"
+    assert asyncio.run(scenario()) == encoded(1, "int2")
 
 
 def test_closing_ends_watchers_that_wait_after_what_they_have_not_seen() -> None:
-    async def scenario() -> list[str | None]:
-        board: Board[str] = Board()
-        with board.subscribe("int8") as waiting, board.subscribe("fp32") as behind:
+    async def scenario() -> list[EncodedPolicy | None]:
+        newest = NewestPolicies()
+        with newest.subscribe("int8") as waiting, newest.subscribe("fp32") as behind:
             task = asyncio.create_task(waiting.next())
             await asyncio.wait([task], timeout=0)
-            board.post(1, [("fp32", "one")])
-            board.close()
+            newest.put([encoded(1, "fp32")])
+            newest.close()
             return [await task, await behind.next(), await behind.next()]
 
-    assert asyncio.run(scenario()) == [None, "one", None]
+    assert asyncio.run(scenario()) == [None, encoded(1, "fp32"), None]

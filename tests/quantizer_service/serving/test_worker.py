@@ -22,7 +22,6 @@ from quantizer_service.__main__ import QuantizerProcess
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.job import Job, OverdueError, current_job
-from quantizer_service.serving.policy_stream import Messages, policy_messages
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.store import PolicyStore
@@ -160,12 +159,12 @@ def test_health_follows_the_workers_progress(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def quantizer_at(path: Path, worker: Worker) -> Quantizer[Messages]:
+def quantizer_at(path: Path, worker: Worker) -> Quantizer:
     emitter = Emitter(PolicyStore(path, retain_newest=4, retain_best=1))
     emitter.catalog.claim("run")
     emitter.add_graph(SOURCE)
     resources = partial(measure_process, "quantizer", "quantizer")
-    return Quantizer(emitter, policy_messages, resources, worker=worker)
+    return Quantizer(emitter, resources, worker=worker)
 
 
 def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored
         emitter = Waiting(store)
         emitter.catalog.claim("run")
         emitter.add_graph(SOURCE)
-        quantizer = Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+        quantizer = Quantizer(emitter, partial(measure_process, "quantizer", "quantizer"))
         going = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
         going.cancel()
@@ -263,7 +262,7 @@ def test_a_version_that_is_refused_after_its_publisher_has_gone_leaves_nothing_i
 
     async def scenario() -> None:
         emitter = Refusing(PolicyStore(tmp_path, retain_newest=4, retain_best=1))
-        quantizer = Quantizer(emitter, policy_messages, partial(measure_process, "quantizer", "quantizer"))
+        quantizer = Quantizer(emitter, partial(measure_process, "quantizer", "quantizer"))
         going = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
         going.cancel()

@@ -1,29 +1,27 @@
-"""The board on which the newest of each scheme hangs: watchers look at it at their own pace and miss what was between.
+"""Holds the newest policy of each scheme for its watchers, who read at their own pace and skip what was between.
 
-That is all there is to conflation: nothing is queued for anyone, so a slow watcher neither delays the others nor
-falls behind by more than what it is reading now. For one event loop.
+Nothing is queued for any watcher. A slow one neither delays the others nor falls behind by more than the policy that
+it is reading. For one event loop.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Generic, TypeVar
 
 from actorq.errors import ActorQError
+from quantizer_service.serving.policy_stream import EncodedPolicy
 
-T = TypeVar("T")
 
-
-class Board(Generic[T]):
-    """The newest item of each scheme, with its version; items are shared by all watchers.
+class NewestPolicies:
+    """The newest policy of each scheme, shared by all watchers.
 
     on_idle: called with a scheme when its last watcher leaves.
     """
 
     def __init__(self, on_idle: Callable[[str], None] = lambda scheme: None) -> None:
-        self._newest: dict[str, tuple[int, T]] = {}
-        # Who watches what: a post wakes the watchers of its schemes, and one who leaves wakes nobody else.
-        self._watchers: dict[str, dict[Subscription[T], None]] = {}
+        self._newest: dict[str, EncodedPolicy] = {}
+        # By scheme: a new policy wakes the watchers of its scheme only.
+        self._watchers: dict[str, dict[Subscription, None]] = {}
         self._on_idle = on_idle
         self._closed = False
 
@@ -43,34 +41,35 @@ class Board(Generic[T]):
         return tuple(sorted(self._watchers))
 
     def version(self, scheme: str) -> int:
-        """The version that hangs there; 0 for none."""
-        return self._newest[scheme][0] if scheme in self._newest else 0
+        """The version of the newest policy in a scheme; 0 for none."""
+        return self._newest[scheme].descriptor.version if scheme in self._newest else 0
 
-    def newest(self, scheme: str) -> T | None:
-        """What hangs there."""
-        return self._newest[scheme][1] if scheme in self._newest else None
+    def get(self, scheme: str) -> EncodedPolicy | None:
+        """The newest policy in a scheme."""
+        return self._newest.get(scheme)
 
-    def post(self, version: int, items: Iterable[tuple[str, T]]) -> None:
-        """Hang up an item for each scheme, unless one as new hangs there, and wake the watchers of these schemes."""
-        for scheme, item in items:
-            if version > self.version(scheme):
-                self._newest[scheme] = (version, item)
+    def put(self, policies: Iterable[EncodedPolicy]) -> None:
+        """Replace the policies of lower versions in the same schemes, and wake the watchers of these schemes."""
+        for policy in policies:
+            scheme = policy.descriptor.scheme
+            if policy.descriptor.version > self.version(scheme):
+                self._newest[scheme] = policy
                 self._wake(scheme)
 
-    def subscribe(self, scheme: str, after_version: int = 0) -> "Subscription[T]":
+    def subscribe(self, scheme: str, after_version: int = 0) -> "Subscription":
         """Watch a scheme from above a version; leave the subscription when done."""
         subscription = Subscription(self, scheme, after_version)
         self._watchers.setdefault(scheme, {})[subscription] = None
         return subscription
 
     def refuse(self, scheme: str, error: ActorQError) -> None:
-        """Raise an error at everyone who watches a scheme now, once they have seen what hangs there."""
+        """Raise an error at everyone who watches a scheme now, once they have seen its newest policy."""
         for subscription in self._watchers.get(scheme, {}):
             subscription._refused = error
         self._wake(scheme)
 
     def close(self) -> None:
-        """End all subscriptions, once they have seen what hangs there now."""
+        """End all subscriptions, once they have seen the newest policy."""
         self._closed = True
         for scheme in self._watchers:
             self._wake(scheme)
@@ -79,7 +78,7 @@ class Board(Generic[T]):
         for subscription in self._watchers.get(scheme, {}):
             subscription._wake()
 
-    def _leave(self, subscription: "Subscription[T]") -> None:
+    def _leave(self, subscription: "Subscription") -> None:
         watchers = self._watchers[subscription._scheme]
         del watchers[subscription]
         if not watchers:
@@ -87,30 +86,29 @@ class Board(Generic[T]):
             self._on_idle(subscription._scheme)
 
 
-class Subscription(Generic[T]):
-    """One watcher's view of the board, for one task; a context manager."""
+class Subscription:
+    """One watcher's view of a scheme's newest policy, for one task; a context manager."""
 
-    def __init__(self, board: Board[T], scheme: str, after_version: int) -> None:
-        self._board = board
+    def __init__(self, newest: NewestPolicies, scheme: str, after_version: int) -> None:
+        self._newest = newest
         self._scheme = scheme
         self._seen = after_version
         self._open = True
         self._refused: ActorQError | None = None
         self._waiting: asyncio.Future[None] | None = None
 
-    async def next(self) -> T | None:
-        """The newest item above what was seen, now or when it comes; None when the board or this is closed.
+    async def next(self) -> EncodedPolicy | None:
+        """The newest policy above what was seen, now or when it comes; None when the subscription has ended.
 
-        Raises the error with which the board has refused the scheme.
+        Raises the error with which the scheme was refused.
         """
         while self._open:
-            version, item = self._board._newest.get(self._scheme, (0, None))
-            if version > self._seen:
+            if (version := self._newest.version(self._scheme)) > self._seen:
                 self._seen = version
-                return item
+                return self._newest.get(self._scheme)
             if self._refused is not None:
                 raise self._refused
-            if self._board._closed:
+            if self._newest._closed:
                 return None
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
@@ -121,13 +119,13 @@ class Subscription(Generic[T]):
         if self._open:
             self._open = False
             self._wake()
-            self._board._leave(self)
+            self._newest._leave(self)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def __enter__(self) -> "Subscription[T]":
+    def __enter__(self) -> "Subscription":
         return self
 
     def __exit__(

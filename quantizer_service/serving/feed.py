@@ -1,0 +1,114 @@
+"""One scheme's stream from the upstream of a relay, opened again for ever."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from actorq.errors import ActorQError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
+from actorq.transport.reconnect import Backoff, keep_connected
+from quantizer_service.serving.policy_stream import EncodedPolicy
+from quantizer_service.serving.upstream import Upstream, UpstreamStream
+
+
+class Feed:
+    """Reads the stream on a thread of its own; begins at once, and must be made on the event loop.
+
+    Only the newest policy waits for the event loop: when that is busy, versions between are skipped.
+
+    These are called on the event loop, until the feed is stopped:
+    take: with each policy. refused: when a policy that came was refused, with the scheme.
+    end: with scheme and error, when the feed gives up: the upstream has no such scheme, or the feed has a fault.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        scheme: str,
+        backoff: Backoff,
+        take: Callable[[EncodedPolicy], None],
+        refused: Callable[[str], None],
+        end: Callable[[str, Exception], None],
+    ) -> None:
+        self.connected = False
+        self._upstream = upstream
+        self._scheme = scheme
+        self._backoff = backoff
+        self._on_policy, self._on_refused, self._on_end = take, refused, end
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._stream: UpstreamStream | None = None
+        self._waiting: EncodedPolicy | None = None
+        # A daemon: nothing is lost with it, and an upstream that hangs must not hold up the end of the process.
+        self._thread = threading.Thread(target=self._run, name=f"upstream {scheme}", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread is still at work."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the stream; on the event loop."""
+        with self._lock:
+            self._stopped.set()
+            if self._stream is not None:
+                self._stream.cancel()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its thread."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            keep_connected(self._watch, self._stopped, self._upstream.peer, random.Random(), self._backoff)
+        except Exception as error:
+            self._call(partial(self._on_end, self._scheme, error))
+
+    def _watch(self, connected: Callable[[], None]) -> None:
+        stream = self._upstream.watch(self._scheme)
+        with self._lock:
+            self._stream = stream
+            if self._stopped.is_set():
+                stream.cancel()
+        try:
+            stream.wait()
+            self.connected = True
+            for policy in stream:
+                # Not before: an upstream whose policies are refused is asked less and less often.
+                connected()
+                self._hand_over(policy)
+        except (NotFoundError, UnavailableError):
+            raise
+        except ActorQError as error:
+            if isinstance(error, (InvalidInputError, ExhaustedError)):
+                self._call(partial(self._on_refused, self._scheme))
+            # Whatever it is, the upstream may be mended or replaced, and what is held is served meanwhile.
+            raise UnavailableError(f"{self._upstream.peer}: {error}; what came before stays served") from error
+        finally:
+            self.connected = False
+        raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._scheme} policies")
+
+    def _hand_over(self, policy: EncodedPolicy) -> None:
+        with self._lock:
+            waits, self._waiting = self._waiting is not None, policy
+        if not waits:
+            self._call(self._take)
+
+    def _take(self) -> None:
+        with self._lock:
+            policy, self._waiting = self._waiting, None
+        if policy is not None:
+            self._on_policy(policy)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        def unless_stopped() -> None:
+            if not self._stopped.is_set():
+                function()
+
+        # Where the loop is closed, the process is about to end anyway.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(unless_stopped)
