@@ -5,10 +5,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
 from actorq.quantization.statistics import Observed, Statistics
 
 

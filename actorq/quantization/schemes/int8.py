@@ -2,7 +2,7 @@
 
 A quantized layer is one DynamicQuantizeMatMul of com.microsoft. What ONNX Runtime computes, bit for bit (a test
 compares): with x float32[B, K] the layer's input, W int8[K, N] and s_W float32[] or [N] as quantize_int8 in
-schemes.weights gives them, all in float32 but for the sum,
+emission.weights gives them, all in float32 but for the sum,
 
     low = min(0, min x), high = max(0, max x)                 over the whole tensor: every row of the batch
     s_x = (high - low) / 255, or 1 where high = low
@@ -10,7 +10,7 @@ schemes.weights gives them, all in float32 but for the sum,
     q_x = clip(rint(x / s_x) + z_x, 0, 255)
     y   = float32(sum_k (q_x - z_x) W) * (s_x * s_W) + bias    the sum in int32, exact
 
-with rint rounding half to even, and W and bias corrected with `Options.compensate` (schemes.correction).
+with rint rounding half to even, and W and bias corrected with `Options.compensate` (emission.correction).
 
 It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
 Jacob et al. 2018 (arXiv 1712.05877), eq. 1 and 3 and section 3.
@@ -27,13 +27,13 @@ from typing import Any
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
+from actorq.quantization.emission.selection import select, unfit_for_linear
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import quantize_int8, transposed
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.linear import forms_of, held_name, replaced, units_first
-from actorq.quantization.schemes.selection import select, unfit_for_linear
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.weights import quantize_int8, transposed
 from actorq.quantization.statistics import Statistics
 
 _DOMAIN = "com.microsoft"

@@ -15,7 +15,7 @@ batch, in float64
 
 where low and high do not go beyond what the operator before can give: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax,
 -alpha for Elu;
-and with x the input of a layer, W int8 and s_W as schemes.weights.quantize_int8 gives them, b its bias, in float32 but
+and with x the input of a layer, W int8 and s_W as emission.weights.quantize_int8 gives them, b its bias, in float32 but
 for the sums,
 
     c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
@@ -23,7 +23,7 @@ for the sums,
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction).
+with rint rounding half to even, and W and b corrected with `Options.compensate` (emission.correction).
 
 This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
@@ -42,15 +42,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.linear import units_first
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
+from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.linear import units_first
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.uint8 import MOVING, Site, Uint8Tensors, frames
-from actorq.quantization.schemes.weights import quantize_int8
 from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
 
 # How much further than the calibration batch activations may go before they are clipped.

@@ -2,10 +2,10 @@
 
 Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
 
-    weight' = values * scale    (float32; values and scale as in schemes.weights.quantize_int8, a scale per channel)
+    weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8, a scale per channel)
 
 With `Options.compensate` values are corrected, and so are biases that are parameters of one layer only, of the same
-name as before (schemes.correction); a layer without one gets none, because nodes stay as they are.
+name as before (emission.correction); a layer without one gets none, because nodes stay as they are.
 
 ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
 without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT8_PER_CHANNEL
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer, reads
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.weights import quantize_int8
 from actorq.quantization.statistics import Statistics
 
 

@@ -1,6 +1,6 @@
 """How weights become integers: symmetric, rounded half to even, with a scale for each tensor, channel or block.
 
-Rounded to nearest, or with errors passed on, see schemes.rounding; the scales are the same.
+Rounded to nearest, or with errors passed on, see emission.rounding; the scales are the same.
 
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
-from actorq.quantization.schemes.rounding import ErrorFeedback
+from actorq.quantization.emission.rounding import ErrorFeedback
 
 _LARGEST = np.float32(127)
 _TINY = np.finfo(np.float32).tiny
@@ -87,7 +87,7 @@ def quantize_int8(
         values = rint(weight / scale), rint rounding half to even
 
     so that values lie in [-127, 127] and the error of each weight is at most scale / 2. With feedback the scales are
-    these, also chosen by the errors of rounding to nearest, and the values as schemes.rounding says.
+    these, also chosen by the errors of rounding to nearest, and the values as emission.rounding says.
     """
     rows = _contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
