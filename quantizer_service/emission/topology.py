@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from actorq.quantization.footprint import Footprint
 from actorq.quantization.graph import Graph
+from actorq.quantization.shrinking import Shrinker
 from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.origin import Left
 from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.shrinking import Shrinker
 
 # Sparse forms whose plans are kept. Masks change rarely, and units that come back do so within a few versions.
 MAX_FORMS = 4

@@ -25,7 +25,8 @@ from actorq.quantization.emission.selection import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import Layer, reads
+from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import reads
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.statistics import Statistics
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.quantization.graph import Graph
+from actorq.quantization.shrinking import Shrinker, Survivors
 from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.shrinking import Shrinker, Survivors
 from tests.quantizer_service.policy_graphs import (
     ACTIONS,
     GRAPHS,

@@ -16,10 +16,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.linear import units_first
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.units import UnitGroup, activation, find_units
-from quantizer_service.emission.inference import call_session, open_session
 
 Parameters = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
@@ -62,7 +62,7 @@ class Shrinker:
         """What is left of this version, None when all of it is: for dense weights that costs microseconds."""
         if not any(self._may_shrink(group, parameters) for group in self._groups):
             return None
-        used = {layer: _units_first(layer, parameters) != 0 for layer in self._layers}
+        used = {layer: units_first(layer, parameters) != 0 for layer in self._layers}
         counted = [np.ones(len(used[group.layer]), np.bool_) for group in self._groups]
         constant = [np.zeros(len(each), np.bool_) for each in counted]
         while self._settle(used, counted, constant):
@@ -85,7 +85,7 @@ class Shrinker:
         if biases is None:
             return None
         for layer in self._layers:
-            weight = _units_first(layer, parameters)
+            weight = units_first(layer, parameters)
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
                 weight = weight[:, survivors.kept[index]]
@@ -141,12 +141,12 @@ class Shrinker:
         """Whether a unit has no inputs, or nothing reads it."""
         # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
         # others are looked at whole.
-        weight = _units_first(group.layer, parameters)
+        weight = units_first(group.layer, parameters)
         if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
             return True
         candidates = np.ones(len(weight), np.bool_)
         for reader in group.readers:
-            weight = _units_first(reader, parameters)
+            weight = units_first(reader, parameters)
             if np.count_nonzero(weight[0]) == len(candidates):
                 return False
             candidates[candidates] = ~weight[:, candidates].any(axis=0)
@@ -179,7 +179,7 @@ class Shrinker:
             bias = biases.get(own, parameters[own.bias] if own.bias else np.zeros(len(constant), np.float32))
             values = self._values(index, bias[constant])
             for reader, value in zip(group.readers, values, strict=True):
-                weight = _units_first(reader, parameters)[:, constant]
+                weight = units_first(reader, parameters)[:, constant]
                 with np.errstate(over="ignore", invalid="ignore"):
                     total = weight.astype(np.float64) @ value.astype(np.float64)
                     before = parameters[reader.bias] if reader.bias else np.float32(0)
@@ -189,24 +189,22 @@ class Shrinker:
         return biases
 
     def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """What each reader of a group reads of units whose sums are `bias`, as ONNX Runtime computes it."""
-        session = self._activations[index]
-        if session is None:
-            return [bias] * len(self._groups[index].readers)
-        feeds = {self._groups[index].layer.output: bias[None]}
-        found = list(call_session(session, feeds, "constant units").values())
-        names = list(dict.fromkeys(reader.input for reader in self._groups[index].readers))
-        return [found[names.index(reader.input)][0] for reader in self._groups[index].readers]
+        """What each reader of a group reads of units whose sums are `bias`."""
+        evaluator, group = self._evaluators[index], self._groups[index]
+        if evaluator is None:
+            return [bias] * len(group.readers)
+        with np.errstate(all="ignore"):
+            found: list[Any] = evaluator.run(None, {group.layer.output: bias[None]})
+        names = list(dict.fromkeys(reader.input for reader in group.readers))
+        return [found[names.index(reader.input)][0] for reader in group.readers]
 
     @cached_property
-    def _activations(self) -> list[Any]:
-        # Not before it is needed: dense policies never do.
+    def _evaluators(self) -> list[Any]:
+        # Only policies with constant units need it, and its import takes 20 ms.
+        from onnx.reference import ReferenceEvaluator
+
         models = [activation(self._graph, group) for group in self._groups]
-        return [model and open_session(model, "constant units") for model in models]
-
-
-def _units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:
-    return parameters[layer.weight].swapaxes(0, layer.channels)
+        return [None if model is None else ReferenceEvaluator(model) for model in models]
 
 
 def _bias_name(layer: Layer) -> str:
