@@ -29,11 +29,13 @@ Mask = NDArray[np.bool_]
 class Survivors:
     """What is left of a policy: for each group, in their order, the units that stay.
 
-    kept: bool[units] each. counted: those of them that count; a unit that was kept for its layer's sake does not.
+    kept: bool[units] for each of `groups`.
+    counted: those of them that count; a unit that was kept for its layer's sake does not.
     constant: units whose constant output is folded.
     biased: layers that get a bias, because something is folded into them and they have none.
     """
 
+    groups: tuple[UnitGroup, ...]
     kept: tuple[Mask, ...]
     counted: tuple[Mask, ...]
     constant: tuple[Mask, ...]
@@ -50,7 +52,7 @@ class Shrinker:
     """Shrinks the versions of one graph. `fixed` tells whose units stay whatever the weights are, and why."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        self.whole = graph
         units = find_units(graph)
         self.fixed = units.fixed
         self._groups = units.groups
@@ -73,7 +75,7 @@ class Shrinker:
         for each in kept:
             each[0] |= not each.any()
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
-        return Survivors(tuple(kept), tuple(counted), tuple(constant), tuple(folded))
+        return Survivors(self._groups, tuple(kept), tuple(counted), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, survivors: Survivors) -> dict[str, NDArray[Any]] | None:
         """What is left of a version's parameters; None when a folded constant is beyond float32.
@@ -102,7 +104,7 @@ class Shrinker:
 
     def graph(self, survivors: Survivors) -> Graph:
         """The graph of what is left: the same nodes and names, and a bias for layers that get one."""
-        shapes = {name: list(shape) for name, shape in self._graph.parameters.items()}
+        shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
         for layer in self._layers:
             if (index := self._read_by.get(layer)) is not None:
                 shapes[layer.weight][1 - layer.channels] = int(survivors.kept[index].sum())
@@ -112,11 +114,11 @@ class Shrinker:
                     shapes[layer.bias] = [int(survivors.kept[index].sum())]
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in survivors.biased}
         model = onnx.ModelProto()
-        model.CopyFrom(self._graph.model)
+        model.CopyFrom(self.whole.model)
         body = model.graph
         # Shapes of intermediate values were noted for all units.
         body.ClearField("value_info")
-        data = list(body.input)[: len(self._graph.inputs)]
+        data = list(body.input)[: len(self.whole.inputs)]
         parameters = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
         ]
@@ -125,9 +127,9 @@ class Shrinker:
             copies = [type(value).FromString(value.SerializeToString()) for value in values]
             body.ClearField(field)
             getattr(body, field).extend(copies)
-        source = replace(self._graph.source, model=model.SerializeToString(deterministic=True))
+        source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
         return replace(
-            self._graph, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
+            self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
         )
 
     def widths(self, survivors: Survivors) -> dict[str, tuple[int, int]]:
@@ -203,7 +205,7 @@ class Shrinker:
         # Only policies with constant units need it, and its import takes 20 ms.
         from onnx.reference import ReferenceEvaluator
 
-        models = [activation(self._graph, group) for group in self._groups]
+        models = [activation(self.whole, group) for group in self._groups]
         return [None if model is None else ReferenceEvaluator(model) for model in models]
 
 

@@ -10,6 +10,7 @@ from actorq.domain.policy import LayerReport
 from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
 from actorq.quantization.statistics import Observed, Statistics
+from actorq.quantization.training import TrainingForm
 
 __all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
 
@@ -31,6 +32,10 @@ class SchemePlan(Protocol):
     @property
     def observed(self) -> tuple[Observed, ...]:
         """The statistics of the graph's tensors that `emit` needs; empty for schemes that need none."""
+        ...
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        """What each quantized layer computes, by its name. Layers that are not there are trained in float."""
         ...
 
     def emit(

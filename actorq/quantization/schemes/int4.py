@@ -28,6 +28,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm
 
 _DOMAIN = "com.microsoft"
 _BLOCKS = (128, 64, 32, 16)
@@ -71,6 +72,10 @@ class _Int4Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int4", "scale")]
         tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        layers = (layer for several in self._forms.values() for layer in several)
+        return {layer.name: TrainingForm(block=_block(layer.inputs)) for layer in layers}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

@@ -21,6 +21,8 @@ they share an activation range. The last layers stay in float because nothing af
 `Options.ends` quantizes both. Convolutions stay in float: ConvInteger, their dynamic form, takes twice as long.
 """
 
+import ctypes
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,12 +33,28 @@ from actorq.quantization.emission.correction import Correction
 from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
 from actorq.quantization.emission.selection import select, unfit_for_linear
 from actorq.quantization.emission.skeleton import Skeleton
-from actorq.quantization.emission.weights import quantize_int8, transposed
+from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8, transposed
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm, Uint8
 
 _DOMAIN = "com.microsoft"
+
+
+def dynamic_grid(low: float, high: float) -> tuple[float, int]:
+    """Scale and zero point of an input whose values lie from low to high; see the module."""
+    # In float64 and rounded to float32 after each operation, which is the same and takes a tenth of numpy's time.
+    first, last = _float32(min(low, 0.0)), _float32(max(high, 0.0))
+    scale = _float32(_float32(last - first) / UINT8_LARGEST)
+    if not SMALLEST_SCALE <= scale < math.inf:
+        return 1.0, 0
+    # round() is half to even too. It may be one too many where the scale was rounded down.
+    return scale, min(round(_float32(-first / scale)), int(UINT8_LARGEST))
+
+
+def _float32(value: float) -> float:
+    return ctypes.c_float(value).value
 
 
 class Int8:
@@ -68,6 +86,9 @@ class _Int8Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int8", "scale")]
         tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        return {layer.name: TrainingForm(inputs=Uint8(dynamic_grid)) for layer in self._selection.layers}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

@@ -29,6 +29,7 @@ from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import reads
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm
 
 
 class Int8Weights:
@@ -44,6 +45,7 @@ class Int8Weights:
 class _Int8WeightsPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
+        self._quantized = selection.layers
         # Of a weight that several layers use, one form serves all.
         self._channels = {layer.weight: layer.channels for layer in selection.layers}
         self._users = {
@@ -63,6 +65,9 @@ class _Int8WeightsPlan:
         ]
         tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
         self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        return {layer.name: TrainingForm() for layer in self._quantized}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
