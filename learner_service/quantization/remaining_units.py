@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,15 +28,6 @@ class Units:
     kept: Tensor
     counted: Tensor
     rest: Tensor
-
-    @classmethod
-    def of(cls, kept: NDArray[np.bool_], counted: NDArray[np.bool_], device: torch.device) -> "Units":
-        """From bool[units] each: the units that stay, and those that count."""
-        return cls(
-            kept=torch.from_numpy(np.flatnonzero(kept)).to(device),
-            counted=torch.from_numpy(counted[kept].astype(np.float32)).to(device),
-            rest=torch.from_numpy(np.flatnonzero(~counted)).to(device),
-        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,11 @@ def remaining_units(survivors: Survivors | None, device: torch.device) -> dict[s
     for group, kept, counted in zip(survivors.groups, survivors.kept, survivors.counted, strict=True):
         if counted.all():
             continue
-        units = Units.of(kept, counted, device)
+        units = Units(
+            kept=torch.from_numpy(np.flatnonzero(kept)).to(device),
+            counted=torch.from_numpy(counted[kept].astype(np.float32)).to(device),
+            rest=torch.from_numpy(np.flatnonzero(~counted)).to(device),
+        )
         found[group.layer.name] = replace(found.get(group.layer.name, Remaining()), outputs=units)
         for reader in group.readers:
             found[reader.name] = replace(found.get(reader.name, Remaining()), inputs=units)

@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from actorq.quantization.emission.weights import (
-    INT4_HIGHEST,
-    INT4_LOWEST,
-    INT8_LARGEST,
-    SMALLEST_SCALE,
-    UINT8_LARGEST,
-)
+from actorq.quantization.emission import weights as integers
 from actorq.quantization.training import TrainingForm, Uint8
 from learner_service.quantization.remaining_units import Remaining
 
@@ -54,7 +48,7 @@ class Grid:
     @property
     def highest(self) -> float:
         """The highest level."""
-        return self.lowest + UINT8_LARGEST
+        return self.lowest + integers.UINT8_LARGEST
 
     def levels(self, activations: Tensor) -> Tensor:
         """Whole numbers l with activations ~ l * scale, of the same shape."""
@@ -94,11 +88,11 @@ class Weights:
         beyond the largest.
         """
         by_channel = per_channel or least is not None
-        scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(INT8_LARGEST)
+        scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(integers.INT8_LARGEST)
         if least is not None:
             scale = torch.maximum(scale, least)
             scale = scale if per_channel else scale.amax(0, keepdim=True)
-        scale.masked_fill_(scale < SMALLEST_SCALE, 1.0)
+        scale.masked_fill_(scale < integers.SMALLEST_SCALE, 1.0)
         return cls(weight.div(scale).round_(), scale)
 
     @classmethod
@@ -109,9 +103,9 @@ class Weights:
         """
         blocks = _in_blocks(weight, block)
         high, low = blocks.amax(-1, keepdim=True), blocks.amin(-1, keepdim=True)
-        scale = torch.where(high > -low, high, low).div_(INT4_LOWEST)
-        scale.masked_fill_(scale.abs() < SMALLEST_SCALE, 1.0)
-        levels = blocks.div(scale).round_().clamp_(max=INT4_HIGHEST)
+        scale = torch.where(high > -low, high, low).div_(integers.INT4_LOWEST)
+        scale.masked_fill_(scale.abs() < integers.SMALLEST_SCALE, 1.0)
+        levels = blocks.div(scale).round_().clamp_(max=integers.INT4_HIGHEST)
         return cls(_out_of_blocks(levels.mul_(scale), weight), weight.new_ones(1, 1))
 
 
@@ -122,8 +116,8 @@ def int8_blocks(x: Tensor, block: int) -> Tensor:
     """
     blocks = _in_blocks(x, block)
     largest = blocks.abs().amax(-1, keepdim=True)
-    levels = blocks.mul(torch.where(largest > 0, INT8_LARGEST / largest, 0.0)).round_()
-    return _out_of_blocks(levels.mul_(largest.div_(INT8_LARGEST)), x)
+    levels = blocks.mul(torch.where(largest > 0, integers.INT8_LARGEST / largest, 0.0)).round_()
+    return _out_of_blocks(levels.mul_(largest.div_(integers.INT8_LARGEST)), x)
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:
@@ -205,21 +199,14 @@ class StraightThrough:
         y.clamp_(self.outputs.lowest, self.outputs.highest).mul_(self.outputs.scale)
         return y, factors, grid.scale, inside
 
-    def to_input(self, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The gradient for the input x of a product, given that for the product."""
-        return self._backward(gradient, weight, x, 0) if self._geometry else gradient.matmul(weight)
-
-    def to_weight(self, gradient: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The gradient for the weight of a product, given that for the product."""
+    def gradient(self, index: int, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Of a product for its inputs (0) or its weight (1), given that for the product."""
         if self._geometry:
-            return self._backward(gradient, weight, x, 1)
-        if gradient.ndim > 2:
-            gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)
-        return gradient.t().mm(x)
-
-    def to_bias(self, gradient: Tensor) -> Tensor:
-        """The gradient for the bias, given that for the output: its sum over everything but the channels."""
-        return gradient.sum((0, *range(2, gradient.ndim)) if self._geometry else tuple(range(gradient.ndim - 1)))
+            wanted = [index == 0, index == 1, False]
+            found = torch.ops.aten.convolution_backward(gradient, inputs, weight, None, *self._geometry, wanted)
+            result: Tensor = found[index]
+            return result
+        return gradient.flatten(0, -2).t().mm(inputs.flatten(0, -2)) if index else gradient.matmul(weight)
 
     def _weights(self, bias: Tensor | None, scale: float) -> Weights:
         """What is left of the weight as it is now, rounded; scale: of the inputs."""
@@ -240,12 +227,6 @@ class StraightThrough:
         if self._geometry:
             return torch.convolution(x, weight, bias, *self._geometry)
         return functional.linear(x, weight, bias)
-
-    def _backward(self, gradient: Tensor, weight: Tensor, x: Tensor, index: int) -> Tensor:
-        wanted = [index == 0, index == 1, False]
-        found = torch.ops.aten.convolution_backward(gradient, x, weight, None, *self._geometry, wanted)
-        result: Tensor = found[index]
-        return result
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -269,12 +250,14 @@ class _StraightThrough(torch.autograd.Function):
         gradient = gradient if inside is None else gradient * inside
         to_x = to_weight = None
         if need_x:
-            to_x = layer.to_input(gradient if channels is None else gradient * channels, factor, inputs)
+            to_x = layer.gradient(0, gradient if channels is None else gradient * channels, inputs, factor)
             if covered is not None:
                 to_x.mul_(covered)
         if need_weight:
             layer.forget()
-            to_weight = layer.to_weight(gradient, factor, inputs)
+            to_weight = layer.gradient(1, gradient, inputs, factor)
             if channels is not None:
                 to_weight.mul_(ctx.scale)
-        return to_x, to_weight, layer.to_bias(gradient) if need_bias else None, None
+        channel = 1 if isinstance(layer.module, nn.Conv1d | nn.Conv2d) else gradient.ndim - 1
+        others = [axis for axis in range(gradient.ndim) if axis != channel]
+        return to_x, to_weight, gradient.sum(others) if need_bias else None, None
