@@ -6,11 +6,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from actorq.config.schemes import scheme_names
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import FP32, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes import SCHEMES, Options
+from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.statistics import Observed
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
@@ -53,7 +54,7 @@ class Comparison:
             for item in self.emitted
             if item.scheme == FP32 or (item.report.passed and not item.is_float)
         }
-        return fastest(seconds, SCHEMES)
+        return fastest(seconds, scheme_names())
 
     def of(self, scheme: str) -> Emitted:
         """The policy in that scheme; raises InvalidInputError that says why there is none."""
@@ -82,7 +83,9 @@ def compare(
     observations = topology.footprint.fitting(observations)
     checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), observations, 0.0)
     form, left = topology.form(checkpoint.parameters)
-    ladders = {name: Ladder(form.graph, scheme, options, thresholds, form.widths) for name, scheme in SCHEMES.items()}
+    ladders = {
+        name: Ladder(form.graph, scheme_named(name), options, thresholds, form.widths) for name in scheme_names()
+    }
     observed = frozenset[Observed]().union(*(ladder.observed for ladder in ladders.values()))
     origin = Origin.of(RUN_ID, checkpoint, topology.reference, observed, left)
     emissions, failed = {}, {}

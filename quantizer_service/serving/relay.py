@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
-from actorq.domain.policy import SCHEMES, PolicyDescriptor, RetainedPolicy
+from actorq.config.schemes import is_scheme, scheme_names
+from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff, keep_connected
 from quantizer_service.serving.board import Board, Subscription
@@ -121,8 +122,8 @@ class Relay:
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription[Messages]:
         """Watch a scheme, also while the upstream is away; raises NotFoundError when there is no such scheme."""
-        if scheme not in SCHEMES:
-            raise NotFoundError(f"scheme: expected one of {', '.join(SCHEMES)}, got {scheme!r}")
+        if not is_scheme(scheme):
+            raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {scheme!r}")
         if self.draining.is_set():
             raise UnavailableError("the relay is draining; connect again later")
         subscription = self._board.subscribe(scheme, after_version)
