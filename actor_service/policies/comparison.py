@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.client import QuantizerClient
-from actorq.domain.policy import FP32, INTEGER_SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.policy import FLOAT_SCHEMES, FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.errors import ActorQError
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class PolicyCheck:
         """Whether the scheme of this policy can be compared now, and was not yet."""
         with self._lock:
             return (
-                descriptor.scheme in INTEGER_SCHEMES
+                descriptor.scheme not in FLOAT_SCHEMES
                 and descriptor.effective_scheme == descriptor.scheme
                 and descriptor.fidelity.observations >= LEAST_REPORTED
                 and descriptor.topology == self._topology

@@ -10,7 +10,16 @@ from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.making import make_runs
-from actorq.comparison.plan import CHOICES, TORCH, TORCH_ACTOR, PlannedRun, Variant, grid, interleaved, seeds_of
+from actorq.comparison.plan import (
+    TORCH,
+    TORCH_ACTOR,
+    PlannedRun,
+    Variant,
+    grid,
+    interleaved,
+    scheme_choices,
+    seeds_of,
+)
 from actorq.comparison.plots import draw
 from actorq.comparison.report import page, ratio_text, warnings
 from actorq.comparison.result import Comparison
@@ -80,7 +89,7 @@ def _parser() -> OneLineParser:
         nargs="+",
         default=["fp32", "int8"],
         metavar="SCHEME",
-        help=f"some of {', '.join(CHOICES)} (default: fp32 int8); torch: actors that run PyTorch in FP32",
+        help=f"some of {', '.join(scheme_choices())} (default: fp32 int8); torch: actors that run PyTorch in FP32",
     )
     own.add_argument(
         "--seeds", nargs="+", type=int, default=[3], metavar="N", help="a count, or the seeds themselves (default: 3)"

@@ -7,14 +7,15 @@ from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.run_config import RunConfig
-from actorq.config.sections import CERTIFICATES_HELP, SchemeName
+from actorq.config.schemes import SchemeChoice
+from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
 from actorq.errors import UserError
@@ -34,7 +35,7 @@ class EvaluateSettings(Settings):
         None, description="episodes to run"
     )
     scheme: Annotated[
-        Literal[SchemeName, "auto"] | None,
+        SchemeChoice | None,
         DefaultText("the run's own; of an auto run the one evaluated last when it has ended, else auto"),
     ] = Field(
         None, description="quantization of the policy; auto: the fastest here for the batches of the run's actors"

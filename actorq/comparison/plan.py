@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from actorq.domain.policy import AUTO, FP32, SCHEMES
+from actorq.config.schemes import scheme_names
+from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 
 TORCH = "torch"
 """Not a scheme of the quantizer: actors that run the fp32 policy in PyTorch."""
 TORCH_ACTOR = "benchmarks.speedup.torch_actor"
 BASELINES = (FP32, TORCH)
-CHOICES = (*SCHEMES, AUTO, TORCH)
 _ONE_TASK = "make a comparison for each in a folder of its own"
 # Settings that cannot be varied, and what to do instead.
 _SHARED = {
@@ -23,11 +23,16 @@ _SHARED = {
 }
 
 
+def scheme_choices() -> tuple[str, ...]:
+    """What the actors of a compared run may have: a scheme, "auto" or "torch"."""
+    return (*scheme_names(), AUTO, TORCH)
+
+
 @dataclass(frozen=True)
 class Variant:
     """What one side of the comparison is run with.
 
-    scheme: one of CHOICES. changes: settings that differ between variants, as flag without dashes and value.
+    scheme: one of `scheme_choices`. changes: settings that differ between variants, as flag without dashes and value.
     """
 
     scheme: str
@@ -71,8 +76,8 @@ class PlannedRun:
 def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[Variant, ...]:
     """All variants; `varied` has a setting and its values in each element. Raises UserError."""
     for scheme in schemes:
-        if scheme not in CHOICES:
-            raise UserError(f"--schemes: expected some of {', '.join(CHOICES)}, got {scheme!r}")
+        if scheme not in scheme_choices():
+            raise UserError(f"--schemes: expected some of {', '.join(scheme_choices())}, got {scheme!r}")
     for name, *values in varied:
         if not values:
             raise UserError(

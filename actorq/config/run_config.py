@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, SACConfig, TD3Config
 from actorq.config.numbers import NonNegativeInt, PositiveInt
 from actorq.config.presets import with_preset
+from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.sections import (
     ActorConfig,
     CheckpointConfig,
@@ -23,7 +24,6 @@ from actorq.config.sections import (
     QuantizerConfig,
     RateLimiterConfig,
     ReplayConfig,
-    SchemeName,
     TransportConfig,
 )
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -75,8 +75,10 @@ class RunConfig(Settings):
     environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
         8, description="environments that each actor steps as one batch"
     )
-    scheme: Annotated[Literal[SchemeName, "auto"], ESSENTIAL] = Field(
-        "int8", description="how actors' policies are quantized; auto: each actor measures and takes the fastest"
+    scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
+        "int8",
+        description=f"how actors' policies are quantized: {CHOICES_HELP}; auto: each actor measures ours and takes the "
+        "fastest",
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; the environment's own threshold when none"

@@ -11,9 +11,6 @@ from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 
-# Those of actorq.domain.policy.SCHEMES; a test holds them together.
-SchemeName = Literal["fp32", "int8-weights", "int8", "int8-static", "int4"]
-
 
 class ReplayConfig(Settings):
     """Replay: memory-mapped, so that every acknowledged transition outlives the learner."""

@@ -7,12 +7,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 FP32 = "fp32"
-# As actors ask for them; what each one does is told in actorq.quantization.schemes.
-SCHEMES = (FP32, "int8-weights", "int8", "int8-static", "int4")
-# Schemes whose layers multiply integers: what they compute depends on the instructions of the actor's processor.
-INTEGER_SCHEMES = ("int8", "int8-static", "int4")
-# What an actor takes instead of them where its processor computes them wrongly: it multiplies float32 numbers.
+# What an actor takes where its processor computes another scheme wrongly: it multiplies float32 numbers.
 FALLBACK = "int8-weights"
+# Ours, as actors ask for them; what each one does is told in actorq.quantization.schemes. Packages add others: see
+# actorq.config.schemes.
+SCHEMES = (FP32, FALLBACK, "int8", "int8-static", "int4")
+# Schemes that multiply float32 numbers. What others compute depends on the instructions of the actor's processor.
+FLOAT_SCHEMES = (FP32, FALLBACK)
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
 

@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.layers import attributes_of
+from actorq.quantization.nodes import attributes_of
 
 Array = NDArray[Any]
 
@@ -68,7 +68,7 @@ def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> di
 
 
 def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
-    attributes: dict[str, Any] = attributes_of(node)
+    attributes = attributes_of(node)
     if node.op_type == "Shape" and node.input[0] in shapes:
         shape = np.array(shapes[node.input[0]], np.int64)
         return shape[attributes.get("start", 0) : attributes.get("end")]

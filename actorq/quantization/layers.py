@@ -1,17 +1,17 @@
 """Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
 
 from actorq.quantization.graph import Graph
+from actorq.quantization.nodes import STANDARD, attributes_of, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
 # Operators through which a weight stays the same weight.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
-STANDARD = ("", "ai.onnx")
 LINEAR, CONVOLUTION = "linear", "convolution"
 # (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
@@ -50,21 +50,6 @@ class Layer:
 def layer_name(weight: str) -> str:
     """The layer that a weight belongs to: its name without ".weight"."""
     return weight.removesuffix(".weight")
-
-
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every tensor that a node reads, also from inside of its subgraphs."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            for inner in subgraph.node:
-                yield from reads(inner)
-            yield from (value.name for value in subgraph.output)
-
-
-def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
-    """The attributes of a node by name."""
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def find_layers(graph: Graph) -> list[Layer]:

@@ -4,7 +4,6 @@ Between the two there may be any number of elementwise operators, also of severa
 A unit is then a column of every tensor on the way, and taking it out changes nothing that does not read that column.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,8 @@ import onnx
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import LINEAR, STANDARD, Layer, find_layers, reads
+from actorq.quantization.layers import LINEAR, Layer, find_layers
+from actorq.quantization.nodes import STANDARD, readers_of, reads, scalars_of
 
 # What computes each element from that element alone, or from several tensors' elements at the same place.
 _ELEMENTWISE = (
@@ -62,11 +62,8 @@ class _Reading:
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.model.graph.node
         self._outputs = {value.name for value in graph.model.graph.output}
-        self._readers: defaultdict[str, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._nodes):
-            for name in reads(node):
-                self._readers[name].append(index)
-        self._scalars = _scalars(graph)
+        self._readers = readers_of(graph.model.graph)
+        self._scalars = {name for name, value in scalars_of(graph.model.graph).items() if value.ndim <= 1}
         self.layers = find_layers(graph)
         self._products = {layer.nodes[0]: layer for layer in self.layers}
 
@@ -124,7 +121,7 @@ class _Reading:
         )
 
 
-def activation(graph: Graph, group: UnitGroup) -> bytes | None:
+def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto | None:
     """An ONNX model of what lies between the units and their readers; None where they read the layer's output itself.
 
     Its input is the layer's output, float32[B, units]; its outputs are what each of the readers reads, in their order.
@@ -144,28 +141,4 @@ def activation(graph: Graph, group: UnitGroup) -> bytes | None:
             value.name = f"{source.name}:itself"
             copies.append(helper.make_node("Identity", [source.name], [value.name]))
     body = helper.make_graph([*made, *nodes, *copies], "activation", [source], outputs, constants)
-    return bytes(
-        helper.make_model(
-            body, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version
-        ).SerializeToString()
-    )
-
-
-def _scalars(graph: Graph) -> set[str]:
-    """Constants of one element, which broadcast to every unit."""
-    found = {tensor.name for tensor in graph.model.graph.initializer if _size(tensor) == 1 and len(tensor.dims) <= 1}
-    for node in graph.model.graph.node:
-        if node.op_type == "Constant" and node.domain in STANDARD:
-            tensors = [each.t for each in node.attribute if each.name == "value"]
-            if any(each.name in ("value_float", "value_int") for each in node.attribute) or any(
-                _size(tensor) == 1 and len(tensor.dims) <= 1 for tensor in tensors
-            ):
-                found.add(node.output[0])
-    return found
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    size = 1
-    for dim in tensor.dims:
-        size *= dim
-    return size
+    return helper.make_model(body, opset_imports=graph.model.opset_import, ir_version=graph.model.ir_version)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from actorq.domain.policy import AUTO, FALLBACK, FP32, INTEGER_SCHEMES, SCHEMES, PolicyDescriptor
+from actorq.domain.policy import AUTO, FALLBACK, FLOAT_SCHEMES, FP32, SCHEMES, PolicyDescriptor
 from actorq.domain.status import ActorStatus
 
 
@@ -16,7 +16,7 @@ def acting_schemes(scheme: str) -> tuple[str, ...]:
     """
     if scheme == AUTO:
         return SCHEMES
-    return tuple(dict.fromkeys((scheme, FP32, *((FALLBACK,) if scheme in INTEGER_SCHEMES else ()))))
+    return tuple(dict.fromkeys((scheme, FP32, *(() if scheme in FLOAT_SCHEMES else (FALLBACK,)))))
 
 
 def policy_of(

@@ -4,14 +4,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from actorq.config import settings
 from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.sections import GateConfig, QuantizerConfig, SchemeName
+from actorq.config.schemes import SchemeChoice
+from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
 from actorq.errors import InvalidInputError, UserError
@@ -40,7 +41,7 @@ def _help(field: str) -> str:
 class QuantizeSettings(Settings):
     """What to emit, and how to compare it."""
 
-    scheme: Literal[SchemeName, "auto"] = Field("auto", description="what to take; auto: the fastest that passes")
+    scheme: SchemeChoice = Field("auto", description="what to take; auto: the fastest that passes")
     calibration: Annotated[Path | None, DefaultText(f"{RANDOM_ROWS} random rows")] = Field(
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )

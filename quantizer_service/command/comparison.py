@@ -6,11 +6,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from actorq.config.schemes import scheme_names
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import FP32, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes import SCHEMES, Options
+from actorq.quantization.schemes import Options
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
@@ -52,7 +53,7 @@ class Comparison:
             for item in self.emitted
             if item.scheme == FP32 or (item.report.passed and not item.is_float)
         }
-        return fastest(seconds, SCHEMES)
+        return fastest(seconds, scheme_names())
 
     def of(self, scheme: str) -> Emitted:
         """The policy in that scheme; raises InvalidInputError that says why there is none."""
@@ -79,7 +80,7 @@ def compare(
     checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))
     compact = prepared.without_dead_units(checkpoint)
     passed, failed = {}, {}
-    for name in SCHEMES:
+    for name in scheme_names():
         try:
             (passed[name],) = quantize_and_check(RUN_ID, compact, [Ladder(name)], thresholds)
         except InvalidInputError as error:

@@ -8,11 +8,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from actorq.domain.policy import Checkpoint
+from actorq.quantization.compaction import Compactor
 from actorq.quantization.footprint import Footprint
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.statistics import Observed
-from quantizer_service.emission.compaction import Compactor
 from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
-from actorq.domain.policy import SCHEMES, PolicyDescriptor, RetainedPolicy
+from actorq.config.schemes import is_scheme, scheme_names
+from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.feed import Feed
@@ -72,8 +73,8 @@ class Relay:
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
         """Watch a scheme, also while the upstream is away; raises NotFoundError when there is no such scheme."""
-        if scheme not in SCHEMES:
-            raise NotFoundError(f"scheme: expected one of {', '.join(SCHEMES)}, got {scheme!r}")
+        if not is_scheme(scheme):
+            raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {scheme!r}")
         if self.draining.is_set():
             raise UnavailableError("the relay is draining; connect again later")
         subscription = self._policies.subscribe(scheme, after_version)

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.policy import SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.policy import INT8_PER_CHANNEL, SCHEMES, FidelityReport, Policy, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes import Options, scheme_named
+from actorq.quantization.schemes import Options, scheme_named, training_forms
 from actorq.quantization.schemes.base import Plan
+from actorq.quantization.training import Place
 from learner_service.networks import GaussianPolicy
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
-from learner_service.quantization.rounding_sites import rounding_sites
 from quantizer_service.emission.reference import Reference
 from tests.integration.training_run import TrainingRun
 
@@ -53,11 +53,14 @@ def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> N
 
 def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> None:
     policy = GaussianPolicy(SPEC, (64, 64, 64))
-    graphs = [export_policy_graph(policy, SPEC, stochastic=True, greedy=greedy) for greedy in (False, True)]
-    layers = {"torso.2", "torso.4"}
-    plain, greedy = (rounding_sites(graph, layers) for graph in graphs)
-    assert plain == greedy
-    assert set(plain) == layers
+    places = []
+    for greedy in (False, True):
+        graph = Graph.parse(export_policy_graph(policy, SPEC, stochastic=True, greedy=greedy))
+        forms = training_forms("int8-static", graph, dict.fromkeys(("torso.2", "torso.4"), INT8_PER_CHANNEL))
+        places.append({name: [each and each.place for each in (f.inputs, f.outputs)] for name, f in forms.items()})
+    assert places[0] == places[1]
+    assert places[0]["torso.2"] == [Place("torso.2", False), Place("torso.4", False)]
+    assert places[0].keys() == {"torso.2", "torso.4"}
 
 
 def test_a_run_learns_from_longer_targets_and_forgets(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.quantization.emission import weights
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes import Emission, Options, scheme_named
+from actorq.quantization.schemes import Emission, Options, int4, int8, int8_static, scheme_named
 from actorq.quantization.schemes.base import Plan
 from learner_service.networks import QNetwork
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
-from learner_service.quantization import fake_quantization, straight_through
+from learner_service.quantization import fake_quantization
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.straight_through import Grid, Weights
 from quantizer_service.emission.inference import open_session
@@ -252,11 +253,11 @@ def test_what_is_taken_out_has_gradients_to_grow_by(without_inputs: bool) -> Non
 
 
 WRONG: dict[str, tuple[str, object, str, Any]] = {
-    "no margin": ("int8-static", fake_quantization, "_MARGIN", 1.0),
-    "128 levels for weights": ("int8", straight_through, "_WEIGHT_LEVELS", 128.0),
-    "256 levels for activations": ("int8", straight_through, "_ACTIVATION_LEVELS", 256.0),
-    "smaller blocks": ("int4", fake_quantization, "_BLOCKS", (16,)),
-    "units left in": ("int8", fake_quantization, "surviving_units", lambda policy, traced: {}),
+    "no margin": ("int8-static", int8_static, "MARGIN", 1.0),
+    "128 levels for weights": ("int8", weights, "INT8_LARGEST", 128.0),
+    "256 levels for activations": ("int8", int8, "UINT8_LARGEST", 256.0),
+    "smaller blocks": ("int4", int4, "_BLOCKS", (16,)),
+    "units left in": ("int8", fake_quantization, "remaining_units", lambda policy, traced: {}),
 }
 
 

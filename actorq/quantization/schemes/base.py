@@ -7,26 +7,12 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from actorq.domain.policy import LayerReport
+from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
 from actorq.quantization.statistics import Observed, Statistics
+from actorq.quantization.training import TrainingForm
 
-
-@dataclass(frozen=True)
-class Options:
-    """What is asked of a plan besides its scheme.
-
-    ends: quantize the first and last layers too.
-    per_tensor_error: relative error of a layer's weights, as a Frobenius norm for each channel, root mean square over
-        them, up to which one scale for all of its channels is good enough; 0 gives each channel its own.
-    keep_float: names of layers that must stay in float.
-    compensate: make up for the rounding of weights by what the calibration batch tells of each layer's inputs
-        (schemes.correction). Without it weights are rounded to nearest and biases are as they were published.
-    """
-
-    ends: bool = False
-    per_tensor_error: float = 0.01
-    keep_float: frozenset[str] = frozenset()
-    compensate: bool = True
+__all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +32,10 @@ class SchemePlan(Protocol):
     @property
     def observed(self) -> tuple[Observed, ...]:
         """The statistics of the graph's tensors that `emit` needs; empty for schemes that need none."""
+        ...
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        """What each quantized layer computes, by its name. Layers that are not there are trained in float."""
         ...
 
     def emit(

@@ -5,11 +5,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
 from actorq.quantization.statistics import Observed, Statistics
+from actorq.quantization.training import TrainingForm
 
 
 class Fp32:
@@ -29,6 +30,9 @@ class _Fp32Plan:
         self._skeleton = Skeleton(graph, graph.model.graph.node)
         selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
         self._layers = selection.report({})
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        return {}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

@@ -2,12 +2,12 @@
 
 A quantized layer is one MatMulNBits of com.microsoft with accuracy_level 4: ONNX Runtime quantizes each row of the
 input in blocks of the same size to symmetric int8, multiplies integers and sums the blocks in float32. The weights are
-as schemes.weights.quantize_int4 gives them; a block has 128 of them, fewer where a layer has fewer inputs. With one row
-the weights are read from memory once, and that is all that counts; with more rows int8 is faster. A row's result does
-not depend on the other rows.
+as emission.weights.quantize_int4 gives them. A block has 128 of them, fewer where a layer has fewer inputs. With one
+row the weights are read from memory once, and that is all that counts; with more rows int8 is faster. A row's result
+does not depend on the other rows.
 
 Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4);
-with `Options.compensate` weights and biases are corrected as schemes.correction says.
+with `Options.compensate` weights and biases are corrected as emission.correction says.
 First and last layers stay in float as in int8, and `Options.ends` quantizes them.
 """
 
@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT4_PER_BLOCK
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
+from actorq.quantization.emission.selection import select, unfit_for_linear
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import quantize_int4
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.linear import forms_of, held_name, replaced, units_first
-from actorq.quantization.schemes.selection import select, unfit_for_linear
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.weights import quantize_int4
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm
 
 _DOMAIN = "com.microsoft"
 _BLOCKS = (128, 64, 32, 16)
@@ -71,6 +72,10 @@ class _Int4Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int4", "scale")]
         tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        layers = (layer for several in self._forms.values() for layer in several)
+        return {layer.name: TrainingForm(block=_block(layer.inputs)) for layer in layers}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

@@ -2,7 +2,7 @@
 
 A quantized layer is one DynamicQuantizeMatMul of com.microsoft. What ONNX Runtime computes, bit for bit (a test
 compares): with x float32[B, K] the layer's input, W int8[K, N] and s_W float32[] or [N] as quantize_int8 in
-schemes.weights gives them, all in float32 but for the sum,
+emission.weights gives them, all in float32 but for the sum,
 
     low = min(0, min x), high = max(0, max x)                 over the whole tensor: every row of the batch
     s_x = (high - low) / 255, or 1 where high = low
@@ -10,7 +10,7 @@ schemes.weights gives them, all in float32 but for the sum,
     q_x = clip(rint(x / s_x) + z_x, 0, 255)
     y   = float32(sum_k (q_x - z_x) W) * (s_x * s_W) + bias    the sum in int32, exact
 
-with rint rounding half to even, and W and bias corrected with `Options.compensate` (schemes.correction).
+with rint rounding half to even, and W and bias corrected with `Options.compensate` (emission.correction).
 
 It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
 Jacob et al. 2018 (arXiv 1712.05877), eq. 1 and 3 and section 3.
@@ -21,22 +21,40 @@ they share an activation range. The last layers stay in float because nothing af
 `Options.ends` quantizes both. Convolutions stay in float: ConvInteger, their dynamic form, takes twice as long.
 """
 
+import ctypes
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
+from actorq.quantization.emission.selection import select, unfit_for_linear
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8, transposed
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.linear import forms_of, held_name, replaced, units_first
-from actorq.quantization.schemes.selection import select, unfit_for_linear
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.weights import quantize_int8, transposed
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm, Uint8
 
 _DOMAIN = "com.microsoft"
+
+
+def dynamic_grid(low: float, high: float) -> tuple[float, int]:
+    """Scale and zero point of an input whose values lie from low to high; see the module."""
+    # In float64 and rounded to float32 after each operation, which is the same and takes a tenth of numpy's time.
+    first, last = _float32(min(low, 0.0)), _float32(max(high, 0.0))
+    scale = _float32(_float32(last - first) / UINT8_LARGEST)
+    if not SMALLEST_SCALE <= scale < math.inf:
+        return 1.0, 0
+    # round() is half to even too. It may be one too many where the scale was rounded down.
+    return scale, min(round(_float32(-first / scale)), int(UINT8_LARGEST))
+
+
+def _float32(value: float) -> float:
+    return ctypes.c_float(value).value
 
 
 class Int8:
@@ -68,6 +86,9 @@ class _Int8Plan:
         tensors = [f"{held}:{part}" for held in self._forms for part in ("int8", "scale")]
         tensors += self._correction.bias_names
         self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        return {layer.name: TrainingForm(inputs=Uint8(dynamic_grid)) for layer in self._selection.layers}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

@@ -15,7 +15,7 @@ batch, in float64
 
 where low and high do not go beyond what the operator before can give: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax,
 -alpha for Elu;
-and with x the input of a layer, W int8 and s_W as schemes.weights.quantize_int8 gives them, b its bias, in float32 but
+and with x the input of a layer, W int8 and s_W as emission.weights.quantize_int8 gives them, b its bias, in float32 but
 for the sums,
 
     c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
@@ -23,7 +23,7 @@ for the sums,
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even, and W and b corrected with `Options.compensate` (schemes.correction).
+with rint rounding half to even, and W and b corrected with `Options.compensate` (emission.correction).
 
 This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
@@ -42,16 +42,17 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.linear import units_first
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
+from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, Layer
+from actorq.quantization.layers import CONVOLUTION, Layer, find_layers
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.linear import units_first
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.uint8 import MOVING, Site, Uint8Tensors, frames
-from actorq.quantization.schemes.weights import quantize_int8
 from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
+from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # How much further than the calibration batch activations may go before they are clipped.
 MARGIN = 1.5
@@ -59,7 +60,6 @@ _DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
 # That of float32, rounded up, is within; sums still fit 32 bits with it up to 33122 inputs of the largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
-_TINY = np.finfo(np.float32).tiny
 
 
 class Int8Static:
@@ -75,10 +75,15 @@ class Int8Static:
 def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
     """Scale and zero point of a tensor whose values were seen in one range and cannot leave another; see the module."""
     low, high = max(MARGIN * min(0.0, seen[0]), bounds[0]), min(MARGIN * max(0.0, seen[1]), bounds[1])
-    scale = np.float32(min((high - low) / 255, float(np.finfo(np.float32).max)))
-    if scale < _TINY:
+    scale = np.float32(min((high - low) / UINT8_LARGEST, float(np.finfo(np.float32).max)))
+    if scale < SMALLEST_SCALE:
         return np.float32(1), np.uint8(0)
-    return scale, np.uint8(np.clip(np.rint(-low / float(scale)), 0, 255))
+    return scale, np.uint8(np.clip(np.rint(-low / float(scale)), 0, UINT8_LARGEST))
+
+
+def _map(site: Site, low: float, high: float) -> tuple[np.float32, np.uint8]:
+    """Scale and zero point of a site whose tensor has values from low to high."""
+    return activation_scale((low, high), site.bounds) if site.scale is None else (np.float32(site.scale), np.uint8(0))
 
 
 class _Int8StaticPlan:
@@ -99,6 +104,7 @@ class _Int8StaticPlan:
         for layer in self._selection.layers:
             parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
             tensors += [f"{_use(layer)}:{part}" for part in parts]
+        self._places = _places(graph, self._rewriting)
         domains = {_DOMAIN: 1} if self._selection.layers else {}
         self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
 
@@ -108,16 +114,31 @@ class _Int8StaticPlan:
         ranges = (Observed(site.name, Statistic.RANGE) for site in sites if site.scale is None)
         return (*ranges, *self._correction.observed)
 
+    def training(self) -> Mapping[str, TrainingForm]:
+        found = {}
+        for layer in self._selection.layers:
+            stretch = self._rewriting.stretches.get(layer.output)
+            found[layer.name] = TrainingForm(
+                inputs=self._uint8(self._rewriting.sites[self._rewriting.reads[layer]], Place(layer.name, False)),
+                outputs=self._uint8(stretch.site, Place(layer.name, True)) if stretch else None,
+                largest_bias=_LARGEST_BIAS,
+            )
+        return found
+
+    def _uint8(self, site: Site, own: Place) -> Uint8:
+        def grid(low: float, high: float) -> tuple[float, int]:
+            scale, zero_point = _map(site, low, high)
+            return float(scale), int(zero_point)
+
+        return Uint8(grid, self._places.get(site.name, own))
+
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
-            if site.scale is None:
-                low, high = statistics[Observed(site.name, Statistic.RANGE)].tolist()
-                scale, zero_point = activation_scale((low, high), site.bounds)
-            else:
-                scale, zero_point = np.float32(site.scale), np.uint8(0)
+            low, high = (0.0, 0.0) if site.scale else statistics[Observed(site.name, Statistic.RANGE)].tolist()
+            scale, zero_point = _map(site, low, high)
             values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
         for layer in self._selection.layers:
             input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
@@ -161,6 +182,7 @@ class _Rewriting:
 
     sites: scales and zero points of activations; their initializers are KEY:scale and KEY:zero_point.
     reads: the key of the site of each layer's input.
+    stretches: by the output of the layer where each begins.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
@@ -169,7 +191,8 @@ class _Rewriting:
         self.reads: dict[Layer, str] = {}
         self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
-        stretches = self._uint8.stretches.values()
+        self.stretches = self._uint8.stretches
+        stretches = self.stretches.values()
         self._stretched = frozenset[str]().union(*(stretch.tensors for stretch in stretches))
         self._exits = frozenset[str]().union(*(stretch.exits for stretch in stretches))
         self._held = {
@@ -191,9 +214,9 @@ class _Rewriting:
         weight = [f"{use}:{part}" for part in ("int8", "scale", "zero_point")]
         bias = f"{use}:bias" if self._correction.bias_name(layer) else ""
         output, target = layer.output, list[str]()
-        if layer.output in self._uint8.stretches:
+        if layer.output in self.stretches:
             output = f"{layer.output}:uint8"
-            made = _Held(output, layer.output, self._uint8.stretches[layer.output].site)
+            made = _Held(output, layer.output, self.stretches[layer.output].site)
             self._held[layer.output] = made
             target = self._map(made)
         if layer.kind == CONVOLUTION:
@@ -245,6 +268,19 @@ class _Rewriting:
         """The initializers of a scale and zero point, which are in the model from here on."""
         self.sites[held.key] = held.site
         return [f"{held.key}:scale", f"{held.key}:zero_point"]
+
+
+def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
+    """Where a network of layers has the tensors that sites are named after."""
+    layers = find_layers(graph)
+    # After a Relu a tensor has the range of the layer before, within the site's bounds.
+    relus = {
+        rewriting.stretches[layer.output].site.name: Place(layer.name, True)
+        for layer in layers
+        if layer.output in rewriting.stretches
+    }
+    outputs = {layer.output: Place(layer.name, True) for layer in layers}
+    return relus | outputs | {layer.input: Place(layer.name, False) for layer in layers}
 
 
 def _use(layer: Layer) -> str:

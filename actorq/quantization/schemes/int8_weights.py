@@ -2,10 +2,10 @@
 
 Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
 
-    weight' = values * scale    (float32; values and scale as in schemes.weights.quantize_int8, a scale per channel)
+    weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8, a scale per channel)
 
 With `Options.compensate` values are corrected, and so are biases that are parameters of one layer only, of the same
-name as before (schemes.correction); a layer without one gets none, because nodes stay as they are.
+name as before (emission.correction); a layer without one gets none, because nodes stay as they are.
 
 ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
 without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT8_PER_CHANNEL
+from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import Layer, reads
+from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import reads
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.schemes.correction import Correction
-from actorq.quantization.schemes.selection import select
-from actorq.quantization.schemes.skeleton import Skeleton
-from actorq.quantization.schemes.weights import quantize_int8
 from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm
 
 
 class Int8Weights:
@@ -43,6 +45,7 @@ class Int8Weights:
 class _Int8WeightsPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
+        self._quantized = selection.layers
         # Of a weight that several layers use, one form serves all.
         self._channels = {layer.weight: layer.channels for layer in selection.layers}
         self._users = {
@@ -62,6 +65,9 @@ class _Int8WeightsPlan:
         ]
         tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
         self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+
+    def training(self) -> Mapping[str, TrainingForm]:
+        return {layer.name: TrainingForm() for layer in self._quantized}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]

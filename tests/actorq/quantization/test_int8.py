@@ -8,7 +8,7 @@ from actorq.domain.policy import INT8_PER_CHANNEL, PolicyGraph
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
-from actorq.quantization.schemes.int8 import Int8
+from actorq.quantization.schemes.int8 import Int8, dynamic_grid
 from tests.quantizer_service.policy_graphs import (
     dueling,
     emission,
@@ -186,3 +186,22 @@ def test_a_bigger_net_has_a_quarter_of_the_bytes() -> None:
     int8, fp32 = (emitted(Plan(graph, scheme), parameters) for scheme in (Int8(), Fp32()))
 
     assert len(int8) < 0.3 * len(fp32)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "zero_point"),
+    [
+        (0.0, 255.0, 1.0, 0),
+        (-255.0, -10.0, 1.0, 255),
+        (3.0, 255.0, 1.0, 0),
+        (-100.5, 154.5, 1.0, 100),
+        (-101.5, 153.5, 1.0, 102),
+        (0.0, 0.0, 1.0, 0),
+        (-1e-45, 1e-45, 1.0, 0),
+        (-1.0, 3.0, np.float32(4) / np.float32(255), 64),
+    ],
+)
+def test_the_grid_that_learners_train_with_covers_the_range_and_zero(
+    low: float, high: float, scale: float, zero_point: int
+) -> None:
+    assert dynamic_grid(low, high) == (float(scale), zero_point)

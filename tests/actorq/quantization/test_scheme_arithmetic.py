@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR, PolicyGraph
+from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import MARGIN
-from actorq.quantization.schemes.weights import quantize_int8
 from tests.quantizer_service.policy_graphs import Tensors, emitted, outputs_of, policy_graph, random_parameters
 
 INPUTS, UNITS, ROWS = 300, 70, 33

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actorq.quantization.schemes.rounding import DAMPING, ErrorFeedback
-from actorq.quantization.schemes.weights import quantize_int8
+from actorq.quantization.emission.rounding import DAMPING, ErrorFeedback
+from actorq.quantization.emission.weights import quantize_int8
 
 
 def inputs_of_a_layer(rows: int, inputs: int, seed: int = 0) -> NDArray[np.float64]:

@@ -1,10 +1,10 @@
-"""How weights become integers: the formulas of schemes.weights."""
+"""How weights become integers: the formulas of emission.weights."""
 
 import numpy as np
 import pytest
 
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
-from actorq.quantization.schemes.weights import quantize_int4, quantize_int8, transposed
+from actorq.quantization.emission.weights import quantize_int4, quantize_int8, transposed
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

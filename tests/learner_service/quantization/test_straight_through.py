@@ -1,6 +1,7 @@
 """What fake-quantized layers compute, and the gradients that go through their rounding."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,19 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learner_service.quantization.straight_through import (
-    Convolution,
-    Grid,
-    Layer,
-    LinearProduct,
-    Product,
-    RoundedParameter,
-    RoundedWeight,
-    Weights,
-    int4_weight,
-    int8_blocks,
-    quantized_product,
-)
+from actorq.quantization.schemes.int8 import dynamic_grid
+from actorq.quantization.training import TrainingForm, Uint8
+from learner_service.quantization.straight_through import Grid, Layer, StraightThrough, Weights, int8_blocks
 
 
 def identity_with_gradient_of(x: Tensor, rounded: Tensor, where: Tensor | None = None) -> Tensor:
@@ -29,21 +20,15 @@ def identity_with_gradient_of(x: Tensor, rounded: Tensor, where: Tensor | None =
     return passed + (rounded - x).detach()
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "scale", "zero_point"),
-    [
-        (0.0, 255.0, 1.0, 0),
-        (-255.0, -10.0, 1.0, 255),
-        (3.0, 255.0, 1.0, 0),
-        (-100.5, 154.5, 1.0, 100),
-        (-101.5, 153.5, 1.0, 102),
-        (0.0, 0.0, 1.0, 0),
-        (-1e-45, 1e-45, 1.0, 0),
-        (-1.0, 3.0, np.float32(4) / np.float32(255), 64),
-    ],
-)
-def test_a_grid_covers_the_range_and_zero(low: float, high: float, scale: float, zero_point: int) -> None:
-    assert Grid.over(low, high) == Grid(float(scale), -zero_point)
+def test_a_grid_is_made_of_the_range_of_the_values() -> None:
+    seen = []
+
+    def noted(low: float, high: float) -> tuple[float, int]:
+        seen.append((low, high))
+        return 0.5, 3
+
+    assert Grid.over(torch.tensor([[1.0, -7.0], [2.5, 0.0]]), Uint8(noted)) == Grid(0.5, -3.0)
+    assert seen == [(-7.0, 2.5)]
 
 
 def test_levels_are_rounded_half_to_even_and_clipped() -> None:
@@ -72,7 +57,7 @@ def test_scales_of_weights_are_bounded_below() -> None:
 
 def test_4_bit_blocks_have_their_largest_weight_at_minus_8() -> None:
     weight = torch.tensor([[8.0, -7.6, 0.5, 1.5, -4.0, 3.9, 0.0, 0.0, 0.0]])
-    rounded = int4_weight(weight, block=4)
+    rounded = Weights.in_blocks(weight, block=4)
     # In the first block the scale is -1, and 7.6 is beyond its 7 levels on the other side; in the second it is 0.5.
     assert (rounded.levels * rounded.scale).tolist() == [[8.0, -7.0, 0.0, 2.0, -4.0, 3.5, 0.0, 0.0, 0.0]]
 
@@ -83,40 +68,39 @@ def test_rows_are_rounded_in_blocks_of_their_own() -> None:
     torch.testing.assert_close(int8_blocks(x, block=4), expected, rtol=1e-6, atol=0.0)
 
 
-PRODUCTS: dict[str, tuple[Callable[[], Layer], Product, tuple[int, ...]]] = {
-    "linear": (lambda: nn.Linear(6, 5), LinearProduct(), (7, 6)),
-    "linear of a sequence": (lambda: nn.Linear(6, 5, bias=False), LinearProduct(), (3, 4, 6)),
-    "convolution": (
-        lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
-        Convolution((2, 2), (1, 1), (1, 1), 2),
-        (3, 4, 7, 6),
-    ),
-    "convolution in time": (lambda: nn.Conv1d(4, 6, 3, dilation=2), Convolution((1,), (0,), (2,), 1), (3, 4, 9)),
+LAYERS: dict[str, tuple[Callable[[], Layer], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 5), (7, 6)),
+    "linear of a sequence": (lambda: nn.Linear(6, 5, bias=False), (3, 4, 6)),
+    "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), (3, 4, 7, 6)),
+    "convolution in time": (lambda: nn.Conv1d(4, 6, 3, dilation=2), (3, 4, 9)),
 }
-GRIDS: dict[str, tuple[Grid | None, Grid | None]] = {
-    "its own range": (None, None),
-    "a calibrated range": (Grid(0.013, -60.0), None),
-    "a calibrated range, rounded outputs": (Grid(0.013, -60.0), Grid(0.01, -40.0)),
+DYNAMIC = TrainingForm(inputs=Uint8(dynamic_grid))
+STATIC = TrainingForm(inputs=Uint8(dynamic_grid), outputs=Uint8(dynamic_grid), largest_bias=2.0**30)
+GRIDS: dict[str, tuple[TrainingForm, Grid | None, Grid | None]] = {
+    "its own range": (DYNAMIC, None, None),
+    "a calibrated range": (STATIC, Grid(0.013, -60.0), None),
+    "a calibrated range, rounded outputs": (STATIC, Grid(0.013, -60.0), Grid(0.01, -40.0)),
 }
 
 
 @pytest.mark.parametrize("grids", GRIDS)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
-@pytest.mark.parametrize("what", PRODUCTS)
+@pytest.mark.parametrize("what", LAYERS)
 def test_a_product_and_its_gradients_are_those_of_the_rounded_layer(what: str, per_channel: bool, grids: str) -> None:
     torch.manual_seed(3)
-    make_layer, product, shape = PRODUCTS[what]
+    make_layer, shape = LAYERS[what]
     layer = make_layer()
-    inputs, rounded_outputs = GRIDS[grids]
-    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel))
+    form, inputs, rounded_outputs = GRIDS[grids]
+    rounded = StraightThrough(layer, replace(form, per_channel=per_channel))
+    rounded.inputs, rounded.outputs = inputs, rounded_outputs
     x = torch.randn(shape, requires_grad=True)
     gradient = torch.randn(layer(x).shape)
 
-    y = quantized_product(x, layer.weight, layer.bias, source, inputs, rounded_outputs, product)
+    y = rounded.forward(x)
     leaves = [leaf for leaf in (x, layer.weight, layer.bias) if leaf is not None]
     ours = torch.autograd.grad(y, leaves, gradient)
 
-    used = inputs or Grid.of(x.detach())
+    used = inputs or Grid.over(x.detach(), Uint8(dynamic_grid))
     inside = used.covers(x.detach().div(used.scale).round())
     assert bool(inside.all()) == (inputs is None)
     weights = Weights.of(layer.weight.detach(), per_channel)
@@ -142,46 +126,47 @@ def test_a_product_and_its_gradients_are_those_of_the_rounded_layer(what: str, p
 
 def test_only_the_gradients_that_are_wanted_are_computed() -> None:
     layer = nn.Linear(3, 2).requires_grad_(False)
-    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel=True))
     x = torch.randn(4, 3, requires_grad=True)
-    y = quantized_product(x, layer.weight, layer.bias, source, None, None, LinearProduct())
-    torch.autograd.backward(y.sum())
+    torch.autograd.backward(StraightThrough(layer, DYNAMIC).forward(x).sum())
     assert x.grad is not None
     assert layer.weight.grad is None
 
 
-def test_a_weight_is_rounded_once_between_two_backward_passes() -> None:
-    layer, rounded = nn.Linear(3, 2), []
-
-    def round_weight(weight: Tensor) -> Weights:
-        rounded.append(weight.clone())
-        return Weights.of(weight, per_channel=True)
-
-    source = RoundedWeight(layer, round_weight)
-    for updates in range(1, 4):
-        for _ in range(2):
-            with torch.no_grad():
-                quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
-        y = quantized_product(torch.ones(1, 3), layer.weight, None, source, None, None, LinearProduct())
-        torch.autograd.backward(y.sum())
-        with torch.no_grad():
-            layer.weight += 1.0
-        assert len(rounded) == updates
-    assert not torch.equal(rounded[0], rounded[1])
-
-
-def test_rounded_parameters_pass_their_gradient_on() -> None:
+def test_a_weight_is_rounded_anew_after_each_backward_pass() -> None:
     layer = nn.Linear(3, 2)
-    source = RoundedWeight(layer, lambda weight: Weights.of(weight, per_channel=True))
-    weight = RoundedParameter.apply(layer.weight, source)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(weight, layer.weight, rtol=0, atol=0.01)
-    assert not torch.equal(weight, layer.weight)
-    gradient = torch.randn(2, 3)
-    weight.backward(gradient)
+    rounded, x = StraightThrough(layer, TrainingForm()), torch.ones(1, 3)
+    for _ in range(2):
+        with torch.no_grad():
+            before = rounded.forward(x)
+            layer.weight += 1.0
+            # Rounded once between two backward passes: what changes weights comes after one.
+            torch.testing.assert_close(rounded.forward(x), before)
+        torch.autograd.backward(rounded.forward(x).sum())
+        torch.testing.assert_close(rounded.forward(x), before + 3.0, rtol=0, atol=0.1)
+
+
+def test_rounded_weights_of_float_inputs_pass_their_gradient_on() -> None:
+    layer = nn.Linear(3, 2, bias=False)
+    x, gradient = torch.randn(5, 3), torch.randn(5, 2)
+    y = StraightThrough(layer, TrainingForm()).forward(x)
+    torch.testing.assert_close(y, layer(x), rtol=0, atol=0.02)
+    assert not torch.equal(y, layer(x))
+    torch.autograd.backward(y, gradient)
     assert layer.weight.grad is not None
-    assert torch.equal(layer.weight.grad, gradient)
+    torch.testing.assert_close(layer.weight.grad, gradient.t() @ x)
+
+
+def test_blocks_of_4_bits_pass_gradients_through_what_they_are_rounded_to() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(20, 6)
+    x, gradient = torch.randn(5, 20, requires_grad=True), torch.randn(5, 6)
+    torch.autograd.backward(StraightThrough(layer, TrainingForm(block=16)).forward(x), gradient)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, gradient @ Weights.in_blocks(layer.weight.detach(), 16).levels)
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, gradient.t() @ int8_blocks(x.detach(), 16))
 
 
 def test_weights_in_blocks_lie_where_the_layer_is() -> None:
-    rounded = int4_weight(torch.empty(4, 32, device="meta"), 16)
+    rounded = Weights.in_blocks(torch.empty(4, 32, device="meta"), 16)
     assert {rounded.levels.device.type, rounded.scale.device.type} == {"meta"}

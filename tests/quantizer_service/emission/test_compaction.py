@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from actorq.domain.policy import PolicyGraph
+from actorq.quantization.compaction import Compactor, LiveUnits
 from actorq.quantization.graph import Graph
-from quantizer_service.emission.compaction import Compactor, LiveUnits
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.policy_graphs import (
     ACTIONS,

@@ -16,10 +16,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.emission.linear import units_first
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.units import UnitGroup, activation, find_units
-from quantizer_service.emission.inference import call_session, open_session
 
 Parameters = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
@@ -29,11 +29,13 @@ Mask = NDArray[np.bool_]
 class LiveUnits:
     """The units of a policy that stay, for each group, in their order.
 
-    kept: bool[units] each. alive: those of them that are alive; a layer without live units keeps a dead one.
+    kept: bool[units] for each of `groups`.
+    alive: those of them that are alive; a layer without live units keeps a dead one.
     constant: units whose constant output is folded.
     biased: layers that get a bias, because something is folded into them and they have none.
     """
 
+    groups: tuple[UnitGroup, ...]
     kept: tuple[Mask, ...]
     alive: tuple[Mask, ...]
     constant: tuple[Mask, ...]
@@ -53,7 +55,7 @@ class Compactor:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        self.whole = graph
         units = find_units(graph)
         self.fixed = units.fixed
         self._groups = units.groups
@@ -65,7 +67,7 @@ class Compactor:
         """The units of this version that stay; None when all are alive, which takes microseconds for dense weights."""
         if not any(self._may_have_dead(group, parameters) for group in self._groups):
             return None
-        used = {layer: _units_first(layer, parameters) != 0 for layer in self._layers}
+        used = {layer: units_first(layer, parameters) != 0 for layer in self._layers}
         alive = [np.ones(len(used[group.layer]), np.bool_) for group in self._groups]
         constant = [np.zeros(len(each), np.bool_) for each in alive]
         while self._settle(used, alive, constant):
@@ -76,7 +78,7 @@ class Compactor:
         for each in kept:
             each[0] |= not each.any()
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
-        return LiveUnits(tuple(kept), tuple(alive), tuple(constant), tuple(folded))
+        return LiveUnits(self._groups, tuple(kept), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
         """The parameters of the compact graph; None when a folded constant is beyond float32.
@@ -88,7 +90,7 @@ class Compactor:
         if biases is None:
             return None
         for layer in self._layers:
-            weight = _units_first(layer, parameters)
+            weight = units_first(layer, parameters)
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
                 weight = weight[:, live.kept[index]]
@@ -105,7 +107,7 @@ class Compactor:
 
     def graph(self, live: LiveUnits) -> Graph:
         """The graph without the other units: the same nodes and names, and a bias for layers that get one."""
-        shapes = {name: list(shape) for name, shape in self._graph.parameters.items()}
+        shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
         for layer in self._layers:
             if (index := self._read_by.get(layer)) is not None:
                 shapes[layer.weight][1 - layer.channels] = int(live.kept[index].sum())
@@ -115,11 +117,11 @@ class Compactor:
                     shapes[layer.bias] = [int(live.kept[index].sum())]
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
         model = onnx.ModelProto()
-        model.CopyFrom(self._graph.model)
+        model.CopyFrom(self.whole.model)
         body = model.graph
         # Shapes of intermediate values were noted for all units.
         body.ClearField("value_info")
-        data = list(body.input)[: len(self._graph.inputs)]
+        data = list(body.input)[: len(self.whole.inputs)]
         parameters = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
         ]
@@ -128,9 +130,9 @@ class Compactor:
             copies = [type(value).FromString(value.SerializeToString()) for value in values]
             body.ClearField(field)
             getattr(body, field).extend(copies)
-        source = replace(self._graph.source, model=model.SerializeToString(deterministic=True))
+        source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
         return replace(
-            self._graph, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
+            self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
         )
 
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
@@ -145,12 +147,12 @@ class Compactor:
         """Whether a unit has no inputs, or nothing reads it."""
         # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
         # others are looked at whole.
-        weight = _units_first(group.layer, parameters)
+        weight = units_first(group.layer, parameters)
         if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
             return True
         candidates = np.ones(len(weight), np.bool_)
         for reader in group.readers:
-            weight = _units_first(reader, parameters)
+            weight = units_first(reader, parameters)
             if np.count_nonzero(weight[0]) == len(candidates):
                 return False
             candidates[candidates] = ~weight[:, candidates].any(axis=0)
@@ -183,7 +185,7 @@ class Compactor:
             bias = biases.get(own, parameters[own.bias] if own.bias else np.zeros(len(constant), np.float32))
             values = self._values(index, bias[constant])
             for reader, value in zip(group.readers, values, strict=True):
-                weight = _units_first(reader, parameters)[:, constant]
+                weight = units_first(reader, parameters)[:, constant]
                 with np.errstate(over="ignore", invalid="ignore"):
                     total = weight.astype(np.float64) @ value.astype(np.float64)
                     before = parameters[reader.bias] if reader.bias else np.float32(0)
@@ -193,24 +195,22 @@ class Compactor:
         return biases
 
     def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """What each reader of a group reads of units whose sums are `bias`, as ONNX Runtime computes it."""
-        session = self._activations[index]
-        if session is None:
-            return [bias] * len(self._groups[index].readers)
-        feeds = {self._groups[index].layer.output: bias[None]}
-        found = list(call_session(session, feeds, "constant units").values())
-        names = list(dict.fromkeys(reader.input for reader in self._groups[index].readers))
-        return [found[names.index(reader.input)][0] for reader in self._groups[index].readers]
+        """What each reader of a group reads of units whose sums are `bias`."""
+        evaluator, group = self._evaluators[index], self._groups[index]
+        if evaluator is None:
+            return [bias] * len(group.readers)
+        with np.errstate(all="ignore"):
+            found: list[Any] = evaluator.run(None, {group.layer.output: bias[None]})
+        names = list(dict.fromkeys(reader.input for reader in group.readers))
+        return [found[names.index(reader.input)][0] for reader in group.readers]
 
     @cached_property
-    def _activations(self) -> list[Any]:
-        # Not before it is needed: dense policies never do.
-        models = [activation(self._graph, group) for group in self._groups]
-        return [model and open_session(model, "constant units") for model in models]
+    def _evaluators(self) -> list[Any]:
+        # Only policies with constant units need it, and its import takes 20 ms.
+        from onnx.reference import ReferenceEvaluator
 
-
-def _units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:
-    return parameters[layer.weight].swapaxes(0, layer.channels)
+        models = [activation(self.whole, group) for group in self._groups]
+        return [None if model is None else ReferenceEvaluator(model) for model in models]
 
 
 def _bias_name(layer: Layer) -> str:

@@ -1,17 +1,16 @@
 """Which tensors of a graph are in uint8 between quantized layers, and which inputs are so from the start."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, STANDARD, Layer, attributes_of, reads
+from actorq.quantization.layers import CONVOLUTION, Layer
+from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scalars_of
 from actorq.quantization.statistics import Range
 
 # They move or choose values, so they do to uint8 what they do to float.
@@ -56,10 +55,7 @@ class Uint8Tensors:
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
         self._nodes = graph.model.graph.node
         self._layers = layers
-        self._readers: defaultdict[str, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._nodes):
-            for name in set(reads(node)):
-                self._readers[name].append(index)
+        self._readers = readers_of(graph.model.graph)
         self._outputs = {value.name for value in graph.model.graph.output}
         self._products = {layer.nodes[0]: layer for layer in layers}
         self._makers = {name: node for node in self._nodes for name in node.output}
@@ -79,8 +75,7 @@ class Uint8Tensors:
         if node is None or node.domain not in STANDARD:
             return -math.inf, math.inf
         if node.op_type == "Elu":
-            alpha = attributes_of(node).get("alpha", 1.0)
-            return (-abs(alpha) if isinstance(alpha, float) else -math.inf), math.inf
+            return -abs(attributes_of(node).get("alpha", 1.0)), math.inf
         return _BOUNDS.get(node.op_type, (-math.inf, math.inf))
 
     def _stretch(self, layer: Layer) -> Stretch:
@@ -93,7 +88,7 @@ class Uint8Tensors:
             relu = relu or node.op_type == _RELU
             tensor = node.output[0]
             tensors.add(tensor)
-        site = Site(tensor if relu else layer.output)
+        site = Site(tensor, bounds=(0.0, math.inf)) if relu else Site(layer.output)
         pending = [tensor]
         exits = set()
         while pending:
@@ -113,7 +108,7 @@ class Uint8Tensors:
 def frames(graph: Graph) -> dict[str, Site]:
     """The tensors that hold a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
     found = {name: Site(name, 1.0) for name, spec in graph.inputs.items() if spec.dtype == np.uint8}
-    constants = _scalars(graph)
+    constants = {name: float(v.item()) for name, v in scalars_of(graph.model.graph).items() if v.dtype == np.float32}
     for node in graph.model.graph.node:
         if node.domain not in STANDARD or not node.input or node.input[0] not in found:
             continue
@@ -132,19 +127,3 @@ def frames(graph: Graph) -> dict[str, Site]:
 
 def _moves(node: onnx.NodeProto) -> bool:
     return node.op_type in MOVING and node.domain in STANDARD and sum(map(bool, node.output)) == 1
-
-
-def _scalars(graph: Graph) -> Mapping[str, float]:
-    tensors: dict[str, NDArray[np.generic]] = {}
-    for tensor in graph.model.graph.initializer:
-        tensors[tensor.name] = numpy_helper.to_array(tensor)
-    for node in graph.model.graph.node:
-        if node.op_type == "Constant" and node.domain in STANDARD:
-            value = attributes_of(node).get("value")
-            if isinstance(value, onnx.TensorProto):
-                tensors[node.output[0]] = numpy_helper.to_array(value)
-    return {
-        name: float(array.reshape(-1)[0])
-        for name, array in tensors.items()
-        if array.size == 1 and array.dtype == np.float32
-    }

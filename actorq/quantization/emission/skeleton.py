@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import reads
+from actorq.quantization.nodes import reads
 
 # Field numbers of onnx.proto, as length-delimited fields.
 _GRAPH = 7 << 3 | 2

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from actorq.domain.policy import FLOAT32, LayerReport
 from actorq.errors import InvalidInputError
+from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, Layer, find_layers, layer_name, reads
-from actorq.quantization.schemes.base import Options
+from actorq.quantization.layers import CONVOLUTION, Layer, find_layers, layer_name
+from actorq.quantization.nodes import reads
 
 FIRST, LAST, GATED = "first layer", "last layer", "fidelity gate"
 NOT_A_LAYER = "no linear layer or convolution uses it"

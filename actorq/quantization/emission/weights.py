@@ -1,6 +1,6 @@
 """How weights become integers: symmetric, rounded half to even, with a scale for each tensor, channel or block.
 
-Rounded to nearest, or with errors passed on, see schemes.rounding; the scales are the same.
+Rounded to nearest, or with errors passed on, see emission.rounding; the scales are the same.
 
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
-from actorq.quantization.schemes.rounding import ErrorFeedback
+from actorq.quantization.emission.rounding import ErrorFeedback
 
-_LARGEST = np.float32(127)
-_TINY = np.finfo(np.float32).tiny
+# The largest numbers of int8 weights and of uint8 activations; the lowest and highest of 4 bits.
+INT8_LARGEST, UINT8_LARGEST = 127.0, 255.0
+INT4_LOWEST, INT4_HIGHEST = -8.0, 7.0
+# Below the smallest normal float32 a scale is 1.
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 # Values worked on at a time, so that they stay in a core's cache: a 2048 x 2048 layer takes half as long.
 _CHUNK = 32768
 _STRIP = 16
@@ -87,14 +90,14 @@ def quantize_int8(
         values = rint(weight / scale), rint rounding half to even
 
     so that values lie in [-127, 127] and the error of each weight is at most scale / 2. With feedback the scales are
-    these, also chosen by the errors of rounding to nearest, and the values as schemes.rounding says.
+    these, also chosen by the errors of rounding to nearest, and the values as emission.rounding says.
     """
     rows = _contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
     for part in _chunks(rows):
         chunk = rows[part]
         largest[part] = np.maximum(chunk.max(axis=1), -chunk.min(axis=1))
-    scales = largest / _LARGEST
+    scales = largest / np.float32(INT8_LARGEST)
     if least is not None:
         np.maximum(scales, least, out=scales)
     values = np.empty(rows.shape, np.int8)
@@ -106,7 +109,7 @@ def quantize_int8(
         if feedback is None:
             _fill(values, rows, scales)
     if feedback is not None:
-        values[:] = feedback.round(rows, scales.reshape(-1, 1), rows.shape[1], -int(_LARGEST), int(_LARGEST))
+        values[:] = feedback.round(rows, scales.reshape(-1, 1), rows.shape[1], -int(INT8_LARGEST), int(INT8_LARGEST))
     return Int8Weight(values.reshape(weight.shape), scales)
 
 
@@ -133,15 +136,15 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
         padded[:count, :inputs] = weight[part]
         chunk = padded[:count].reshape(-1, blocks, block)
         high, low = chunk.max(axis=2), chunk.min(axis=2)
-        scale = np.where(high > -low, high, low) / np.float32(-8)
-        scale = np.where(np.abs(scale) < _TINY, np.float32(1), scale)
+        scale = np.where(high > -low, high, low) / np.float32(INT4_LOWEST)
+        scale = np.where(np.abs(scale) < SMALLEST_SCALE, np.float32(1), scale)
         scales[part] = scale
         if feedback is None:
             chunk /= scale[:, :, None]
             np.rint(chunk, out=chunk)
-            np.minimum(chunk, np.float32(7), out=chunk)
+            np.minimum(chunk, np.float32(INT4_HIGHEST), out=chunk)
         else:
-            padded[:count, :inputs] = feedback.round(weight[part], scale, block, -8, 7)
+            padded[:count, :inputs] = feedback.round(weight[part], scale, block, int(INT4_LOWEST), int(INT4_HIGHEST))
         # 16 high + low + 8 + 8 * 16 of neighbours makes the byte of both.
         packed[part] = chunk[:, :, 1::2] * np.float32(16) + chunk[:, :, 0::2] + np.float32(136)
     return Int4Weight(packed, scales)
@@ -173,7 +176,7 @@ def _fill(
             lost = np.subtract(scaled, rounded, out=rounded)
             # A channel so small that its squares vanish is all lost, unless it is 0.
             vanished = (norms == 0) & scaled.any(axis=1) if not norms.all() else False
-            error += float((np.vecdot(lost, lost) / np.maximum(norms, _TINY) + vanished).sum())
+            error += float((np.vecdot(lost, lost) / np.maximum(norms, SMALLEST_SCALE) + vanished).sum())
             if error > allowed**2 * len(rows):
                 return False
     return True
@@ -202,7 +205,7 @@ def _contiguous(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """A scale for weights of zeros, or so small that it is not a normal number: any would do, 0 would not."""
-    return np.where(scale < _TINY, np.float32(1), scale)
+    return np.where(scale < SMALLEST_SCALE, np.float32(1), scale)
 
 
 def _chunks(rows: NDArray[np.float32]) -> Iterator[slice]:

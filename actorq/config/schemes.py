@@ -1,0 +1,42 @@
+"""Names of schemes: ours, and those that installed packages declare as entry points."""
+
+import functools
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from actorq.domain.policy import AUTO, SCHEMES
+
+SCHEME_ENTRY_POINTS = "actorq.schemes"
+
+
+@functools.cache
+def installed_schemes() -> Mapping[str, EntryPoint]:
+    """The schemes of installed packages, by name; looked for once in each process. None takes the name of ours."""
+    return {
+        point.name: point for point in entry_points(group=SCHEME_ENTRY_POINTS) if point.name not in (*SCHEMES, AUTO)
+    }
+
+
+def scheme_names() -> tuple[str, ...]:
+    """The names of all schemes, ours first."""
+    return (*SCHEMES, *sorted(installed_schemes()))
+
+
+def is_scheme(name: str) -> bool:
+    """Whether there is a scheme of that name."""
+    # Installed packages are not looked for in most runs: it takes some milliseconds.
+    return name in SCHEMES or name in installed_schemes()
+
+
+def _checked(name: str) -> str:
+    if name != AUTO and not is_scheme(name):
+        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))} or {AUTO!r}")
+    return name
+
+
+SchemeChoice = Annotated[str, AfterValidator(_checked)]
+"""A setting: the name of a scheme, or "auto"."""
+CHOICES_HELP = f"{', '.join(SCHEMES)}, or of an installed package"

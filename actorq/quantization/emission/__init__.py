@@ -1,0 +1,1 @@
+"""What schemes share: the choice of layers, integers for weights and activations, and prepared models."""

@@ -1,0 +1,54 @@
+"""What readers of a policy graph ask of its nodes: who reads a tensor, attributes, constants of one element."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+# Domains of ONNX's own operators.
+STANDARD = ("", "ai.onnx")
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every tensor that a node reads, also from inside of its subgraphs."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for subgraph in (attribute.g, *attribute.graphs):
+            for inner in subgraph.node:
+                yield from reads(inner)
+            yield from (value.name for value in subgraph.output)
+
+
+def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
+    """Indices of the nodes that read a tensor, once for each time; empty for a tensor that no node reads."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for index, node in enumerate(graph.node):
+        for name in reads(node):
+            found[name].append(index)
+    return found
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node by name."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
+    """The constants of one element, by name."""
+    found: dict[str, NDArray[Any]] = {}
+    for tensor in graph.initializer:
+        if np.prod(tensor.dims, dtype=object) == 1:
+            found[tensor.name] = numpy_helper.to_array(tensor)
+    for node in graph.node:
+        if node.op_type != "Constant" or node.domain not in STANDARD:
+            continue
+        for name, value in attributes_of(node).items():
+            if name in ("value_float", "value_int"):
+                found[node.output[0]] = np.asarray(value, np.float32 if name == "value_float" else np.int64)
+            elif name == "value" and np.prod(value.dims, dtype=object) == 1:
+                found[node.output[0]] = numpy_helper.to_array(value)
+    return found

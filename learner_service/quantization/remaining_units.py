@@ -1,0 +1,90 @@
+"""What is left of a linear layer in the policy that actors run, and its dead units, in float.
+
+The quantizer takes such units out before it rounds (docs/schemes.md, sparse policies), so that scales and ranges are
+those of what is left.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actorq.quantization.compaction import LiveUnits
+
+Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is left of a linear layer's inputs or outputs, as indices on its device.
+
+    kept: those that stay. alive: float32[kept], 0 for a dead unit that its layer keeps, else 1.
+    rest: the dead ones.
+    """
+
+    kept: Tensor
+    alive: Tensor
+    rest: Tensor
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What is left of a linear layer; None where that is all."""
+
+    inputs: Units | None = None
+    outputs: Units | None = None
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """What is left of float32[units, inputs]."""
+        if self.outputs is not None:
+            weight = weight.index_select(0, self.outputs.kept)
+        if self.inputs is not None:
+            weight = weight.index_select(1, self.inputs.kept) * self.inputs.alive
+        return weight
+
+    def around(self, compute: Compute, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """What a layer gives, float32[..., units], when `compute` gives what is left of it.
+
+        x: float32[..., inputs]. Outputs that do not count are float, and gradients are those of the whole layer: what
+        has no weights yet may grow some.
+        """
+        if self.outputs is None:
+            return self._of_inputs(compute, x, weight, bias)
+        kept, rest = self.outputs.kept, self.outputs.rest
+        own, others = (None if bias is None else bias.index_select(0, each) for each in (kept, rest))
+        y = self._of_inputs(compute, x, weight.index_select(0, kept), own)
+        outputs = y.new_zeros((*y.shape[:-1], len(weight))).index_copy(-1, kept, y)
+        return outputs.index_copy(-1, rest, functional.linear(x, weight.index_select(0, rest), others))
+
+    def _of_inputs(self, compute: Compute, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.inputs is None:
+            return compute(x, weight, bias)
+        kept, rest = self.inputs.kept, self.inputs.rest
+        # Inputs are constants, the same in every row, or have weights of 0.
+        constant = functional.linear(x.index_select(-1, rest), weight.index_select(1, rest))
+        folded = constant.detach().flatten(0, -2)[0]
+        left = weight.index_select(1, kept) * self.inputs.alive
+        y = compute(x.index_select(-1, kept), left, folded if bias is None else bias + folded)
+        return y + (constant - constant.detach()) if torch.is_grad_enabled() else y
+
+
+def remaining_units(live: LiveUnits | None, device: torch.device) -> dict[str, Remaining]:
+    """What is left of the layers that lose units or inputs, by name."""
+    found: dict[str, Remaining] = {}
+    if live is None:
+        return found
+    for group, kept, alive in zip(live.groups, live.kept, live.alive, strict=True):
+        if alive.all():
+            continue
+        units = Units(
+            kept=torch.from_numpy(np.flatnonzero(kept)).to(device),
+            alive=torch.from_numpy(alive[kept].astype(np.float32)).to(device),
+            rest=torch.from_numpy(np.flatnonzero(~alive)).to(device),
+        )
+        found[group.layer.name] = replace(found.get(group.layer.name, Remaining()), outputs=units)
+        for reader in group.readers:
+            found[reader.name] = replace(found.get(reader.name, Remaining()), inputs=units)
+    return found
