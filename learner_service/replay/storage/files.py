@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import logging
 import mmap
@@ -60,22 +61,27 @@ class Machine:
     read_only: bool = False
 
 
-def claim_directory(directory: Path) -> int:
-    """Create `directory` if needed and lock it for this process; returns the descriptor that holds the lock.
+def claim_directory(directory: Path) -> io.FileIO:
+    """Create `directory` if needed and lock it for this process; returns the file that holds the lock.
 
-    The kernel drops the lock when the descriptor is closed or the process dies, however it dies. Raises
+    The kernel drops the lock when the file is closed or the process dies, however it dies. Raises
     ConflictError when another process (or another store of this one) has the directory open.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = _opened(directory / "lock", os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(descriptor)
+        lock.close()
         raise ConflictError(
             f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
         ) from None
-    return descriptor
+    return lock
+
+
+def _opened(path: Path, flags: int) -> io.FileIO:
+    """An open file that is closed with the last reference to it, unlike a descriptor."""
+    return io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
 
 
 class MappedFile:
@@ -91,9 +97,8 @@ class MappedFile:
         A file of another size is damaged. Missing bytes become zeros, which the checksums of segments tell.
         """
         access = os.O_RDONLY if machine.read_only else os.O_RDWR
-        flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0)
         try:
-            self._descriptor = os.open(path, flags, 0o644)
+            self._file = _opened(path, access | (os.O_CREAT | os.O_TRUNC if create else 0))
         except FileNotFoundError:
             raise ConflictError(
                 f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
@@ -102,15 +107,12 @@ class MappedFile:
         self._read_only = machine.read_only
         self._allocate = machine.allocate
         self._allocated = 0
-        try:
-            self.found_bytes = os.fstat(self._descriptor).st_size
-            """Bytes of the file before it was opened here."""
-            if not create and self.found_bytes != nbytes:
-                _log.warning("replay: %s is damaged: expected %d bytes, got %d", path, nbytes, self.found_bytes)
-            self.map = self._mapping(nbytes)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        self._descriptor = self._file.fileno()
+        self.found_bytes = os.fstat(self._descriptor).st_size
+        """Bytes of the file before it was opened here."""
+        if not create and self.found_bytes != nbytes:
+            _log.warning("replay: %s is damaged: expected %d bytes, got %d", path, nbytes, self.found_bytes)
+        self.map = self._mapping(nbytes)
 
     def __len__(self) -> int:
         """Bytes of the file."""
@@ -147,8 +149,8 @@ class MappedFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor; the mapping stays until the last array over it is gone."""
-        os.close(self._descriptor)
+        """Close the file; the mapping stays until the last array over it is gone."""
+        self._file.close()
 
     def _mapping(self, nbytes: int) -> mmap.mmap:
         if not self._read_only:

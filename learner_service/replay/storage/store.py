@@ -36,8 +36,8 @@ Full disk. Disk space is taken for rows before anything is written to them, so n
 that gets no space raises UnavailableError and changes nothing.
 """
 
+import io
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,7 @@ class ReplayStore:
         spec: EnvironmentSpec,
         columns: Columns,
         directory: SegmentDirectory,
-        lock: int,
+        lock: io.FileIO,
         machine: Machine,
     ) -> None:
         """Wrap new or recovered files; use `open`."""
@@ -175,10 +175,10 @@ class ReplayStore:
                 store._take_over(recover(log, columns, machine.boot_id, checked_at_once))
             return store
         except OSError as error:
-            os.close(lock)
+            lock.close()
             raise UserError(f"replay: {directory} cannot be opened: {error.strerror}; is its disk full?") from error
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
 
     @property
@@ -340,15 +340,14 @@ class ReplayStore:
 
     def close(self) -> None:
         """Flush, and let others open the directory. The store must not be used afterwards."""
-        if self._lock < 0:
+        if self._lock.closed:
             return
         try:
             self.flush()
         finally:
             self._columns.close()
             self._directory.close()
-            os.close(self._lock)
-            self._lock = -1
+            self._lock.close()
 
     def _make_room(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         # Segments of the previous lap begin at or after the cursor. Eviction is strictly oldest first, so going back

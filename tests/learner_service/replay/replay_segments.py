@@ -1,6 +1,5 @@
 """Random segments that look like what actors send, and a plain reading of what a store must hold for them."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> Segmen
 
 def kill(store: ReplayStore) -> None:
     """End the store as SIGKILL does: its lock is free, and nothing else happens."""
-    os.close(store._lock)
+    store._lock.close()
 
 
 def random_segment(
