@@ -10,8 +10,8 @@ from actorq.client import QuantizerClient
 from actorq.process import EXIT_OK
 from actorq.transport.options import Certificates
 from quantizer_service.servicer import QuantizerServicer
+from quantizer_service.serving.metrics import relay_metrics
 from quantizer_service.serving.relay import Relay
-from quantizer_service.serving.relay_metrics import relay_metrics
 from quantizer_service.serving.upstream import Upstream
 
 

@@ -12,7 +12,6 @@ from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGra
 from actorq.errors import ConflictError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
-from actorq.quantization.statistics import Observed
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
@@ -108,15 +107,11 @@ def quantize_and_check(
 
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
     """
-    plans = [version.form.plans(ladder.scheme) for ladder in ladders]
-    observed = frozenset[Observed]().union(
-        *(each.observed(ladder.rung) for each, ladder in zip(plans, ladders, strict=True))
-    )
-    run = version.run(run_id, observed)
+    run = version.run(run_id, ladders)
     gate = FidelityGate(version.published.graph.source, run, thresholds)
     return [
-        ladder.first_passing(version.checkpoint.version, partial(each.quantize, run), gate)
-        for each, ladder in zip(plans, ladders, strict=True)
+        ladder.first_passing(version.checkpoint.version, partial(version.form.plans(ladder.scheme).quantize, run), gate)
+        for ladder in ladders
     ]
 
 

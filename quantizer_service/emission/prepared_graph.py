@@ -1,6 +1,6 @@
 """What is prepared once for a policy graph: its FP32 session, its compact forms, and the ladder of each scheme."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,6 @@ from actorq.quantization.compaction import Compactor
 from actorq.quantization.footprint import Footprint
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
-from actorq.quantization.statistics import Observed
 from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
@@ -60,10 +59,11 @@ class CompactVersion:
     form: CompactForm
     parameters: Mapping[str, NDArray[Any]]
 
-    def run(self, run_id: str, observed: Set[Observed]) -> ReferenceRun:
-        """Run the FP32 policy; see ReferenceRun.of."""
+    def run(self, run_id: str, ladders: Iterable[Ladder]) -> ReferenceRun:
+        """Run the FP32 policy, to quantize it on these ladders; see ReferenceRun.of."""
+        observed = (self.form.plans(ladder.scheme).observed(ladder.rung) for ladder in ladders)
         references = self.published.reference, self.form.reference
-        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, observed)
+        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, frozenset().union(*observed))
 
 
 class PreparedGraph:

@@ -54,13 +54,10 @@ class ReferenceRun:
         """
         weights = sum(array.size for array in checkpoint.parameters.values())
         batch = measured_batch(checkpoint.calibration, weights)
-        if compact is not published:
-            # Its hidden tensors are not those of the published graph: it is run when they are asked for.
-            outputs = published.run(checkpoint.parameters, batch)
-            return cls(run_id, checkpoint, parameters, compact, batch, outputs, {})
         now = {each for each in observed if batch is checkpoint.calibration or not _of_all_rows(each)}
-        outputs, statistics = published.observe(parameters, batch, now)
-        return cls(run_id, checkpoint, parameters, published, batch, outputs, statistics)
+        # The hidden tensors of a compact graph are others: it is run when they are asked for.
+        outputs, statistics = published.observe(checkpoint.parameters, batch, now if compact is published else ())
+        return cls(run_id, checkpoint, parameters, compact, batch, outputs, statistics)
 
     def statistics(self, observed: Set[Observed]) -> Statistics:
         """These statistics, each measured once: ranges over the whole calibration batch, others over `batch`.

@@ -6,8 +6,9 @@ it is reading. For one event loop.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType, TracebackType
+from contextlib import AbstractContextManager
 
+from actorq.domain.policy import PolicyDescriptor
 from actorq.errors import ActorQError
 from quantizer_service.serving.policy_stream import EncodedPolicy
 
@@ -33,12 +34,17 @@ class NewestPolicies:
     @property
     def subscribers_by_scheme(self) -> Mapping[str, int]:
         """How many watch each scheme, without those that nobody watches."""
-        return MappingProxyType({scheme: len(watchers) for scheme, watchers in sorted(self._watchers.items())})
+        return {scheme: len(watchers) for scheme, watchers in sorted(self._watchers.items())}
 
     @property
     def schemes(self) -> tuple[str, ...]:
         """The schemes that somebody watches."""
         return tuple(sorted(self._watchers))
+
+    @property
+    def descriptors(self) -> Mapping[str, PolicyDescriptor]:
+        """The descriptors of the newest policies, by scheme."""
+        return {scheme: policy.descriptor for scheme, policy in self._newest.items()}
 
     def version(self, scheme: str) -> int:
         """The version of the newest policy in a scheme; 0 for none."""
@@ -86,7 +92,7 @@ class NewestPolicies:
             self._on_idle(subscription._scheme)
 
 
-class Subscription:
+class Subscription(AbstractContextManager["Subscription"]):
     """One watcher's view of a scheme's newest policy, for one task; a context manager."""
 
     def __init__(self, newest: NewestPolicies, scheme: str, after_version: int) -> None:
@@ -125,10 +131,5 @@ class Subscription:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def __enter__(self) -> "Subscription":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
@@ -30,6 +30,9 @@ class Quantizer:
     resources: measures this process.
     clock: seconds; times emissions.
     worker: does the CPU work; None for one with the usual limit.
+
+    policies: the newest ones, and their watchers.
+    emissions: what was emitted so far.
     """
 
     def __init__(
@@ -42,25 +45,13 @@ class Quantizer:
         self._emitter = emitter
         self._catalog = emitter.catalog
         self._resources = resources
-        self._policies = NewestPolicies()
+        self.policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
         self.emissions = Emissions()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
         self.draining = asyncio.Event()
-        for policy in self._catalog.newest_policies:
-            self._policies.put([EncodedPolicy.of(policy)])
-            self.emissions.found(policy.descriptor)
-
-    @property
-    def subscribers(self) -> int:
-        """How many actors watch."""
-        return self._policies.subscribers
-
-    @property
-    def subscribers_by_scheme(self) -> Mapping[str, int]:
-        """How many actors watch each scheme, without those that nobody watches."""
-        return self._policies.subscribers_by_scheme
+        self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
         """What takes a publisher's checkpoints; see PolicyServer.intake."""
@@ -89,7 +80,7 @@ class Quantizer:
         received_at: when its last byte came, by this object's clock.
         """
         own = () if scheme == AUTO else (scheme,)
-        schemes = tuple(dict.fromkeys((*own, *self._policies.schemes)))
+        schemes = tuple(dict.fromkeys((*own, *self.policies.schemes)))
         begun = threading.Event()
         task = asyncio.create_task(self._publish(checkpoint, schemes, received_at, begun))
         may_be_left(task, f"publication of version {checkpoint.version}")
@@ -105,7 +96,7 @@ class Quantizer:
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         """A retained policy as it is sent; see Catalog.get."""
-        newest = self._policies.get(scheme)
+        newest = self.policies.get(scheme)
         if newest is not None and self._is_newest(scheme) and version in (0, newest.descriptor.version):
             return newest
         return await self.work(self._get, scheme, version)
@@ -132,7 +123,7 @@ class Quantizer:
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
         # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
-        subscription = self._policies.subscribe(scheme, after_version)
+        subscription = self.policies.subscribe(scheme, after_version)
         try:
             if not self._is_newest(scheme):
                 await self._emit_newest(scheme)
@@ -144,7 +135,7 @@ class Quantizer:
     def begin_drain(self) -> None:
         """Take no new work: watchers' streams end, publishers' after the receipt that they wait for."""
         self.draining.set()
-        self._policies.close()
+        self.policies.close()
 
     async def settle(self) -> None:
         """Wait until every checkpoint that was taken is stored."""
@@ -167,7 +158,7 @@ class Quantizer:
 
         def serve(policies: Sequence[EncodedPolicy]) -> None:
             nonlocal emit_seconds
-            self._policies.put(policies)
+            self.policies.put(policies)
             emit_seconds = self.clock() - received_at
             self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
 
@@ -175,7 +166,7 @@ class Quantizer:
             policies = await self.work(publish)
         finally:
             # Also when the version could not be stored: it is served.
-            for late in self._policies.schemes:
+            for late in self.policies.schemes:
                 # Who came while this version was emitted found the one before.
                 if not self._is_newest(late):
                     await self._emit_newest(late)
@@ -183,16 +174,16 @@ class Quantizer:
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
-            subscribers=self._policies.subscribers,
+            subscribers=self.policies.subscribers,
             process=await self.work(self._resources),
         )
 
     def _is_newest(self, scheme: str) -> bool:
         """Whether the newest version is served to the watchers of that scheme."""
-        return self._policies.version(scheme) >= self._catalog.newest_version
+        return self.policies.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:
-        self._policies.put([await self.work(self._get, scheme)])
+        self.policies.put([await self.work(self._get, scheme)])
 
     def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         return EncodedPolicy.of(self._catalog.get(scheme, version))

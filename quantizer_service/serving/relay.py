@@ -30,6 +30,7 @@ class Relay:
 
     now: unix seconds; ages policies.
 
+    policies: the newest of this run that came, and their watchers.
     relayed, refused: policies that were handed on, and streams that ended because what came was refused, by scheme.
     lag_seconds: by scheme, from the learner's snapshot to the newest policy being here, by both clocks.
     run_id: of the policies that are served; empty before the first.
@@ -42,7 +43,7 @@ class Relay:
         self._upstream = upstream
         self._backoff = backoff or Backoff()
         self._now = now
-        self._policies = NewestPolicies(self._leave)
+        self.policies = NewestPolicies(self._leave)
         self._feeds: dict[str, Feed] = {}
         self._ended: list[Feed] = []
         self.draining = asyncio.Event()
@@ -51,16 +52,6 @@ class Relay:
         self.relayed: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.lag_seconds: dict[str, float] = {}
-
-    @property
-    def subscribers_by_scheme(self) -> Mapping[str, int]:
-        """How many watch each scheme here."""
-        return self._policies.subscribers_by_scheme
-
-    @property
-    def versions(self) -> Mapping[str, int]:
-        """The newest version of each scheme that was watched here in this run."""
-        return {scheme: self._policies.version(scheme) for scheme in self.lag_seconds}
 
     @property
     def connected(self) -> Mapping[str, bool]:
@@ -77,7 +68,7 @@ class Relay:
             raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {scheme!r}")
         if self.draining.is_set():
             raise UnavailableError("the relay is draining; connect again later")
-        subscription = self._policies.subscribe(scheme, after_version)
+        subscription = self.policies.subscribe(scheme, after_version)
         if scheme not in self._feeds:
             calls = self._take, self._count_refusal, self._end
             self._feeds[scheme] = Feed(self._upstream, scheme, self._backoff, *calls)
@@ -88,7 +79,7 @@ class Relay:
 
         While the upstream is away, what is in memory counts as the newest.
         """
-        newest = self._policies.get(scheme)
+        newest = self.policies.get(scheme)
         live = scheme in self._feeds and self._feeds[scheme].connected
         if newest is not None and (version == newest.descriptor.version or (not version and live)):
             return newest
@@ -98,7 +89,7 @@ class Relay:
             if version or newest is None:
                 raise
             return newest
-        newest = self._policies.get(scheme)
+        newest = self.policies.get(scheme)
         if version or newest is None or found.descriptor.run_id != self.run_id:
             return found
         return max(found, newest, key=lambda each: each.descriptor.version)
@@ -118,7 +109,7 @@ class Relay:
     def begin_drain(self) -> None:
         """Take no new work: watchers' streams end."""
         self.draining.set()
-        self._policies.close()
+        self.policies.close()
 
     async def settle(self) -> None:
         """Hang up at the upstream, and wait for the threads that talked to it."""
@@ -134,8 +125,8 @@ class Relay:
         if self.run_id and descriptor.run_id != self.run_id:
             self._begin_run(descriptor.run_id)
         self.run_id = descriptor.run_id
-        newest = self._policies.get(scheme)
-        version = self._policies.version(scheme)
+        newest = self.policies.get(scheme)
+        version = self.policies.version(scheme)
         if newest is not None and descriptor.version == version and descriptor.sha256 != newest.descriptor.sha256:
             self.refused[scheme] += 1
             _log.error(
@@ -146,7 +137,7 @@ class Relay:
             )
         if descriptor.version <= version:
             return
-        self._policies.put([policy])
+        self.policies.put([policy])
         self.relayed[scheme] += 1
         self.lag_seconds[scheme] = self._now() - descriptor.snapshot_at
 
@@ -156,14 +147,14 @@ class Relay:
     def _end(self, scheme: str, error: Exception) -> None:
         self._stop((scheme,))
         if isinstance(error, ActorQError):
-            self._policies.refuse(scheme, error)
+            self.policies.refuse(scheme, error)
         elif not self.failed.done():
             self.failed.set_exception(error)
 
     def _begin_run(self, run_id: str) -> None:
         """Forget the old run: versions of different runs cannot be compared, and its actors are gone or will be."""
         _log.warning("%s serves run %s now, after %s; watchers begin anew", self._upstream.peer, run_id, self.run_id)
-        old, self._policies = self._policies, NewestPolicies(self._leave)
+        old, self.policies = self.policies, NewestPolicies(self._leave)
         self.lag_seconds.clear()
         # All of them, as others may still hold policies of the old run. Watchers that come again open new ones.
         self._stop(tuple(self._feeds))
@@ -171,7 +162,7 @@ class Relay:
 
     def _leave(self, scheme: str) -> None:
         # Also called for the watchers of a run that is over.
-        if scheme not in self._policies.schemes:
+        if scheme not in self.policies.schemes:
             self._stop((scheme,))
 
     def _stop(self, schemes: Iterable[str]) -> None:

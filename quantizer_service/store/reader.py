@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.statefiles.documents import read_either
 from quantizer_service.store import files
@@ -202,16 +202,12 @@ class PolicyReader:
 
 
 def _read_policy(path: Path) -> Policy:
-    descriptor = _descriptor(path)
-    return Policy(descriptor, files.read_verified(path.with_suffix(".onnx"), descriptor.sha256))
-
-
-def _descriptor(path: Path) -> PolicyDescriptor:
     tree = files.read_json(path)
     try:
-        return files.descriptor_from_json(tree)
+        descriptor = files.descriptor_from_json(tree)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"{path}: expected a policy's descriptor, got {error!r}; remove the file") from None
+    return Policy(descriptor, files.read_verified(path.with_suffix(".onnx"), descriptor.sha256))
 
 
 def _digest(path: Path, tree: Mapping[str, Any], name: str) -> bytes:

@@ -11,14 +11,13 @@ FIDELITY = FidelityReport(256, 0.1, 0.2, 0.01, 0.02, 0.99, ())
 INT8 = PolicyDescriptor("run", 3, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)
 
 
-def test_policies_are_counted_by_scheme_and_the_newest_of_each_is_kept() -> None:
+def test_policies_are_counted_by_scheme() -> None:
     emissions = Emissions()
     for version in (3, 4):
         int8 = replace(INT8, version=version)
         emissions.note((int8, replace(int8, scheme="fp32")), seconds=0.002)
     emissions.note((replace(INT8, version=5),), seconds=0.2)
     assert emissions.policies == {"int8": 3, "fp32": 2}
-    assert {scheme: policy.version for scheme, policy in emissions.newest.items()} == {"int8": 5, "fp32": 4}
     buckets, total = emissions.seconds.snapshot()
     assert dict(buckets)[0.0025] == 2
     assert dict(buckets)[float("inf")] == 3
@@ -31,11 +30,3 @@ def test_what_the_gate_refused_is_counted_by_scheme() -> None:
     emissions.note((refused, replace(INT8, scheme="fp32")), seconds=0.002)
     emissions.note((refused,), seconds=0.002)
     assert emissions.refusals == {"int8": 4, "fp32": 0}
-
-
-def test_what_an_earlier_life_emitted_is_known_but_not_counted() -> None:
-    emissions = Emissions()
-    emissions.found(INT8)
-    assert emissions.newest == {"int8": INT8}
-    assert not emissions.policies
-    assert emissions.seconds.snapshot()[1] == 0.0

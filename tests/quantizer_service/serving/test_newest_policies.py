@@ -61,6 +61,7 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 
     assert (newest.version("int8"), newest.version("fp32"), newest.version("int4")) == (5, 4, 0)
     assert (newest.get("int8"), newest.get("int4")) == (encoded(5), None)
+    assert {scheme: each.version for scheme, each in newest.descriptors.items()} == {"int8": 5, "fp32": 4}
 
 
 def test_subscribers_and_their_schemes_are_counted() -> None:
