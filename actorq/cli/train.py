@@ -16,9 +16,10 @@ from actorq.cli.display.report import print_result
 from actorq.config import settings
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
+from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
@@ -125,11 +126,21 @@ def _checked(
     """The configuration once its environment is known; raises UserError for what cannot work."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_actor_module(train.actor_module)
+    _check_scheme(config.scheme)
 
     def resolve(below: dict[str, Any]) -> RunConfig:
         return sources.resolve(RunConfig, below)
 
     return fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
+
+
+def _check_scheme(name: str) -> None:
+    """Raise UserError for a scheme of an installed package that cannot be used."""
+    if name in installed_schemes():
+        try:
+            load_scheme(name)
+        except NotFoundError as error:
+            raise UserError(str(error)) from error
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
