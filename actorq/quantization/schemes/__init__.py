@@ -11,7 +11,6 @@ from types import MappingProxyType
 from actorq.config.schemes import is_scheme, load_scheme
 from actorq.domain.policy import INT8_PER_TENSOR
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import find_layers
 from actorq.quantization.schemes.base import Emission, Options, Scheme, SchemePlan
 from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int4 import Int4
@@ -46,7 +45,7 @@ def training_forms(scheme: str, graph: Graph, layers: Mapping[str, str]) -> dict
     """
     if not is_scheme(scheme):
         return {}
-    in_float = frozenset(layer.name for layer in find_layers(graph)) - layers.keys()
+    in_float = frozenset(layer.name for layer in graph.layers) - layers.keys()
     plan = scheme_named(scheme).plan(graph, Options(ends=True, keep_float=in_float))
     return {
         name: replace(form, per_channel=layers[name] != INT8_PER_TENSOR)
