@@ -18,9 +18,10 @@ from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
+from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
@@ -123,6 +124,7 @@ def _checked(
     """The configuration once its environment is known; raises UserError for what cannot work."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_actor_module(train.actor_module)
+    _check_scheme(config.scheme)
 
     def resolve(below: dict[str, Any]) -> RunConfig:
         return sources.resolve(RunConfig, below)
@@ -131,6 +133,15 @@ def _checked(
     for section in ALGORITHMS.keys() & sources.given(RunConfig).keys() - {fitting.algorithm}:
         print(f"warning: {section}.* has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting
+
+
+def _check_scheme(name: str) -> None:
+    """Raise UserError for a scheme of an installed package that cannot be used."""
+    if name in installed_schemes():
+        try:
+            load_scheme(name)
+        except NotFoundError as error:
+            raise UserError(str(error)) from error
 
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:

@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 from actorq.domain.policy import AUTO, SCHEMES
+from actorq.errors import NotFoundError
 
 SCHEME_ENTRY_POINTS = "actorq.schemes"
 
@@ -29,6 +30,29 @@ def is_scheme(name: str) -> bool:
     """Whether there is a scheme of that name."""
     # Installed packages are not looked for in most runs: it takes some milliseconds.
     return name in SCHEMES or name in installed_schemes()
+
+
+@functools.cache
+def load_scheme(name: str) -> Any:
+    """A scheme of an installed package: what its entry point, a class without arguments, makes.
+
+    Raises NotFoundError that lists the schemes, or says why this one cannot be used.
+    """
+    if name not in installed_schemes():
+        raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {name!r}")
+    path = installed_schemes()[name].value
+    try:
+        scheme = installed_schemes()[name].load()()
+    except Exception as error:
+        # A package of a user's own may raise anything.
+        text = " ".join(str(error).split())
+        raise NotFoundError(f"scheme {name}: {path} cannot be used: {type(error).__name__}: {text}") from error
+    if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
+        raise NotFoundError(
+            f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; "
+            "actorq.quantization.schemes.base.Scheme says what one has"
+        )
+    return scheme
 
 
 def _checked(name: str) -> str:

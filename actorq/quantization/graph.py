@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
 from actorq.quantization.operators import check_operators
 from actorq.transport.options import MAX_BLOB_BYTES
@@ -101,6 +103,11 @@ class Graph:
         graph = cls.parse(source)
         graph.check_parameters(parameters)
         return graph, parameters
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers in the order of the graph."""
+        return find_layers(self.model, self.parameters)
 
     def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""

@@ -1,12 +1,11 @@
 """Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.graph import Graph
 from actorq.quantization.nodes import STANDARD, attributes_of, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
@@ -52,22 +51,25 @@ def layer_name(weight: str) -> str:
     return weight.removesuffix(".weight")
 
 
-def find_layers(graph: Graph) -> list[Layer]:
-    """The layers in the order of the graph; a weight that several nodes use makes several layers of one name."""
-    nodes = graph.model.graph.node
-    origins = _origins(graph)
-    matrices = {name for name, origin in origins.items() if len(graph.parameters[origin.parameter]) > 1}
+def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
+    """The layers of a policy graph in its order; a weight that several nodes use makes several layers of one name.
+
+    parameters: the shape of each parameter by name.
+    """
+    nodes = model.graph.node
+    origins = _origins(nodes, parameters)
+    matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}
     found = {
         index: position for index, node in enumerate(nodes) if (position := _weight_of(node, matrices)) is not None
     }
     after, before = _after(nodes, set(found)), _before(nodes, set(found))
     uses = Counter(name for node in nodes for name in reads(node))
-    uses.update(value.name for value in graph.model.graph.output)
-    ranks = _ranks(graph)
+    uses.update(value.name for value in model.graph.output)
+    ranks = _ranks(model)
     layers = []
     for index, position in found.items():
         node = nodes[index]
-        layer = _Reading(graph, index, position, origins, uses).layer()
+        layer = _Reading(nodes, parameters, index, position, origins, uses).layer()
         layers.append(
             replace(
                 layer,
@@ -76,7 +78,7 @@ def find_layers(graph: Graph) -> list[Layer]:
                 last=not any(name in before for name in node.output),
             )
         )
-    return layers
+    return tuple(layers)
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,13 @@ class _Origin:
     rearranged: bool = False
 
 
-def _origins(graph: Graph) -> dict[str, _Origin]:
-    origins = {name: _Origin(name) for name in graph.parameters}
-    for node in graph.model.graph.node:
+def _origins(nodes: Sequence[onnx.NodeProto], parameters: Mapping[str, tuple[int, ...]]) -> dict[str, _Origin]:
+    origins = {name: _Origin(name) for name in parameters}
+    for node in nodes:
         if node.domain not in STANDARD or node.op_type not in _REARRANGING or node.input[0] not in origins:
             continue
         origin = origins[node.input[0]]
-        if node.op_type == "Transpose" and len(graph.parameters[origin.parameter]) == 2:
+        if node.op_type == "Transpose" and len(parameters[origin.parameter]) == 2:
             turned = attributes_of(node).get("perm", [1, 0]) == [1, 0]
             origin = replace(origin, transposed=origin.transposed != turned)
         elif node.op_type != "Identity":
@@ -114,7 +116,8 @@ def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
 class _Reading:
     """One node with a weight, on the way to be understood as a layer."""
 
-    graph: Graph
+    nodes: Sequence[onnx.NodeProto]
+    parameters: Mapping[str, tuple[int, ...]]
     index: int
     position: int
     origins: dict[str, _Origin]
@@ -124,9 +127,9 @@ class _Reading:
     obstacles: list[str] = field(default_factory=list)
 
     def layer(self) -> Layer:
-        node = self.graph.model.graph.node[self.index]
+        node = self.nodes[self.index]
         origin = self.origins[node.input[self.position]]
-        shape = self.graph.parameters[origin.parameter]
+        shape = self.parameters[origin.parameter]
         if self.position != 1:
             self.obstacles.append("the weight is multiplied from the left")
         if origin.rearranged:
@@ -178,7 +181,7 @@ class _Reading:
 
     def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
         """Take an Add of a bias after a MatMul into the layer; returns the layer's output."""
-        for position, node in enumerate(self.graph.model.graph.node):
+        for position, node in enumerate(self.nodes):
             if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
                 bias = next((name for name in node.input if name != product), product)
                 origin = self.origins.get(bias)
@@ -197,12 +200,12 @@ class _Reading:
         return origin.parameter
 
     def _fits(self, bias: str, shape: Sequence[int], channels: int) -> bool:
-        return len(shape) > 1 and self.graph.parameters[bias] == (shape[channels],)
+        return len(shape) > 1 and self.parameters[bias] == (shape[channels],)
 
 
-def _ranks(graph: Graph) -> dict[str, int]:
+def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     try:
-        body = onnx.shape_inference.infer_shapes(graph.model).graph
+        body = onnx.shape_inference.infer_shapes(model).graph
     except onnx.shape_inference.InferenceError:
         return {}
     return {

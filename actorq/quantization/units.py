@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import LINEAR, Layer, find_layers
+from actorq.quantization.layers import LINEAR, Layer
 from actorq.quantization.nodes import STANDARD, readers_of, reads, scalars_of
 
 # What computes each element from that element alone, or from several tensors' elements at the same place.
@@ -64,7 +64,7 @@ class _Reading:
         self._outputs = {value.name for value in graph.model.graph.output}
         self._readers = readers_of(graph.model.graph)
         self._scalars = {name for name, value in scalars_of(graph.model.graph).items() if value.ndim <= 1}
-        self.layers = find_layers(graph)
+        self.layers = graph.layers
         self._products = {layer.nodes[0]: layer for layer in self.layers}
 
     def group(self, layer: Layer) -> UnitGroup | str:

@@ -113,9 +113,11 @@ def test_a_typing_error_lists_it_too(installed: Path) -> None:
     ],
 )
 def test_a_bad_one_is_told_in_one_line(installed: Path, name: str, message: str) -> None:
-    script = "import sys\nfrom actorq.quantization.schemes import scheme_named\nscheme_named(sys.argv[1])"
-    result = subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True, check=False)
-    assert result.stderr.strip().splitlines()[-1].startswith(f"actorq.errors.NotFoundError: {message}")
+    result = actorq("train", "--scheme", name, "--run-directory", str(installed / "run"))
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {message}"), result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (installed / "run").exists()
 
 
 def test_none_takes_the_place_of_ours(installed: Path) -> None:

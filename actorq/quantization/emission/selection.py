@@ -7,7 +7,7 @@ from actorq.domain.policy import FLOAT32, LayerReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, Layer, find_layers, layer_name
+from actorq.quantization.layers import CONVOLUTION, Layer, layer_name
 from actorq.quantization.nodes import reads
 
 FIRST, LAST, GATED = "first layer", "last layer", "fidelity gate"
@@ -46,8 +46,7 @@ def select(
 
     Raises InvalidInputError when `options.keep_float` names what is no layer.
     """
-    layers = find_layers(graph)
-    weights = {layer.weight for layer in layers}
+    weights = {layer.weight for layer in graph.layers}
     reasons: dict[str, str] = {}
     for node in graph.model.graph.node:
         for name in reads(node):
@@ -56,10 +55,10 @@ def select(
     if unknown := sorted(options.keep_float - reasons.keys()):
         raise InvalidInputError(f"keep_float: expected names among {list(reasons)}, got {unknown}")
     found: dict[str, list[str]] = {}
-    for layer in layers:
+    for layer in graph.layers:
         found.setdefault(layer.name, []).append(_reason(layer, options, unfit, ends, layer.input in exact))
     reasons |= {name: next(filter(None, several), "") for name, several in found.items()}
-    return Selection(tuple(layer for layer in layers if not reasons[layer.name]), reasons)
+    return Selection(tuple(layer for layer in graph.layers if not reasons[layer.name]), reasons)
 
 
 def unfit_for_linear(layer: Layer) -> str:

@@ -49,7 +49,7 @@ from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, Layer, find_layers
+from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
 from actorq.quantization.training import Place, TrainingForm, Uint8
@@ -272,15 +272,14 @@ class _Rewriting:
 
 def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
     """Where a network of layers has the tensors that sites are named after."""
-    layers = find_layers(graph)
     # After a Relu a tensor has the range of the layer before, within the site's bounds.
     relus = {
         rewriting.stretches[layer.output].site.name: Place(layer.name, True)
-        for layer in layers
+        for layer in graph.layers
         if layer.output in rewriting.stretches
     }
-    outputs = {layer.output: Place(layer.name, True) for layer in layers}
-    return relus | outputs | {layer.input: Place(layer.name, False) for layer in layers}
+    outputs = {layer.output: Place(layer.name, True) for layer in graph.layers}
+    return relus | outputs | {layer.input: Place(layer.name, False) for layer in graph.layers}
 
 
 def _use(layer: Layer) -> str:

@@ -1,16 +1,13 @@
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
 from actorq import __version__
-from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.main import main
 from actorq.config import settings
 from actorq.config.algorithms import DQNConfig
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ReplayConfig
-from actorq.domain.policy import AUTO, SCHEMES
 from actorq.rundirectory import RunDirectory
 
 
@@ -163,12 +160,6 @@ def test_settings_of_a_command_come_from_the_environment_too(
     for name, value in variables.items():
         monkeypatch.setenv(f"ACTORQ_{name}", value)
     assert error_of(capsys, command).startswith(expected)
-
-
-def test_the_schemes_of_an_evaluation_are_those_of_a_run() -> None:
-    (of_evaluation, _) = get_args(get_type_hints(EvaluateSettings)["scheme"])
-    assert get_args(of_evaluation) == (*SCHEMES, AUTO)
-    assert get_args(RunConfig.model_fields["scheme"].annotation) == (*SCHEMES, AUTO)
 
 
 @pytest.mark.parametrize(

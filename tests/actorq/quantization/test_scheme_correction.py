@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from actorq.domain.policy import PolicyGraph
 from actorq.quantization.emission.correction import MOST_INPUTS, WIDEST_INT8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, find_layers
+from actorq.quantization.layers import CONVOLUTION
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.statistics import Observed, Statistic
@@ -87,7 +87,7 @@ def test_a_bias_that_another_node_reads_is_left_alone_by_int8_weights() -> None:
 def test_convolutions_are_left_alone() -> None:
     for scheme in QUANTIZED:
         for name in ("nature cnn", "pooled"):
-            layers = find_layers(Graph.parse(GRAPHS[name]))
+            layers = Graph.parse(GRAPHS[name]).layers
             images = {layer.input for layer in layers if layer.kind == CONVOLUTION}
             observed = Plan(Graph.parse(GRAPHS[name]), scheme_named(scheme), Options(ends=True)).observed
             assert not images & {tensor for tensor, statistic in observed if statistic is not Statistic.RANGE}

@@ -7,7 +7,7 @@ from onnx import helper
 
 from actorq.domain.policy import LayerReport, PolicyGraph
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import MAX_INPUTS, find_layers
+from actorq.quantization.layers import MAX_INPUTS
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.statistics import Observed, Statistic
@@ -110,7 +110,7 @@ def test_a_matrix_that_no_layer_multiplies_by_is_named_and_a_row_is_not() -> Non
 
 
 def test_first_and_last_are_told_from_the_whole_graph() -> None:
-    ends = {layer.name: (layer.first, layer.last) for layer in find_layers(Graph.parse(GRAPHS["two inputs"]))}
+    ends = {layer.name: (layer.first, layer.last) for layer in Graph.parse(GRAPHS["two inputs"]).layers}
 
     assert ends == {
         "o": (True, False),

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import ConflictError, UnavailableError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN
+from learner_service.policy.policy_graph import export_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import (
@@ -165,7 +166,9 @@ def test_updates_from_its_share_of_the_steps_on_run_the_quantized_policy(
 ) -> None:
     algorithm = make_algorithm(CONFIG, SPEC)
     fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport("torso.0", "int8 per tensor"),))
-    aware = QuantizationAware(FakeQuantization(algorithm.policy, PolicyGraph(b"", (), True)), starts_at=65)
+    aware = QuantizationAware(
+        FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, SPEC)), starts_at=65
+    )
     aware.follow(PolicyDescriptor("run", 1, 0, "int8", b"", 1, 1, 0.0, fidelity))
     trainer = make_trainer(algorithm=algorithm, aware=aware)
     fill(replay, range(1, 9))
