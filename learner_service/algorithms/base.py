@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UserError
 from learner_service.replay import NStepBatch, WindowBatch
 
 ActionSpace = Literal["discrete", "continuous"]
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,19 @@ class Algorithm(Protocol):
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         ...
+
+
+def settings_of(config: RunConfig, model: type[S]) -> S:
+    """The settings of an algorithm whose class has `settings = model`.
+
+    Raises UserError with one line when `config.algorithm_args` has something that `model` does not take.
+    """
+    section = next((name for name, field in RunConfig.model_fields.items() if field.annotation is model), None)
+    if section is None:
+        return settings.build(model, config.algorithm_args, section="algorithm_args")
+    if config.algorithm_args:
+        raise UserError(f"algorithm_args: the settings of algorithm {config.algorithm} are --{section}.NAME")
+    return cast(S, getattr(config, section))
 
 
 class Minibatch(NamedTuple):

@@ -11,8 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.algorithms.base import Algorithm
-from learner_service.algorithms.settings import settings_of
+from learner_service.algorithms.base import Algorithm, settings_of
 from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
@@ -35,14 +34,20 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
 
     Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
     """
-    algorithm = algorithm_class(config.algorithm)
+    algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
-    _check_settings(config, algorithm)
     check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)
     return _make_own(algorithm, config, spec, device)
+
+
+def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
+    """The class of the run's algorithm; raises UserError when there is none, or it refuses `algorithm_args`."""
+    algorithm = algorithm_class(config.algorithm)
+    _check_settings(config, algorithm)
+    return algorithm
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
