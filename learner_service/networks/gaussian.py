@@ -1,4 +1,4 @@
-"""A policy that draws what to do."""
+"""A policy that draws its actions from a distribution."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from learner_service.networks.deterministic import ContinuousPolicy
 
-# Of the logarithm of the standard deviation; as in the published code of arXiv 1801.01290, and everywhere since.
+# Bounds of the logarithm of the standard deviation, as in the published code of arXiv 1801.01290.
 _LOWEST, _HIGHEST = -20.0, 2.0
 
 
