@@ -13,6 +13,7 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.client import QuantizerClient
+from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.status import RunState
@@ -30,6 +31,7 @@ from actorq.process import (
     run_process,
 )
 from actorq.v1 import learner_pb2, learner_pb2_grpc
+from learner_service.algorithms import chosen_algorithm
 from learner_service.keda_servicer import ScalerServicer
 from learner_service.reporting.metrics import learner_metrics
 from learner_service.reporting.report import Reporter
@@ -167,6 +169,9 @@ def _main() -> int:
     assert isinstance(settings, LearnerSettings)
     settings.require_first_pod()
     torch.set_num_threads(config.learner.torch_threads)
+    if config.algorithm not in ALGORITHMS:
+        # A mistake in a user's algorithm is told before an actor joins.
+        chosen_algorithm(config)
     try:
         service = LearnerService(config, settings, process.node)
     except OSError as error:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from actorq.config.numbers import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt
 from actorq.config.settings import Settings
 
 # Those that come with the learner, and the actions that they take; others are given as MODULE:CLASS.
@@ -26,9 +26,7 @@ class AlgorithmConfig(Settings):
 class DQNConfig(AlgorithmConfig):
     """DQN: double, dueling, n-step, Huber loss, hard target updates."""
 
-    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
-        (64, 64), description="units of each hidden layer"
-    )
+    hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
     learning_rate_end: NonNegativeFloat | None = Field(
         None, description="Adam step size that is reached linearly after learning_rate_updates; constant when none"
@@ -48,12 +46,8 @@ class DQNConfig(AlgorithmConfig):
 class D4PGConfig(AlgorithmConfig):
     """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
 
-    policy_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
-        (256, 256, 256), description="units of each hidden layer of the policy"
-    )
-    critic_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
-        (512, 512, 256), description="units of each hidden layer of the critic"
-    )
+    policy_sizes: LayerSizes = Field((256, 256, 256), description="units of each hidden layer of the policy")
+    critic_sizes: LayerSizes = Field((512, 512, 256), description="units of each hidden layer of the critic")
     policy_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the policy")
     critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
     n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
@@ -75,9 +69,7 @@ class D4PGConfig(AlgorithmConfig):
 class TD3Config(AlgorithmConfig):
     """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
 
-    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
-        (256, 256), description="units of each hidden layer of policy and critics"
-    )
+    hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005, description="tau: share of the online networks that the targets take over with each update"
@@ -92,9 +84,7 @@ class TD3Config(AlgorithmConfig):
 class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
-    hidden_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = Field(
-        (256, 256), description="units of each hidden layer of policy and critics"
-    )
+    hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005, description="tau: share of the online critics that the targets take over with each update"

@@ -1,9 +1,8 @@
 """Learning algorithms behind one interface: transitions in, priorities and a policy out."""
 
-from learner_service.algorithms.base import Algorithm, Losses, Minibatch, minibatches
+from learner_service.algorithms.base import Algorithm, Losses, Minibatch, minibatches, settings_of
 from learner_service.algorithms.gradient import GradientAlgorithm
-from learner_service.algorithms.registry import algorithm_class, make_algorithm
-from learner_service.algorithms.settings import settings_of
+from learner_service.algorithms.registry import algorithm_class, chosen_algorithm, make_algorithm
 
 __all__ = [
     "Algorithm",
@@ -11,6 +10,7 @@ __all__ = [
     "Losses",
     "Minibatch",
     "algorithm_class",
+    "chosen_algorithm",
     "make_algorithm",
     "minibatches",
     "settings_of",

@@ -2,23 +2,27 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UserError
 from learner_service.replay import NStepBatch, WindowBatch
 
 ActionSpace = Literal["discrete", "continuous"]
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What some updates in a row gave.
+    """The outcome of several updates.
 
     loss: mean over the updates.
     priorities: float32[updates * batch_size], the new |TD error| of each sampled transition.
@@ -31,18 +35,18 @@ class Losses:
 class Algorithm(Protocol):
     """Trains on batches of n-step transitions. Not thread-safe: one trainer owns it.
 
-    The registry calls the class with the run's configuration, what is known of the environment, and the device that
-    networks and optimizers live on. The seed is `config.seed`; `config.learner.compile` asks for torch.compile;
+    The registry calls the class with the run's configuration, the environment's spec, and the device of networks and
+    optimizers. The seed is `config.seed`; `config.learner.compile` asks for torch.compile;
     `config.normalize_observations` for networks with a Normalizer.
 
-    action_spaces: what it can act in; continuous spaces are bounded boxes.
+    action_spaces: kinds of actions that it can choose; continuous actions have finite bounds.
     settings: the class of its settings, a subclass of actorq.config.settings.Settings. `settings_of(config, settings)`
-        gives those of the run, which users give as `algorithm_args`. One without it has none.
-    sparsity_methods: those of `config.sparsity.method` that it trains with, such as learner_service.sparsity.METHODS;
-        one without this attribute trains dense networks only, and the run is refused otherwise.
-    flops: learner_service.sparsity.Flops, what its networks cost as they are now; one without it is not accounted for.
-    precision: numbers in the products of wide hidden layers, as networks.precision.use_precision returned it; one
-        without it computes in fp32.
+        gives those of the run, which users give as `algorithm_args`. An algorithm without it has no settings.
+    sparsity_methods: the values of `config.sparsity.method` that it trains with, such as
+        learner_service.sparsity.METHODS. Without it, only dense networks are accepted.
+    flops: learner_service.sparsity.Flops of its networks as they are now. Without it, the status shows none.
+    precision: of the products of wide hidden layers, as networks.precision.use_precision returned it. Without it, the
+        status shows fp32.
     stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
         deterministically when that is left out. For a replay of dynamic capacity it has a method `with_greedy` that
         takes the same and gives two outputs: the actions with noise and those without.
@@ -62,9 +66,9 @@ class Algorithm(Protocol):
 
     @property
     def policy(self) -> nn.Module:
-        """Maps observations [B, *policy_observations] to what actors act on; its state_dict is what is published.
+        """Maps observations [B, *policy_observations] to the output that actors use; its state_dict is published.
 
-        That is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
+        The output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
         """
         ...
 
@@ -83,6 +87,19 @@ class Algorithm(Protocol):
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         ...
+
+
+def settings_of(config: RunConfig, model: type[S]) -> S:
+    """The settings of an algorithm whose class has `settings = model`.
+
+    Raises UserError with one line when `config.algorithm_args` has something that `model` does not take.
+    """
+    section = next((name for name, field in RunConfig.model_fields.items() if field.annotation is model), None)
+    if section is None:
+        return settings.build(model, config.algorithm_args, section="algorithm_args")
+    if config.algorithm_args:
+        raise UserError(f"algorithm_args: the settings of algorithm {config.algorithm} are --{section}.NAME")
+    return cast(S, getattr(config, section))
 
 
 class Minibatch(NamedTuple):

@@ -10,8 +10,8 @@ z, and Q(s, a) = sum_j p_j(s, a) z_j:
 
 m is n, or less where the episode or the segment ended; past a terminal state Z is 0 and all mass is on the return.
 |E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta from every
-`target_update_period` updates. clip_1 keeps a state's gradient to norm 1, as Acme does: it tells a direction, and
-states of high value are not to drown the others. Actions are in [-1, 1] here; the policy's graph scales them.
+`target_update_period` updates. clip_1 keeps a state's gradient to norm 1 at most, as Acme does, so that states of high
+value do not outweigh the others. Actions are in [-1, 1] here; the policy's graph scales them.
 """
 
 import logging

@@ -6,25 +6,18 @@ from typing import cast
 
 import torch
 
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.algorithms.base import Algorithm
-from learner_service.algorithms.settings import settings_of
+from learner_service.algorithms.base import Algorithm, settings_of
 from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
 # As paths, so that a run imports only the algorithm that it trains with.
-_OURS = {
-    "dqn": "learner_service.algorithms.dqn:DQN",
-    "d4pg": "learner_service.algorithms.d4pg:D4PG",
-    "td3": "learner_service.algorithms.td3:TD3",
-    "sac": "learner_service.algorithms.sac:SAC",
-}
+_OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
 _WHAT_ONE_HAS = "learner_service.algorithms.base.Algorithm says what one has"
-_FOR = {"discrete": "dqn", "continuous": "d4pg, td3, sac"}
 # Of the class, and of what it makes.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 _REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
@@ -35,14 +28,20 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
 
     Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
     """
-    algorithm = algorithm_class(config.algorithm)
+    algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
-    _check_settings(config, algorithm)
     check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)
     return _make_own(algorithm, config, spec, device)
+
+
+def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
+    """The class of the run's algorithm; raises UserError when there is none, or it refuses `algorithm_args`."""
+    algorithm = algorithm_class(config.algorithm)
+    _check_settings(config, algorithm)
+    return algorithm
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -98,9 +97,10 @@ def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec)
     given = "discrete" if spec.discrete_actions else "continuous"
     if given not in algorithm.action_spaces:
         have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
+        fitting = ", ".join(name for name, takes in ALGORITHMS.items() if takes == given)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
-            f"{have} of shape {list(spec.actions.shape)}; for {given} actions there are: {_FOR[given]}"
+            f"{have} of shape {list(spec.actions.shape)}; for {given} actions there are: {fitting}"
         )
     if not spec.discrete_actions and not spec.actions.bounded:
         raise UserError(

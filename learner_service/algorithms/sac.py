@@ -11,14 +11,13 @@ One update, for transitions i of a batch with importance weights w_i (algorithm 
     L_alpha = -log alpha mean_i (log pi(a_i | s_t; phi) + target entropy)                                 eq. 18
     theta^- <- tau theta + (1 - tau) theta^-
 
-L_Q is minimized first, the policy is then judged by the critics as they are after it. L_alpha is the paper's with log
-alpha in place of alpha, as its authors' code has it, so that alpha stays positive. alpha itself is the one from before
-the update throughout.
+L_Q is minimized first. The updated critics then judge the policy. L_alpha is the paper's with log alpha in place of
+alpha, as in the authors' code, so that alpha stays positive. The whole update uses alpha from before the update.
 
 m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state, and with it
-its entropy. y_i is eq. 3 put into itself m - 1 times: with n > 1 each step in between adds the entropy of the policy in
-its state, estimated by an action a'_k that is drawn afresh from the present policy (as RLx2 does, arXiv 2205.15043),
-whatever the action was that was taken there. a_t itself is given, so that there is none for k = 0.
+its entropy. y_i is eq. 3 inserted into itself m - 1 times: with n > 1 each step in between adds the policy's entropy in
+its state. An action a'_k, drawn anew from the present policy, estimates this entropy (as in RLx2, arXiv 2205.15043).
+k = 0 adds no entropy, because a_t is given.
 
 Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new priority is the
 mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
@@ -38,7 +37,7 @@ from learner_service.sparsity import Flops
 
 
 class Temperature(nn.Module):
-    """The weight alpha of the entropy: a constant, or adjusted so that the policy keeps an entropy.
+    """The weight alpha of the entropy: a constant, or adjusted until the policy has the target entropy.
 
     target_entropy: in nats, of actions that are in [-1, 1].
     """

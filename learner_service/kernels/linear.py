@@ -7,8 +7,8 @@ products stay with MKL, because oneDNN looks each one up first. On Intel's proce
 update of DQN, TD3 or SAC takes a sixth less time than with oneDNN, an update of D4PG a fifth less. Very sparse layers
 leave their zeros out.
 
-Activations are [B, units] to those who call. How they lie in memory is up to the products: sparse ones read and write
-columns, and what follows goes on in these, since a change of order takes as long as half a sparse product.
+Callers see activations [B, units]. Sparse products read and write them column by column. The layers that follow keep
+this order in memory, because a change of order takes half as long as a sparse product.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class Linear(nn.Linear):
     written: WrittenGradient | None = None
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """Write the gradient of a large weight where `weight.grad` is now; returns what tells when to do so."""
+        """From now on write the gradient of a large weight into the present `weight.grad`; returns an object for it."""
         self.written = WrittenGradient(self.weight) if self.weight.numel() >= _LARGE_WEIGHT else None
         return [] if self.written is None else [self.written]
 
@@ -115,7 +115,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """float32[B, K] -> float32[B, N]."""
-        # What is traced keeps torch's own operation, for which compilers and exporters have rules.
+        # A trace keeps torch's own operation, for which compilers and exporters have rules.
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
         if self.bf16_weight is not None and bfloat16.is_large(len(input), self.weight):
@@ -185,7 +185,7 @@ class _Product(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
         to_x = input_gradient(gradient, weight, ctx.active) if needs_x else None
         return (
-            # What x was computed from goes on as x lies in memory: several times as fast as in two orders.
+            # The gradient of x lies in memory as x does. Two orders take several times as long in what follows.
             to_x.contiguous() if to_x is not None and ctx.rows else to_x,
             write(weight_gradient(gradient, x, ctx.active), ctx.written) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,

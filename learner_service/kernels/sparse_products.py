@@ -29,7 +29,7 @@ def worth_leaving_out(active: int, weights: int) -> bool:
 
 
 class ActiveWeights:
-    """Which weights of a matrix [N, K] are active, in a form to multiply by; one for a layer and its target networks'.
+    """The active weights of a matrix [N, K], in a form for products; a layer and its target networks share one.
 
     Activations are transposed, [units, B], as sparse products want them. Not for several threads.
 
@@ -38,7 +38,7 @@ class ActiveWeights:
     """
 
     def __init__(self) -> None:
-        """None is, until they are set."""
+        """No weight is active before `set` is called."""
         self.whole_gradient = False
         self.multiplies = False
 
@@ -47,7 +47,7 @@ class ActiveWeights:
         return self
 
     def set(self, mask: Tensor) -> None:
-        """From now on those are active where `mask`, [N, K], is not 0."""
+        """From now on the weights are active where `mask`, [N, K], is not 0."""
         rows, columns = mask.nonzero(as_tuple=True)
         by_column = torch.argsort(columns, stable=True)
         self._shape = mask.shape

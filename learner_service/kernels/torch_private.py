@@ -7,12 +7,18 @@ module is imported, because processes are forked afterwards, and torch's threads
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+Divisor = Tensor | None
+AdamStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Divisor], None]
+"""Changes a vector and Adam's two moments by the gradient over the divisor, at a step (from 1 on) and a learning rate.
+
+vector, gradient, mean, square: float32[parameters]; step, divisor: float32[].
+"""
 F = TypeVar("F", bound=Callable[..., Any])
 Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
 """x W^T + b, and max(0, .) of that if asked for: float32[B, K], [N, K], [N] -> [B, N]."""
@@ -21,23 +27,6 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Adam's (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 
 _log = logging.getLogger(__name__)
-
-
-class AdamStep(Protocol):
-    """Changes a vector and both moments, float32[parameters] each, by the gradient over the divisor, float32[].
-
-    step: float32[], the number of this step, from 1 on.
-    """
-
-    def __call__(  # noqa: D102
-        self,
-        vector: Tensor,
-        gradient: Tensor,
-        moments: tuple[Tensor, Tensor],
-        step: Tensor,
-        learning_rate: float,
-        divisor: Tensor | None,
-    ) -> None: ...
 
 
 def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
@@ -62,7 +51,7 @@ def adam_step() -> AdamStep:
         vector, mean, square = torch.linspace(-1, 1, 24).view(3, 8).unbind()
         for number, divisor in ((3.0, torch.tensor(2.0)), (4.0, None)):
             # The fused operation divides the gradient in place.
-            step(vector, torch.linspace(1, 2, 8), (mean, square), torch.tensor(number), 0.1, divisor)
+            step(vector, torch.linspace(1, 2, 8), mean, square, torch.tensor(number), 0.1, divisor)
         return torch.stack([vector, mean, square])
 
     return choose(
@@ -71,21 +60,15 @@ def adam_step() -> AdamStep:
 
 
 def fused_adam(  # noqa: D103
-    vector: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
-    step: Tensor,
-    learning_rate: float,
-    divisor: Tensor | None,
+    vector: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor, rate: float, divisor: Divisor
 ) -> None:
-    mean, square = moments
     torch._fused_adam_(
         *([vector], [gradient], [mean], [square], [], [step]),
-        lr=learning_rate,
+        lr=rate,
         beta1=BETAS[0],
         beta2=BETAS[1],
-        weight_decay=0.0,
         eps=EPSILON,
+        weight_decay=0.0,
         amsgrad=False,
         maximize=False,
         grad_scale=divisor,
@@ -95,18 +78,13 @@ def fused_adam(  # noqa: D103
 
 
 def plain_adam(  # noqa: D103
-    vector: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
-    step: Tensor,
-    learning_rate: float,
-    divisor: Tensor | None,
+    vector: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor, rate: float, divisor: Divisor
 ) -> None:
     gradient = gradient if divisor is None else gradient / divisor
-    for moment, beta, value in zip(moments, BETAS, (gradient, gradient.square()), strict=True):
-        moment.lerp_(value, 1 - beta)
-    mean, square = (moment / (1 - beta**step) for moment, beta in zip(moments, BETAS, strict=True))
-    vector.addcdiv_(mean, square.sqrt_().add_(EPSILON), value=-learning_rate)
+    mean.lerp_(gradient, 1 - BETAS[0])
+    square.lerp_(gradient.square(), 1 - BETAS[1])
+    corrected, variance = mean / (1 - BETAS[0] ** step), square / (1 - BETAS[1] ** step)
+    vector.addcdiv_(corrected, variance.sqrt_().add_(EPSILON), value=-rate)
 
 
 @cache

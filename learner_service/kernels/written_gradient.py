@@ -54,7 +54,7 @@ class WritesGradients(Protocol):
     """A layer that writes gradients of its parameters itself."""
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on write them where `grad` of the parameters is now; returns what tells when to do so."""
+        """From now on write them into the present `grad` of the parameters; returns one object for each."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Policy and critic modules. What is defined here is what actors run: the quantizer gets its graph."""
+"""Policy and critic modules. Actors run the policies, whose graph the quantizer gets."""
 
 from learner_service.kernels.linear import Linear, relu_mlp
 from learner_service.networks.actions import ActionScale

@@ -1,4 +1,4 @@
-"""Between actions in [-1, 1], which networks deal in, and those of the environment."""
+"""Scales between the actions of networks, which are in [-1, 1], and those of the environment."""
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class ActionScale(nn.Module):
         self.components = low.numel()
         self.register_buffer("middle", ((high + low) / 2).flatten(), persistent=False)
         self.register_buffer("half_range", ((high - low) / 2).flatten(), persistent=False)
-        # Decided once, so that a graph has nothing in it that does nothing.
+        # Decided once, so that the graph has no operation without effect.
         self._unit = not bool(self.middle.any()) and bool((self.half_range == 1).all())
 
     def forward(self, actions: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""A policy that says what to do."""
+"""Policies of ReLU layers for continuous actions."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,13 @@ from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
 
-class DeterministicPolicy(nn.Module):
-    """A ReLU MLP whose output is squashed by tanh and scaled to the bounds of the actions.
+class ContinuousPolicy(nn.Module):
+    """A ReLU MLP with `outputs` outputs for each component of an action, and the scale of the actions.
 
     hidden_sizes: of the MLP, which is what there is unless `layers` are given with the number of their features.
-    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
     """
+
+    outputs: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -30,11 +32,23 @@ class DeterministicPolicy(nn.Module):
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
         self.scale = ActionScale(spec)
-        self.head = keep_fp32(Linear(features, self.scale.components))
+        self.head = keep_fp32(Linear(features, self.outputs * self.scale.components))
+
+    def computed(self, observations: Tensor) -> Tensor:
+        """The outputs, float32[B, outputs * components]."""
+        outputs: Tensor = self.head(self.torso(self.observe(observations)))
+        return outputs
+
+
+class DeterministicPolicy(ContinuousPolicy):
+    """A policy whose output is squashed by tanh and scaled to the bounds of the actions.
+
+    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
+    """
 
     def squashed(self, observations: Tensor) -> Tensor:
         """The actions as critics see them: float32[B, A] in [-1, 1]."""
-        return torch.tanh(self.head(self.torso(self.observe(observations))))
+        return torch.tanh(self.computed(observations))
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the actions, within their bounds."""

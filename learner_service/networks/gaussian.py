@@ -1,42 +1,25 @@
-"""A policy that draws what to do."""
+"""A policy that draws its actions from a distribution."""
 
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, relu_mlp
-from learner_service.networks.actions import ActionScale
-from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.deterministic import ContinuousPolicy
 
-# Of the logarithm of the standard deviation; as in the published code of arXiv 1801.01290, and everywhere since.
+# Bounds of the logarithm of the standard deviation, as in the published code of arXiv 1801.01290.
 _LOWEST, _HIGHEST = -20.0, 2.0
 
 
-class GaussianPolicy(nn.Module):
+class GaussianPolicy(ContinuousPolicy):
     """tanh of a Gaussian with independent components, whose means and deviations a ReLU MLP gives (arXiv 1812.05905).
 
-    hidden_sizes: of the MLP, which is what there is unless `layers` are given with the number of their features.
     forward: observations [B, *policy_observations] of the environment's dtype and standard normal noise float32[B, A]
         -> actions float32[B, *action]; without noise, or with zeros, those of the means.
     """
 
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
-        self.scale = ActionScale(spec)
-        self.head = keep_fp32(Linear(features, 2 * self.scale.components))
+    outputs = 2
 
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the actions, within their bounds."""
@@ -69,5 +52,5 @@ class GaussianPolicy(nn.Module):
 
     def _gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Means and logarithms of the standard deviations, float32[B, A] each."""
-        mean, log_deviation = self.head(self.torso(self.observe(observations))).chunk(2, dim=1)
+        mean, log_deviation = self.computed(observations).chunk(2, dim=1)
         return mean, log_deviation.clamp(_LOWEST, _HIGHEST)

@@ -1,4 +1,4 @@
-"""What every network does with observations before its first layer, and which layers see more than vectors."""
+"""The first step of every network, observations to float32, and the layers for observations that are no vectors."""
 
 from collections.abc import Mapping
 

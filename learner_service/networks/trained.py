@@ -3,13 +3,78 @@
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.parameters import FlatParameters, Minimizer, load_vector
+from learner_service.kernels.parameters import Adam, FlatParameters, load_vector
+from learner_service.kernels.torch_private import backward
 from learner_service.sparsity.flops import Cost
 from learner_service.sparsity.plan import Network, SparsityPlan
+from learner_service.sparsity.topology import Topology
 
 M = TypeVar("M", bound=nn.Module)
+
+
+class Minimizer:
+    """Adam on flat parameters; the only one who changes a network, sparse ones included.
+
+    max_gradient_norm: global norm to which gradients of active weights are clipped; none are when None.
+    topology: of a sparse network; None for dense ones.
+    """
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        learning_rate: float,
+        topology: Topology | None = None,
+        max_gradient_norm: float | None = None,
+    ) -> None:
+        self._parameters = parameters
+        self._topology = topology
+        self._max_gradient_norm = max_gradient_norm
+        self._adam = Adam(parameters, learning_rate)
+        self._backward = backward()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """The step size from the next step on."""
+        self._adam.learning_rate = learning_rate
+
+    def step(self, loss: Tensor, slopes: Tensor | None = None) -> None:
+        """Take one step down the gradient of a loss of the parameters, or let it change the topology.
+
+        slopes: the gradient of the loss by what was given in its place, of the same shape; None for a loss itself.
+        """
+        if self._topology:
+            self._topology.begin()
+        with self._parameters.new_gradient():
+            if slopes is None:
+                torch.autograd.backward(loss)
+            else:
+                self._backward(loss, slopes)
+        if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
+            return
+        largest = self._max_gradient_norm
+        self._adam.step(None if largest is None else self._parameters.clipping_divisor(largest))
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the parameters, of Adam's moments and number of steps after the first one, and of the topology."""
+        topology = {} if self._topology is None else self._topology.state()
+        return {
+            "parameters": self._parameters.vector.clone(),
+            **self._adam.state(),
+            **{f"topology.{name}": value for name, value in topology.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names, shapes or topologies differ."""
+        load_vector(self._parameters, state["parameters"])
+        topology = below("topology", state)
+        if bool(topology) != (self._topology is not None):
+            saved, configured = ("sparse", "dense") if topology else ("dense", "sparse")
+            raise RuntimeError(f"the saved networks are {saved}, those of the configured sparsity.method {configured}")
+        if self._topology is not None:
+            self._topology.load_state(topology)
+        self._adam.load_state(state)
 
 
 class TrainedNetwork(Generic[M]):

@@ -1,4 +1,4 @@
-"""Two critics of the same shape, which are always asked together."""
+"""Two critics of the same shape that are computed together."""
 
 import math
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class TwinCritic(nn.Module):
         self._written: tuple[WrittenGradient | None, ...] = ()
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """Write all gradients where `grad` of the parameters is now; returns what tells when to do so."""
+        """From now on write all gradients into the present `grad` of the parameters; returns one object for each."""
         written = [WrittenGradient(parameter) for parameter in self.stacked]
         self._written = tuple(written)
         return written
@@ -85,7 +85,10 @@ class TwinCritic(nn.Module):
         return self._values(torch.cat((features, actions), 1), critics)
 
     def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
-        """Both critics' values of float32[B, K], float32[2, B]; only those of so many judges, whose parameters stay."""
+        """The critics' values float32[critics, B] of inputs float32[B, K].
+
+        judges: number of critics that are computed, without gradients for their parameters; None for both with them.
+        """
         # Looked up once, since each look takes a microsecond.
         stacked: list[Tensor] = list(self.stacked)
         parameters = stacked if judges is None else [parameter.detach()[:judges] for parameter in stacked]
@@ -103,7 +106,7 @@ class TwinCritic(nn.Module):
 
 
 def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = ()) -> Tensor:
-    """One batched product for each layer, where launching operations is what costs: GPUs, and compiled code."""
+    """One batched product for each layer: on GPUs and in compiled code launching operations takes most of the time."""
     y = x.expand(len(parameters[0]), *x.shape)
     for layer, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
         y = y.relu() if layer else y
@@ -140,7 +143,7 @@ def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
 
 
 class _MLPs(torch.autograd.Function):
-    """The whole of it as one node, because on the CPU nodes cost more than they compute."""
+    """Both MLPs as one node of the autograd graph: on the CPU a node takes more time than its computation."""
 
     @staticmethod
     def forward(

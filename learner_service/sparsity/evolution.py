@@ -1,5 +1,6 @@
 """The masks of a layer: at random to begin with, then with the weakest weights in exchange for more promising ones."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -7,13 +8,8 @@ from torch import Tensor
 
 from learner_service.sparsity.weights import Weight
 
-
-class Growth(Protocol):
-    """Says how promising the inactive weights of a layer are."""
-
-    def __call__(self, gradient: Tensor) -> Tensor:
-        """Scores of 0 or more, float32[units, inputs], given the dense gradient of that shape."""
-        ...
+Growth = Callable[[Tensor], Tensor]
+"""Scores of 0 or more for the inactive weights of a layer, given its dense gradient; both float32[units, inputs]."""
 
 
 def by_gradient(gradient: Tensor) -> Tensor:

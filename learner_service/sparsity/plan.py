@@ -1,4 +1,4 @@
-"""What a run's settings make of its networks: how wide they are, and which of their weights are active."""
+"""The sparse networks that a run's settings ask for: widths of their layers, and masks of their weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
@@ -25,7 +25,7 @@ from learner_service.sparsity.weights import Weight, maskable_weights, multiply_
 Network = Literal["actor", "critic"]
 
 METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
-"""All of them; an algorithm that trains with a plan supports them all."""
+"""All methods. An algorithm whose networks come from a SparsityPlan supports all of them."""
 _MASKED = ("static", "set", "rigl", "rlx2")
 # Added to the seed, so that masks are independent of each other and of the initial weights.
 _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}

@@ -1,4 +1,4 @@
-"""Which settings of a run's sparsity its checkpoints hold on to."""
+"""The sparsity settings that a run cannot change when it is resumed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def topology_settings(config: RunConfig) -> dict[str, Any]:
 def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
     """Raise UserError when a checkpoint is of networks of another sparsity than `config` says.
 
-    checkpoint: its values; those of before there was such a thing are of dense networks.
+    checkpoint: its values. A checkpoint without sparsity settings is of dense networks.
     """
     saved = checkpoint.get("sparsity", _of(SparsityConfig()))
     configured = topology_settings(config)

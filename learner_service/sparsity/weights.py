@@ -58,9 +58,10 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
 
 
 def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
-    """Let these modules' layers multiply by their active weights, of each of `maskable_weights`; by all where None.
+    """Make the modules' layers multiply by their active weights only.
 
-    Only layers of the learner's own kinds can: others go on multiplying by all.
+    active: for each of `maskable_weights` its active weights; None for all weights. Layers of a user's own kinds go on
+    multiplying by all weights.
     """
     start = 0
     for _, part in _parts(modules):

@@ -128,6 +128,29 @@ def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_
     assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be written or read: File exists"
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": "no_such_module:Mine"}, "no_such_module cannot be imported: ModuleNotFoundError"),
+        (
+            {
+                "algorithm": "learner_service.algorithms.td3:TD3",
+                "algorithm_args": {"target_rate": 0.1},
+            },
+            "algorithm_args: the settings of algorithm learner_service.algorithms.td3:TD3 are --td3.NAME",
+        ),
+    ],
+)
+def test_an_algorithm_from_outside_that_is_wrong_ends_the_process_before_an_actor_joins(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with learner_process(tmp_path, "127.0.0.1:1", **changes) as process:
+        code, errors = process.end()
+    assert code == EXIT_USER_ERROR
+    assert message in errors
+    assert "Traceback" not in errors
+
+
 def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_for_another_actor(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.parameters import Adam, FlatParameters, Minimizer
+from learner_service.kernels.parameters import Adam, FlatParameters
+from learner_service.networks.trained import Minimizer
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_gradients_arrive_in_the_vector_and_accumulate_until_forgotten(module: n
         torch.autograd.backward(plain(inputs).square().sum())
         torch.testing.assert_close(flat.gradient, gradients(plain), rtol=1e-6, atol=1e-6)
         assert flat.gradient.any(), times
-    flat.zero_gradient()
+    flat.gradient.zero_()
     assert not flat.gradient.any()
     assert not gradients(module).any()
 

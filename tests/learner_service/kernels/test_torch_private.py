@@ -61,9 +61,9 @@ def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None) -> None:
         parameter.grad = gradient.clone() if divisor is None else gradient / divisor
         optimizer.step()
     for step in (fused_adam, plain_adam):
-        vector, moments = start.clone(), (torch.zeros(1000), torch.zeros(1000))
+        vector, mean, square = start.clone(), torch.zeros(1000), torch.zeros(1000)
         for number, gradient in enumerate(gradients, 1):
-            step(vector, gradient.clone(), moments, torch.tensor(float(number)), 0.01, divisor)
+            step(vector, gradient.clone(), mean, square, torch.tensor(float(number)), 0.01, divisor)
         torch.testing.assert_close(vector, parameter.detach())
 
 
@@ -71,7 +71,7 @@ def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None) -> None:
 def test_torch_counts_a_step_as_a_change(step: torch_private.AdamStep) -> None:
     vector, ones = torch.zeros(3), torch.ones(3)
     before = vector._version
-    step(vector, ones.clone(), (ones.clone(), ones.clone()), torch.tensor(1.0), 0.1, None)
+    step(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0), 0.1, None)
     assert vector._version > before
 
 

@@ -46,7 +46,7 @@ def test_it_is_autograds_however_often_the_layer_is_used(times: int, plainly: in
     flat, x = FlatParameters(module), data(ROWS, 4)
     if bf16:
         module.wide.use_bfloat16(flat.vector)
-    flat.zero_gradient()
+    flat.gradient.zero_()
     torch.autograd.backward(module(x).square().sum())
     expected = flat.gradient.clone()
     flat.gradient.fill_(7.0)

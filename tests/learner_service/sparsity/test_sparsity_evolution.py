@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-from learner_service.kernels.parameters import FlatParameters, Minimizer
+from learner_service.kernels.parameters import FlatParameters
+from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradient
 from learner_service.sparsity.schedule import CosineSchedule, planned_updates
@@ -87,7 +88,7 @@ class Regression:
         self.minimizer.step((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
 
     def dense_gradient(self) -> Tensor:
-        self.parameters.zero_gradient()
+        self.parameters.gradient.zero_()
         torch.autograd.backward((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
         return self.parameters.gradient.clone()
 
