@@ -17,6 +17,7 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(add_help=False, **options)
         self._only_in_full_help: dict[argparse.Action, str] = {}
+        self._new_names: dict[str, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     def section(self, title: str, description: str) -> Any:
@@ -26,6 +27,10 @@ class OneLineParser(argparse.ArgumentParser):
                 group.description = f"{group.description} {description}"
                 return group
         return self.add_argument_group(title, description)
+
+    def rename(self, old: str, new: str) -> None:
+        """Take a flag under its old name too, and the `--no-` form of a switch."""
+        self._new_names |= {old: new, f"--no-{old[2:]}": f"--no-{new[2:]}"}
 
     def only_in_full_help(self, action: argparse.Action, section: str) -> None:
         """Leave a flag to `--help-all`; `--help` names its section, which is empty for none."""
@@ -37,7 +42,7 @@ class OneLineParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Parse; raises UserError for what is wrong, with the nearest flag that there is."""
-        given = self._plain_booleans(list(sys.argv[1:] if args is None else args))
+        given = self._plain_booleans([self._new_name(word) for word in (sys.argv[1:] if args is None else args)])
         # Before anything is checked: help needs no positional arguments.
         if "--help-all" in given and self._only_in_full_help:
             self.exit(0, self.format_help())
@@ -59,6 +64,13 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UserError with what is wrong and where the flags are listed."""
         raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
+
+    def _new_name(self, word: str) -> str:
+        flag, equals, value = word.partition("=")
+        if flag not in self._new_names:
+            return word
+        warn_of_old_name(flag, self._new_names[flag])
+        return f"{self._new_names[flag]}{equals}{value}"
 
     def _plain_booleans(self, given: list[str]) -> list[str]:
         """`--flag true`, `--flag=false` and the like as `--flag` and `--no-flag`."""
@@ -100,6 +112,12 @@ class OneLineParser(argparse.ArgumentParser):
         return f"{formatter.format_help()}\nsections of further flags, which {self.prog} --help-all tells:\n" + (
             "\n".join(lines) + "\n"
         )
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Say on standard error that a setting has another name now; nothing when it is the same."""
+    if old != new:
+        print(f"warning: {old} is {new} now; the old name goes with the next version", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:

@@ -4,8 +4,9 @@ Each field's description is its help text. The resolved tree is written to `conf
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -39,6 +40,8 @@ _MULTI_STEP_ANYWAY = ("dqn", "d4pg")
 class RunConfig(Settings):
     """A whole run."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"dynamic_buffer": "dynamic_capacity.enabled"}
+
     environment: Annotated[str, Field(min_length=1, max_length=128), ESSENTIAL] = Field(
         "CartPole-v1", description="environment id"
     )
@@ -64,9 +67,6 @@ class RunConfig(Settings):
     )
     multi_step: bool | None = Field(
         None, description="learn from multi-step targets later in the run; whether sparsity.method is rlx2 when none"
-    )
-    dynamic_buffer: bool | None = Field(
-        None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
     )
     seed: Annotated[NonNegativeInt, ESSENTIAL] = Field(
         1, description="seed of networks, sampling, environments and exploration"
@@ -158,7 +158,7 @@ class RunConfig(Settings):
                 self.multi_step_of(section.n_step)
             except UserError as error:
                 raise ValueError(str(error)) from None
-        if self.algorithm == "dqn" and self.dynamic_buffer:
+        if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, whose are discrete"))
         return self
 
@@ -221,13 +221,13 @@ class RunConfig(Settings):
     def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
         """How the replay of this run forgets; None where it keeps what it has room for.
 
-        With rlx2 and no word of `dynamic_buffer`, it does so with continuous actions. Raises UserError when it is asked
-        for with discrete ones, or could never forget, because it never has more than `dynamic_capacity.min_size`.
+        With rlx2 and no word of `dynamic_capacity.enabled`, it does so with continuous actions. Raises UserError when
+        asked for with discrete ones, or if it could never forget: with at most `dynamic_capacity.min_size`.
         """
         if not self.asks_for_greedy_actions:
             return None
         if spec.discrete_actions:
-            if self.dynamic_buffer is None:
+            if self.dynamic_capacity.enabled is None:
                 return None
             raise UserError(_needs_continuous(f"{spec.environment_id} with {spec.discrete_actions} discrete ones"))
         settings, steps = self.dynamic_capacity, self.actor.segment_length
@@ -237,20 +237,20 @@ class RunConfig(Settings):
             raise UserError(
                 f"dynamic_capacity.min_size must be below the about {room} transitions that replay.capacity "
                 f"({self.replay.capacity} rows) has room for, got {settings.min_size}: nothing would ever be "
-                "forgotten; change one of them, or give --no-dynamic-buffer"
+                "forgotten; change one of them, or give --no-dynamic-capacity.enabled"
             )
         if settings.min_size >= self.max_environment_steps:
             raise UserError(
                 f"dynamic_capacity.min_size must be below max_environment_steps ({self.max_environment_steps}), got "
                 f"{settings.min_size}: nothing would ever be forgotten; a fifth of the steps is common, or give "
-                "--no-dynamic-buffer"
+                "--no-dynamic-capacity.enabled"
             )
         return settings
 
     @property
     def asks_for_greedy_actions(self) -> bool:
         """Whether actors tell what the policy would have done without noise; with discrete actions they do not."""
-        return self._has(self.dynamic_buffer)
+        return self._has(self.dynamic_capacity.enabled)
 
     def _has(self, mechanism: bool | None) -> bool:
         """Whether the run has one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""
@@ -258,4 +258,4 @@ class RunConfig(Settings):
 
 
 def _needs_continuous(got: str) -> str:
-    return f"dynamic_buffer: expected continuous actions, to measure distances between, got {got}: leave it out"
+    return f"dynamic_capacity.enabled: expected continuous actions, whose distances count, got {got}: leave it out"

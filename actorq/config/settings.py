@@ -12,14 +12,14 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
-from actorq.config.parser import OneLineParser, suggestion
+from actorq.config.parser import OneLineParser, suggestion, warn_of_old_name
 from actorq.errors import UserError
 
 T = TypeVar("T", bound=BaseModel)
@@ -37,6 +37,8 @@ class Settings(BaseModel):
     """Base of all settings: frozen, finite, and nothing that is not declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Old names of settings, which one version still takes with a warning; dotted, as the new ones."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ class Leaf:
     @property
     def flag(self) -> str:
         """As on the command line."""
-        return "--" + ".".join(self.path).replace("_", "-")
+        return _flag(".".join(self.path))
 
     @property
     def variable(self) -> str:
         """As in the environment."""
-        return ENVIRONMENT_PREFIX + "__".join(self.path).upper()
+        return _variable(".".join(self.path))
 
     @property
     def help(self) -> str:
@@ -103,6 +105,8 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
     title: of the group of the settings that are in no section. Where any setting is ESSENTIAL, the short help tells
     those alone, and the names of the sections.
     """
+    for old, new in _renamed(model).items():
+        parser.rename(_flag(old), _flag(new))
     has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
     groups: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(model):
@@ -137,8 +141,12 @@ def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> 
     """The settings of `model` that the environment has, as a nested dict; other variables are left alone."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
-        if leaf.variable in environment:
-            _put(tree, leaf.path, _text_to_value(leaf, environment[leaf.variable]))
+        names = [leaf.variable, *(_variable(old) for old, new in _renamed(model).items() if _flag(new) == leaf.flag)]
+        for name in names:
+            if name in environment:
+                warn_of_old_name(name, leaf.variable)
+                _put(tree, leaf.path, _text_to_value(leaf, environment[name]))
+                break
     return tree
 
 
@@ -150,6 +158,7 @@ def check_environment(
     elsewhere: names of settings that other programs have; one environment may serve them all.
     """
     known = {leaf.variable for model in models for leaf in leaves(model)}
+    known |= {_variable(old) for model in models for old in _renamed(model)}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _SERVICE_LINK.search(name):
@@ -195,11 +204,42 @@ def build(model: type[T], *trees: dict[str, Any], section: str = "") -> T:
     """
     merged: dict[str, Any] = {}
     for tree in trees:
-        merge(merged, tree)
+        merge(merged, _with_new_names(model, tree))
     try:
         return model.model_validate(merged)
     except ValidationError as error:
         raise UserError(_explain(model, error, section)) from None
+
+
+def _renamed(model: type[BaseModel]) -> Mapping[str, str]:
+    return model.renamed if issubclass(model, Settings) else {}
+
+
+def _with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, Any]:
+    """A tree whose settings of old names, all at its top, have their new ones."""
+    old_names = _renamed(model).keys() & tree.keys()
+    if not old_names:
+        return tree
+    result: dict[str, Any] = {}
+    merge(result, {name: value for name, value in tree.items() if name not in old_names})
+    for old in old_names:
+        warn_of_old_name(old, _renamed(model)[old])
+        *sections, last = _renamed(model)[old].split(".")
+        below = result
+        for section in sections:
+            below = below.setdefault(section, {})
+        below.setdefault(last, tree[old])
+    return result
+
+
+def _flag(name: str) -> str:
+    """As on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    """As in the environment."""
+    return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 
 def to_yaml(settings: BaseModel) -> str:

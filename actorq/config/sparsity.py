@@ -70,10 +70,13 @@ class MultiStepConfig(Settings):
 class DynamicCapacityConfig(Settings):
     """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
+    enabled: bool | None = Field(
+        None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
+    )
     threshold: PositiveFloat = Field(
         0.2,
-        description="half the mean square of what the policy is off the oldest actions, in halves of their range, to "
-        "forget from",
+        description="distance between the policy's and the oldest stored actions above which the oldest are dropped "
+        "(half the mean squared difference; actions scaled to [-1, 1])",
     )
     min_size: PositiveInt = Field(100_000, description="transitions that are kept whatever the distance")
     period_steps: PositiveInt = Field(10_000, description="environment steps between two looks at the oldest")

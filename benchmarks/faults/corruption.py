@@ -34,7 +34,7 @@ _RUN_FLAGS = (
     *("--target-return", "501", "--no-energy.enabled", "--environments-per-actor", "1"),
     *("--actor.segment-length", "2", "--rate-limiter.samples-per-insert", "8", "--td3.hidden-sizes", "32,32"),
     *("--publication.period-updates", "10", "--evaluation.period-updates", "40", "--evaluation.episodes", "2"),
-    *("--dynamic-buffer", "--dynamic-capacity.min-size", "1000", "--dynamic-capacity.period-steps", "500"),
+    *("--dynamic-capacity.enabled", "--dynamic-capacity.min-size", "1000", "--dynamic-capacity.period-steps", "500"),
     *("--replay.capacity", "6000", "--replay.min-size", "500", "--replay.prioritized"),
     *("--checkpoint.period-s", "1", "--quantizer.retain-newest", "4", "--quantizer.retain-best", "1"),
 )

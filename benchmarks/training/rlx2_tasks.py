@@ -14,7 +14,7 @@ from benchmarks.training.rlx2_sparsities import PAPER, Sparsity
 # dense, a return says what sparsity itself costs.
 METHODS: dict[str, tuple[str, ...]] = {
     "dense": (),
-    "control": ("--multi-step", "--dynamic-buffer"),
+    "control": ("--multi-step", "--dynamic-capacity.enabled"),
     "tiny": ("--sparsity.method", "tiny"),
     "static": ("--sparsity.method", "static"),
     "set": ("--sparsity.method", "set"),

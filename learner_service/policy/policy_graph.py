@@ -104,8 +104,8 @@ def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
         both = getattr(copied, "with_greedy", None)
         if both is None:
             raise UserError(
-                f"dynamic_buffer needs a stochastic policy with a method with_greedy(observations, noise), which gives "
-                f"its actions with noise and those without; {type(policy).__name__} has none"
+                "dynamic_capacity needs a stochastic policy with a method with_greedy(observations, noise), which "
+                f"gives its actions with noise and those without; {type(policy).__name__} has none"
             )
         copied.forward = both
     return copied

@@ -66,7 +66,7 @@ def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> Non
 def test_a_run_learns_from_longer_targets_and_forgets(tmp_path: Path) -> None:
     run = TrainingRun.start(
         tmp_path / "run",
-        *("--environment", "Pendulum-v1", "--algorithm", "td3", "--multi-step", "--dynamic-buffer"),
+        *("--environment", "Pendulum-v1", "--algorithm", "td3", "--multi-step", "--dynamic-capacity.enabled"),
         *("--max-environment-steps", "1200", "--multi-step-returns.after", "0.5", "--exploration.random-steps", "256"),
         *("--replay.min-size", "256", "--rate-limiter.samples-per-insert", "16", "--rate-limiter.error-buffer", "4096"),
         *("--dynamic-capacity.min-size", "400", "--dynamic-capacity.period-steps", "200"),

@@ -69,13 +69,13 @@ def require_same(directory: Path, expected: dict[str, object], greedy: bool) -> 
     stored = found.get("format_version")
     if greedy and stored == FORMAT_VERSION:
         raise ConflictError(
-            f"replay: {path.parent} was filled without the actions that dynamic_buffer compares; resume with "
-            "--no-dynamic-buffer, start this run in another directory, or remove this one to start empty"
+            f"replay: {path.parent} was filled without the actions that dynamic_capacity compares; resume with "
+            "--no-dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
         )
     if not greedy and stored == _GREEDY_FORMAT_VERSION:
         raise ConflictError(
-            f"replay: {path.parent} was filled with the actions that dynamic_buffer compares; resume with "
-            "--dynamic-buffer, start this run in another directory, or remove this one to start empty"
+            f"replay: {path.parent} was filled with the actions that dynamic_capacity compares; resume with "
+            "--dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
         )
     for key, value in expected.items():
         if found.get(key) != value:

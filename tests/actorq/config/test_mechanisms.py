@@ -14,13 +14,19 @@ DISCRETE = EnvironmentSpec("CartPole-v1", OBSERVATIONS, ArraySpec((), "int64"), 
 CONTINUOUS = EnvironmentSpec("Arms-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
 
 
-def config(algorithm: str = "td3", method: str = "dense", **changes: Any) -> RunConfig:
+def config(
+    algorithm: str = "td3",
+    method: str = "dense",
+    dynamic: bool | None = None,
+    min_size: int = 7_000,
+    **changes: Any,
+) -> RunConfig:
     tree = {
         "algorithm": algorithm,
         "sparsity": {"method": method},
         "actor": {"segment_length": 8},
         "replay": {"capacity": 9_000, "min_size": 100, "prioritized": False},
-        "dynamic_capacity": {"min_size": 7_000},
+        "dynamic_capacity": {"min_size": min_size, "enabled": dynamic},
     }
     return RunConfig.model_validate({**tree, **changes})
 
@@ -78,30 +84,30 @@ def test_segments_have_to_be_as_long_as_the_returns() -> None:
 def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
     algorithm: str, method: str, switch: bool | None, on: bool
 ) -> None:
-    settings = config(algorithm, method, dynamic_buffer=switch)
+    settings = config(algorithm, method, dynamic=switch)
     assert settings.dynamic_capacity_of(CONTINUOUS) == (settings.dynamic_capacity if on else None)
     assert settings.asks_for_greedy_actions == on
 
 
 def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
     assert config("dqn", "rlx2").dynamic_capacity_of(DISCRETE) is None
-    expected = "dynamic_buffer: expected continuous actions, to measure distances between, got {}: leave it out"
+    expected = "dynamic_capacity.enabled: expected continuous actions, whose distances count, got {}: leave it out"
     with pytest.raises(ValueError, match=expected.format("dqn, whose are discrete")):
-        config("dqn", dynamic_buffer=True)
+        config("dqn", dynamic=True)
     with pytest.raises(UserError, match=expected.format("CartPole-v1 with 2 discrete ones")):
-        config("own:Algorithm", dynamic_buffer=True).dynamic_capacity_of(DISCRETE)
+        config("own:Algorithm", dynamic=True).dynamic_capacity_of(DISCRETE)
 
 
 def test_a_run_too_short_to_forget_anything_is_refused() -> None:
-    config(dynamic_buffer=True, max_environment_steps=7_001).dynamic_capacity_of(CONTINUOUS)
+    config(dynamic=True, max_environment_steps=7_001).dynamic_capacity_of(CONTINUOUS)
     with pytest.raises(UserError, match=r"must be below max_environment_steps \(7000\), got 7000: nothing would ever"):
-        config(dynamic_buffer=True, max_environment_steps=7_000).dynamic_capacity_of(CONTINUOUS)
+        config(dynamic=True, max_environment_steps=7_000).dynamic_capacity_of(CONTINUOUS)
 
 
 def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:
     # 9000 rows: 8 of 9 are transitions; with stacks of 4, 8 of 12.
-    config(dynamic_buffer=True, dynamic_capacity={"min_size": 7_999}).dynamic_capacity_of(CONTINUOUS)
+    config(dynamic=True, min_size=7_999).dynamic_capacity_of(CONTINUOUS)
     with pytest.raises(UserError, match=r"below the about 8000 .* \(9000 rows\) has room for, got 8000: nothing would"):
-        config(dynamic_buffer=True, dynamic_capacity={"min_size": 8_000}).dynamic_capacity_of(CONTINUOUS)
-    with pytest.raises(UserError, match=r"about 6000 .* got 7000: .* or give --no-dynamic-buffer"):
-        config(dynamic_buffer=True).dynamic_capacity_of(replace(CONTINUOUS, frame_stack=4))
+        config(dynamic=True, min_size=8_000).dynamic_capacity_of(CONTINUOUS)
+    with pytest.raises(UserError, match=r"about 6000 .* got 7000: .* or give --no-dynamic-capacity.enabled"):
+        config(dynamic=True).dynamic_capacity_of(replace(CONTINUOUS, frame_stack=4))

@@ -273,3 +273,36 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
         RunConfig.model_validate(given)
     enough = {**given, "actor": {"segment_length": 8, "max_steps_per_policy": 20}}
     assert RunConfig.model_validate(enough).actor.max_steps_per_policy == 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "file", "told"),
+    [
+        (("--dynamic-buffer",), {}, "", "--dynamic-buffer is --dynamic-capacity.enabled now"),
+        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", "ACTORQ_DYNAMIC_BUFFER is ACTORQ_DYNAMIC_CAPACITY__ENABLED now"),
+        ((), {}, "dynamic_buffer: true", "dynamic_buffer is dynamic_capacity.enabled now"),
+    ],
+)
+def test_an_old_name_is_taken_with_a_warning(
+    flags: tuple[str, ...],
+    variables: dict[str, str],
+    file: str,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "run.yaml").write_text(f"{file}\ndynamic_capacity: {{min_size: 9}}\n")
+    arguments = ["--algorithm", "td3", "--config", str(tmp_path / "run.yaml"), *flags]
+    (config,) = parse_arguments("actorq train", "", [RunConfig], arguments)
+    assert isinstance(config, RunConfig)
+    assert (config.dynamic_capacity.enabled, config.dynamic_capacity.min_size) == (True, 9)
+    assert capsys.readouterr().err == f"warning: {told}; the old name goes with the next version\n"
+
+
+def test_the_no_form_of_an_old_switch_is_taken_too() -> None:
+    (config,) = parse_arguments("actorq train", "", [RunConfig], ["--algorithm", "td3", "--no-dynamic-buffer"])
+    assert isinstance(config, RunConfig)
+    assert config.dynamic_capacity.enabled is False

@@ -31,7 +31,9 @@ def test_flags_of_a_method_are_settings_of_a_run(task: Task, method: str) -> Non
     expected = {"control": "dense", "structured": "rlx2"}.get(method, method)
     assert config.sparsity.method == expected
     assert config.sparsity.structured == (method == "structured")
-    assert (config.multi_step, config.dynamic_buffer) == ((True, True) if method == "control" else (None, None))
+    assert (config.multi_step, config.dynamic_capacity.enabled) == (
+        (True, True) if method == "control" else (None, None)
+    )
     if expected != "dense":
         assert (config.sparsity.actor, config.sparsity.critic) == (task.sparsity.actor, task.sparsity.critic)
         assert config.sparsity.period_updates * 100 == task.steps * task.updates_per_step

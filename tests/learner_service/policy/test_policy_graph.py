@@ -193,7 +193,7 @@ def test_the_actions_of_a_deterministic_policy_are_without_noise_already() -> No
 
 def test_a_stochastic_policy_that_cannot_tell_it_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"dynamic_buffer needs .* with_greedy\(observations, noise\).*; Noisy has none"
+        UserError, match=r"dynamic_capacity needs .* with_greedy\(observations, noise\).*; Noisy has none"
     ):
         export_policy_graph(Noisy(), ARMS, stochastic=True, greedy=True)
 

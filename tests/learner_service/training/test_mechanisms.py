@@ -30,7 +30,7 @@ ARMS = EnvironmentSpec(
 )
 
 
-def settings(algorithm: str = "td3", **changes: Any) -> RunConfig:
+def settings(algorithm: str = "td3", dynamic: bool | None = True, **changes: Any) -> RunConfig:
     """Both mechanisms on: the oldest are looked at every 64 steps, targets are of 3 steps from 128 steps on."""
     tree: dict[str, Any] = {
         "algorithm": algorithm,
@@ -43,9 +43,8 @@ def settings(algorithm: str = "td3", **changes: Any) -> RunConfig:
         "max_environment_steps": 1_280,
         "multi_step": True,
         "multi_step_returns": {"n_step": 3, "after": 0.1},
-        "dynamic_buffer": True,
         "dynamic_capacity": {
-            "threshold": 1e-3, "min_size": 32, "period_steps": 64, "oldest": 16, "dropped": 0.25,
+            "enabled": dynamic, "threshold": 1e-3, "min_size": 32, "period_steps": 64, "oldest": 16, "dropped": 0.25,
         },
     }  # fmt: skip
     return RunConfig.model_validate({**tree, **changes})
@@ -67,7 +66,11 @@ def build(client: QuantizerClient, tmp_path: Path) -> Iterator[Build]:
     def make(config: RunConfig, state: LearnerState | None = None, spec: EnvironmentSpec = ARMS) -> Training:
         training, graph = build_training(config, spec, tmp_path, "run", client, state, save, lambda _: None)
         built.append(training)
-        outputs = ["actions", "greedy_actions"] if config.algorithm == "sac" and config.dynamic_buffer else ["actions"]
+        outputs = (
+            ["actions", "greedy_actions"]
+            if config.algorithm == "sac" and config.dynamic_capacity.enabled
+            else ["actions"]
+        )
         assert [output.name for output in onnx.load_from_string(graph.model).graph.output] == outputs
         return training
 
@@ -149,7 +152,7 @@ def test_the_trainer_looks_when_it_is_time(build: Build) -> None:
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])
 def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algorithm: str) -> None:
-    training = build(settings(algorithm, dynamic_buffer=False), spec=ARMS)
+    training = build(settings(algorithm, dynamic=False), spec=ARMS)
     assert training.dynamic_capacity is None
     for sequence in range(1, 17):
         if sequence == 16:
@@ -199,20 +202,23 @@ def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_
 
 def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build: Build) -> None:
     for wrong, message in (
-        (settings(dynamic_capacity={"min_size": 1_600}), "dynamic_capacity.min_size must be below the about 1600"),
+        (
+            settings(dynamic_capacity={"min_size": 1_600, "enabled": True}),
+            "dynamic_capacity.min_size must be below the about 1600",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             build(wrong)
     build(settings()).close()
     with pytest.raises(
-        UserError, match="filled with the actions that dynamic_buffer compares; resume with --dynamic-b"
+        UserError, match="filled with the actions that dynamic_capacity compares; resume with --dynamic-c"
     ):
-        build(settings(dynamic_buffer=False))
+        build(settings(dynamic=False))
     build(settings())
 
 
 def test_actors_are_told_whether_to_tell(tmp_path: Path) -> None:
     identity = RunIdentity.claim(tmp_path, resume=False)
-    for config, told in ((settings(), True), (settings(dynamic_buffer=None), False)):
+    for config, told in ((settings(), True), (settings(dynamic=None), False)):
         exploration = membership(config, identity, ACTOR, 0, 0).exploration
         assert exploration == replace(config.exploration_of(0, 0), report_greedy=told)

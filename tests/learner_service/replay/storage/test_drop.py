@@ -182,13 +182,15 @@ def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: P
     assert store.insert(right, source(0)) is not None
 
 
-@pytest.mark.parametrize(("kept", "flag"), [(False, "--no-dynamic-buffer"), (True, "--dynamic-buffer")])
+@pytest.mark.parametrize(
+    ("kept", "flag"), [(False, "--no-dynamic-capacity.enabled"), (True, "--dynamic-capacity.enabled")]
+)
 def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, kept: bool, flag: str) -> None:
     ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()
     with pytest.raises(ConflictError) as caught:
         ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=not kept)
     assert str(caught.value) == (
-        f"replay: {tmp_path} was filled {'with' if kept else 'without'} the actions that dynamic_buffer compares; "
+        f"replay: {tmp_path} was filled {'with' if kept else 'without'} the actions that dynamic_capacity compares; "
         f"resume with {flag}, start this run in another directory, or remove this one to start empty"
     )
     ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()
