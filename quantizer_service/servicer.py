@@ -13,8 +13,8 @@ from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.serving.policy_stream import Messages, plain_messages
-from quantizer_service.serving.publication import Publication, Submission
 from quantizer_service.serving.source import PolicyServer
+from quantizer_service.serving.submissions import Submission, SubmissionAssembler
 
 R = TypeVar("R")
 
@@ -50,7 +50,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         Of several publishers the newest is listened to, and what the one before it was sending is dropped.
         """
         intake = self._policies.intake()
-        publication = Publication()
+        assembler = SubmissionAssembler()
         scheme, replaced = "", asyncio.Event()
         ends = {
             self._policies.draining: "this service is draining; open the stream again later",
@@ -58,10 +58,10 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         }
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
-            submission: Submission | None = await intake.work(publication.take, request)
+            submission: Submission | None = await intake.work(assembler.take, request)
             if isinstance(submission, wire.Opening):
                 scheme = submission.scheme
-                version, topologies = await intake.ready(submission.run_id, scheme)
+                version, topologies = await intake.claim(submission.run_id, scheme)
                 self._replaced.set()
                 self._replaced = replaced
                 ready = wire.ready_to_proto(wire.Ready(version, topologies, ENCODINGS))
@@ -73,7 +73,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
                 yield quantizer_pb2.PublishCheckpointsResponse(receipt=wire.receipt_to_proto(receipt))
             elif submission is not None:
                 await intake.record_evaluation(submission)
-        publication.end()
+        assembler.end()
 
     async def WatchPolicies(
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext

@@ -37,7 +37,7 @@ def _high_water(directory: Path) -> Iterator[Finding]:
 
 
 def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
-    """The findings, and the topologies that can be read."""
+    """The findings, and the digests of the graphs that can be read."""
     found, whole = [], set()
     for path in sorted(directory.glob("[!.]*.json")):
         try:

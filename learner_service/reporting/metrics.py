@@ -107,7 +107,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
-        "Distance between the policy's and the oldest stored actions, at the last look of a replay of dynamic capacity.",
+        "Distance between the policy's and the oldest stored actions, at the last look of the dynamic capacity.",
         dynamic.distance if dynamic else None,
     )
     yield counter(

@@ -31,7 +31,7 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
     header, rows = [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
     console = Console(highlight=False)
     if console.file.isatty() and not console.is_dumb_terminal:
-        console.print(_rich(header, rows))
+        console.print(rich_table(header, rows))
     else:
         sys.stdout.write(_plain(header, rows))
     for note in _notes(comparison):
@@ -82,7 +82,8 @@ def _verdict(item: Emitted) -> str:
     return f"refused, so fp32 ({refused} tried)" if item.is_float else f"passed after {refused} refused"
 
 
-def _rich(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The table for a terminal, with the chosen row in green."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in header:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)

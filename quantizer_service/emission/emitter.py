@@ -86,12 +86,12 @@ class Emitter:
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
 
-    def _prepared(self, topology: bytes) -> PreparedGraph:
-        if topology in self._graphs:
-            return self._graphs[topology]
-        if topology not in self.catalog.graphs:
-            raise ConflictError(f"checkpoint: the graph of topology {topology.hex()} is not here; send it first")
-        return self._keep(PreparedGraph(Graph.parse(self.catalog.graphs[topology]), self._options))
+    def _prepared(self, digest: bytes) -> PreparedGraph:
+        if digest in self._graphs:
+            return self._graphs[digest]
+        if digest not in self.catalog.graphs:
+            raise ConflictError(f"checkpoint: the graph {digest.hex()} is not here; send it first")
+        return self._keep(PreparedGraph(Graph.parse(self.catalog.graphs[digest]), self._options))
 
     def _keep(self, graph: PreparedGraph) -> PreparedGraph:
         while len(self._graphs) >= _MAX_GRAPHS:

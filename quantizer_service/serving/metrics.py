@@ -12,22 +12,22 @@ from quantizer_service.serving.relay import Relay
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The families of one quantizer."""
-    emissions = quantizer.emissions
+    counts = quantizer.counts
 
     def of_newest(name: str, text: str, value: Callable[[PolicyDescriptor], float | None]) -> Metric:
         values = {scheme: value(descriptor) for scheme, descriptor in quantizer.policies.descriptors.items()}
         return _gauge(f"quantizer_{name}", f"{text}, of the newest policy.", values)
 
-    yield _counter("quantizer_policies", "Policies emitted as checkpoints came.", emissions.policies)
+    yield _counter("quantizer_policies", "Policies emitted as checkpoints came.", counts.policies)
     yield _counter(
         "quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate did not let through, as checkpoints came.",
-        emissions.refusals,
+        counts.refusals,
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
         "From the last byte of a checkpoint to policies that are served.",
-        emissions.seconds,
+        counts.seconds,
     )
     yield gauge(
         "actorq_quantizer_work_age_seconds",

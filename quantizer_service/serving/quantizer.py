@@ -15,7 +15,7 @@ from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.emissions import Emissions
+from quantizer_service.serving.emission_counts import EmissionCounts
 from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
 from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.worker import Worker
@@ -32,7 +32,7 @@ class Quantizer:
     worker: does the CPU work; None for one with the usual limit.
 
     policies: the newest ones, and their watchers.
-    emissions: what was emitted so far.
+    counts: of what was emitted so far.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Quantizer:
         self._resources = resources
         self.policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
-        self.emissions = Emissions()
+        self.counts = EmissionCounts()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         self.clock = clock
         self.draining = asyncio.Event()
@@ -61,8 +61,8 @@ class Quantizer:
         """Run CPU work off the event loop, after the work that is waiting already; see Worker.do."""
         return await self.worker.do(function, *args, **kwargs)
 
-    async def ready(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Newest version and known topologies for a learner whose actors use `scheme`; see Catalog.claim.
+    async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
+        """Where a learner goes on whose actors use `scheme`; see Catalog.claim.
 
         With "auto" each actor chooses, and a version is emitted in the schemes that are watched.
         """
@@ -160,7 +160,7 @@ class Quantizer:
             nonlocal emit_seconds
             self.policies.put(policies)
             emit_seconds = self.clock() - received_at
-            self.emissions.note((policy.descriptor for policy in policies), emit_seconds)
+            self.counts.note((policy.descriptor for policy in policies), emit_seconds)
 
         try:
             policies = await self.work(publish)

@@ -60,11 +60,11 @@ class Catalog:
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The graphs that are here, by topology."""
+        """The graphs that are here, by digest."""
         return self._store.graphs
 
     def claim(self, run_id: str) -> tuple[int, tuple[bytes, ...]]:
-        """The version above which a publisher goes on, 0 for none, and the topologies whose graph is here.
+        """The version above which a publisher goes on, 0 for none, and the digests of the graphs that are here.
 
         Every version up to it may have been served, also by a process that was killed before it stored the version.
         The first run to come owns the store; raises ConflictError for another one.

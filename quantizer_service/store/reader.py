@@ -60,7 +60,7 @@ class PolicyReader:
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The graphs by topology."""
+        """The graphs by digest."""
         return MappingProxyType(self._graphs)
 
     @property

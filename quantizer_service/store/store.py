@@ -1,7 +1,7 @@
 """The versions on disk: written atomically, checked when read, the newest, the best and every Nth kept.
 
 run.json, run.copy.json                   which run it holds, in which format
-graphs/<topology>.onnx, .json             each graph once
+graphs/<digest>.onnx, .json               each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
 00000012/evaluation.json                  its newest evaluation
@@ -213,14 +213,14 @@ class PolicyStore(PolicyReader):
 
     def _drop_unused_graphs(self) -> None:
         used = {entry.topology for entry in self._entries.values()}
-        unused = [topology for topology in self._graphs if topology not in used]
-        for topology in unused[:-_MAX_UNUSED_GRAPHS]:
-            name = self._directory / "graphs" / topology.hex()
+        unused = [digest for digest in self._graphs if digest not in used]
+        for digest in unused[:-_MAX_UNUSED_GRAPHS]:
+            name = self._directory / "graphs" / digest.hex()
             with _writing(name):
                 # In this order: a model without its description is not looked at.
                 name.with_suffix(".json").unlink(missing_ok=True)
                 name.with_suffix(".onnx").unlink(missing_ok=True)
-            del self._graphs[topology]
+            del self._graphs[digest]
 
 
 def _locked(directory: Path) -> IO[bytes]:

@@ -112,9 +112,13 @@ class Publisher:
         response: quantizer_pb2.PublishCheckpointsResponse = next(self._responses)
         return response
 
+    def end(self) -> None:
+        """End the stream, without waiting for what comes of it."""
+        self._requests.put(None)
+
     def close(self) -> None:
         """End the stream and wait until the quantizer has taken everything."""
-        self._requests.put(None)
+        self.end()
         assert list(self._responses) == []
 
 

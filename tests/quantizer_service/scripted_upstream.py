@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from actorq.domain.policy import FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.statefiles.crc import crc32
 from actorq.transport.payload.checksums import unseal
 from actorq.v1 import quantizer_pb2
 
@@ -40,11 +41,15 @@ class ScriptedUpstream:
 
     def __init__(self) -> None:
         self._calls: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
-        self._scripts: queue.Queue[Sequence[bytes]] = queue.Queue()
+        self._scripts: queue.Queue[Sequence[bytes] | str] = queue.Queue()
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Send this in the stream that waits for it, or in the next one, and end that stream."""
         self._scripts.put(messages)
+
+    def refuse(self, reason: str) -> None:
+        """Say in the stream that waits, or in the next one, that there is no such scheme."""
+        self._scripts.put(reason)
 
     def wait_for_call(self) -> quantizer_pb2.WatchPoliciesRequest:
         """Wait until one more stream is opened; it waits for what is sent next."""
@@ -54,7 +59,14 @@ class ScriptedUpstream:
         """Handle a call."""
         self._calls.put(request)
         context.send_initial_metadata(())
-        yield from self._scripts.get()
+        script = self._scripts.get()
+        if isinstance(script, str):
+            # As services sign a status.
+            checksum = f"{crc32(f'NOT_FOUND {script}'.encode()):08x}"
+            context.set_trailing_metadata((("actorq-status-crc32", checksum),))
+            context.abort(grpc.StatusCode.NOT_FOUND, script)
+        else:
+            yield from script
 
     def get(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Refuse a call."""

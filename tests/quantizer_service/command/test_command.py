@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from actorq.domain.policy import SCHEMES
-from actorq.errors import UserError
 from actorq.process import main
 from quantizer_service.command import command
-from quantizer_service.command.comparison import Comparison
 from quantizer_service.command.model_files import MAX_FILE_BYTES
 from tests.quantizer_service.complete_models import complete_model, written
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, mlp, outputs_of, two_inputs
@@ -254,11 +252,6 @@ def test_wrong_flags_get_a_line(
 ) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     assert expected in (refusal(capsys, model, *arguments) if arguments else refusal(capsys))
-
-
-def test_a_scheme_that_cannot_be_emitted_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="int4: as the test wants it"):
-        command._write(tmp_path / "out.onnx", Comparison((), {"int4": "as the test wants it"}), "int4")
 
 
 def test_a_batch_that_was_exported_as_one_becomes_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from quantizer_service.command.comparison import Comparison, Emitted, compare
-from quantizer_service.command.table import _rich
+from quantizer_service.command.table import rich_table
 from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
 from tests.quantizer_service.complete_models import complete_model
@@ -55,9 +55,14 @@ def test_a_call_that_cannot_run_is_refused() -> None:
         bound_call(session, {"observation": np.zeros((4, 3), np.float32)}, "int8")
 
 
+def test_a_scheme_that_could_not_be_emitted_says_why() -> None:
+    with pytest.raises(InvalidInputError, match="int4: as the test wants it"):
+        Comparison((), {"int4": "as the test wants it"}).of("int4")
+
+
 def test_on_a_terminal_the_chosen_row_stands_out() -> None:
     console = Console(file=StringIO(), force_terminal=True, width=80, color_system="standard")
-    console.print(_rich(["scheme", "bytes"], [["  fp32", "1,234"], ["* int8", "567"]]))
+    console.print(rich_table(["scheme", "bytes"], [["  fp32", "1,234"], ["* int8", "567"]]))
     assert isinstance(console.file, StringIO)
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 3

@@ -21,7 +21,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.publication import MAX_CHECKPOINT_BYTES
+from quantizer_service.serving.submissions import MAX_CHECKPOINT_BYTES
 from quantizer_service.store.files import encode_tensors
 from tests.quantizer_service.hostile_graphs import REFUSED
 from tests.quantizer_service.policy_graphs import (
@@ -54,11 +54,6 @@ def refusal(publisher: Publisher, send: Send) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         publisher.answer()
     return caught.value.code(), caught.value.details()
-
-
-def end(publisher: Publisher) -> None:
-    """End the stream, without waiting for what comes of it."""
-    publisher._requests.put(None)
 
 
 # Checkpoints.
@@ -109,12 +104,12 @@ def blob(data: bytes, sha256: bytes | None = None, dropped: int = 0) -> Send:
 
 def truncated(publisher: Publisher) -> None:
     blob(encode_tensors(checkpoint(SOURCE, 2)), dropped=1)(publisher)
-    end(publisher)
+    publisher.end()
 
 
 def truncated_before_its_parts(publisher: Publisher) -> None:
     header(publisher)
-    end(publisher)
+    publisher.end()
 
 
 def huge_checkpoint(publisher: Publisher) -> None:
@@ -266,7 +261,7 @@ def truncated_graph(publisher: Publisher) -> None:
     publisher.send(graph=quantizer_pb2.GraphHeader(topology=source.topology, inputs=source.inputs))
     for part in list(split_blob(source.model, chunk_bytes=100))[:-1]:
         publisher.send(part=part)
-    end(publisher)
+    publisher.end()
 
 
 def bad_span(publisher: Publisher) -> None:

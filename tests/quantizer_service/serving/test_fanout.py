@@ -72,7 +72,7 @@ def test_all_who_get_a_scheme_of_a_version_share_its_bytes(tmp_path: Path) -> No
     async def scenario() -> None:
         emitter = Emitter(PolicyStore(tmp_path, 5, 5), QuantizerConfig())
         quantizer = Quantizer(emitter, lambda: measure_process("quantizer", "quantizer"))
-        await quantizer.ready("run", "int8")
+        await quantizer.claim("run", "int8")
         await quantizer.add_graph(SOURCE)
         watches = [await quantizer.subscribe(scheme, 0) for scheme in ("int8", "fp32") * 10]
         for version in (1, 2, 3):
@@ -187,7 +187,7 @@ def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) 
 
     async def scenario() -> int:
         quantizer = Quantizer(Held(PolicyStore(tmp_path, 5, 5)), lambda: measure_process("x", "quantizer"))
-        await quantizer.ready("run", "auto")
+        await quantizer.claim("run", "auto")
         await quantizer.add_graph(SOURCE)
         with await quantizer.subscribe("int8", 0) as before:
             await quantizer.publish(checkpoint(SOURCE, 1), "auto", 0.0)

@@ -88,6 +88,7 @@ def test_other_versions_their_list_and_their_descriptions_come_from_the_upstream
             next(relayed.watch("int3"))
 
 
+<<<<<<< HEAD
 def test_a_scheme_that_only_the_upstream_does_not_know_is_refused_with_its_reason(
     upstream: str, client: QuantizerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,8 @@ def test_a_scheme_that_only_the_upstream_does_not_know_is_refused_with_its_reaso
         assert next(relayed.watch("int8")).descriptor.version == 1
 
 
+=======
+>>>>>>> 02e56ba
 def test_nothing_can_be_published_to_a_relay(upstream: str) -> None:
     with (
         running_relay(upstream) as address,

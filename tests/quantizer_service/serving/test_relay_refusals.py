@@ -11,7 +11,7 @@ import pytest
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
-from actorq.errors import UnavailableError
+from actorq.errors import NotFoundError, UnavailableError
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.serving.policy_stream import MAX_MESSAGES, policy_messages
@@ -180,6 +180,17 @@ def test_while_the_upstream_is_away_watchers_and_callers_get_the_newest_that_is_
         with scripted_upstream(address) as (_, again):
             again.send(policy_messages(policy(8)))
             assert next(watch) == policy(8)
+
+
+def test_a_scheme_that_the_upstream_does_not_know_is_refused_with_its_reason() -> None:
+    """As when a relay is newer than its upstream."""
+    with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
+        for _ in range(2):
+            upstream.refuse("scheme: expected one of fp32")
+            with pytest.raises(NotFoundError, match=r"upstream quantizer at .*: scheme: expected one of"):
+                next(client.watch("int8"))
+        upstream.send(policy_messages(policy(1)))
+        assert next(client.watch("int8")) == policy(1)
 
 
 def test_messages_are_handed_on_as_they_came_also_what_this_version_does_not_know() -> None:

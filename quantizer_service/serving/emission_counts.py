@@ -7,7 +7,7 @@ from actorq.domain.policy import PolicyDescriptor
 from actorq.telemetry.histogram import Histogram
 
 
-class Emissions:
+class EmissionCounts:
     """Counts publications since this process started; for one event loop.
 
     seconds: from the last byte of a checkpoint to policies that are served, for all schemes together.

@@ -19,7 +19,7 @@ MAX_CHECKPOINT_BYTES = 512 * 1024**2
 Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
 
 
-class Publication:
+class SubmissionAssembler:
     """Puts a publisher's messages together: an opening, then graphs and checkpoints in parts, and evaluations.
 
     Raises InvalidInputError at the first message that is out of order or malformed; nothing can follow it.
