@@ -88,22 +88,6 @@ def test_other_versions_their_list_and_their_descriptions_come_from_the_upstream
             next(relayed.watch("int3"))
 
 
-<<<<<<< HEAD
-def test_a_scheme_that_only_the_upstream_does_not_know_is_refused_with_its_reason(
-    upstream: str, client: QuantizerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened(client, versions=1)
-    # As in a relay that is newer than its upstream.
-    monkeypatch.setattr("quantizer_service.serving.relay.is_scheme", lambda name: name in ("int8", "int2"))
-    with running_relay(upstream) as address, QuantizerClient(address) as relayed:
-        for _ in range(2):
-            with pytest.raises(NotFoundError, match=r"upstream quantizer at .*: scheme: expected one of"):
-                next(relayed.watch("int2"))
-        assert next(relayed.watch("int8")).descriptor.version == 1
-
-
-=======
->>>>>>> 02e56ba
 def test_nothing_can_be_published_to_a_relay(upstream: str) -> None:
     with (
         running_relay(upstream) as address,
