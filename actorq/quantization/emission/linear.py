@@ -1,35 +1,91 @@
-"""Linear layers as single nodes with weights in another form."""
+"""Linear layers as single nodes with integers for weights: what int8 and int4 share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
+from actorq.quantization.emission.correction import WIDEST_INT8, Correction
+from actorq.quantization.emission.options import Emission, Options
+from actorq.quantization.emission.rounding import ErrorFeedback
+from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
+from actorq.quantization.statistics import Statistics
+from actorq.quantization.training import TrainingForm
+
+# Of ONNX Runtime's own operators.
+DOMAIN = "com.microsoft"
 
 
-def replaced(graph: Graph, nodes: Mapping[Layer, onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The graph's nodes with each of these layers as one node that reads its input and writes its output."""
-    replacement = {layer.nodes[0]: node for layer, node in nodes.items()}
-    absorbed = {index for layer in nodes for index in layer.nodes[1:]}
-    return [replacement.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]
+@dataclass(frozen=True)
+class LinearScheme:
+    """How linear layers are quantized.
+
+    unfit: why a layer cannot be; empty when it can.
+    node: what computes a layer, given names of its integers, its scales, and its bias or an empty one.
+    rounded: the weight float32[N, K] of a layer in integers, perhaps with errors passed on.
+    training: the form for training of a layer.
+    widest: inputs beyond which roundings are not corrected.
+    """
+
+    unfit: Callable[[Layer], str]
+    node: Callable[[Layer, str, str, str], onnx.NodeProto]
+    rounded: Callable[[Layer, NDArray[Any], ErrorFeedback | None], Int8Weight | Int4Weight]
+    training: Callable[[Layer], TrainingForm]
+    widest: float = WIDEST_INT8
 
 
-def held_name(layer: Layer) -> str:
-    """What the tensors are called that hold the weight of a layer, the way round in which it uses it."""
-    return f"{layer.weight}:{layer.channels}"
+class LinearPlan:
+    """Quantizes the linear layers of a graph that have a layer before and after them, or all with `Options.ends`."""
 
+    def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
+        self._scheme = scheme
+        self._selection = select(graph, options, scheme.unfit, options.ends)
+        self._correction = Correction(graph, self._selection.layers, options.compensate, scheme.widest)
+        self.observed = self._correction.observed
+        # A weight that several layers use is there once for each way round.
+        self._layers: dict[str, tuple[Layer, ...]] = {}
+        nodes = {}
+        for layer in self._selection.layers:
+            held = f"{layer.weight}:{layer.channels}"
+            self._layers[held] = (*self._layers.get(held, ()), layer)
+            node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
+            node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", DOMAIN
+            nodes[layer] = node
+        tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
+        tensors += self._correction.bias_names
+        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {DOMAIN: 1} if nodes else {})
 
-def forms_of(layers: Iterable[Layer]) -> dict[str, tuple[Layer, ...]]:
-    """The layers by `held_name`: a weight that several use is there once for each way round."""
-    found: dict[str, tuple[Layer, ...]] = {}
-    for layer in layers:
-        found[held_name(layer)] = (*found.get(held_name(layer), ()), layer)
-    return found
+    def training(self) -> Mapping[str, TrainingForm]:
+        """The form for training of each quantized layer, by its name."""
+        return {layer.name: self._scheme.training(layer) for layer in self._selection.layers}
+
+    def emit(
+        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
+    ) -> Emission:
+        """A model with these parameters inside."""
+        values, forms = dict(parameters), {}
+        for held, layers in self._layers.items():
+            weight = units_first(layers[0], parameters)
+            rounded = self._scheme.rounded(layers[0], weight, self._correction.feedback(layers, statistics))
+            values[f"{held}:int"], values[f"{held}:scale"] = rounded.tensor, rounded.scale
+            values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
+            forms[layers[0].name] = rounded.form
+        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
 
 
 def units_first(layer: Layer, parameters: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """The weight of a layer as [N, K] or [N, C, h, w], whichever way round the graph has it."""
     return parameters[layer.weight].swapaxes(0, layer.channels)
+
+
+def _replaced(graph: Graph, nodes: Mapping[Layer, onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The graph's nodes with each of these layers as one node that reads its input and writes its output."""
+    replacement = {layer.nodes[0]: node for layer, node in nodes.items()}
+    absorbed = {index for layer in nodes for index in layer.nodes[1:]}
+    return [replacement.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]

@@ -1,6 +1,8 @@
-"""What is asked of a plan besides its scheme."""
+"""What is asked of a plan besides its scheme, and what it emits."""
 
 from dataclasses import dataclass
+
+from actorq.domain.policy import LayerReport
 
 
 @dataclass(frozen=True)
@@ -19,3 +21,14 @@ class Options:
     per_tensor_error: float = 0.01
     keep_float: frozenset[str] = frozenset()
     compensate: bool = True
+
+
+@dataclass(frozen=True)
+class Emission:
+    """A version of a policy in one scheme: an ONNX model with its parameters inside, and how it holds each layer.
+
+    layers: in the order of the graph; also those that the scheme cannot quantize, with the reason.
+    """
+
+    model: bytes
+    layers: tuple[LayerReport, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
+from actorq.domain.policy import INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR
 from actorq.quantization.emission.rounding import ErrorFeedback
 
 # The largest numbers of int8 weights and of uint8 activations; the lowest and highest of 4 bits.
@@ -38,6 +38,11 @@ class Int8Weight:
         """As layer reports name it."""
         return INT8_PER_CHANNEL if self.scale.ndim else INT8_PER_TENSOR
 
+    @property
+    def tensor(self) -> NDArray[np.int8]:
+        """int8[K, N], as operators of linear layers read it."""
+        return transposed(self.values)
+
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
         """(weight - values * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
         scale = np.broadcast_to(self.scale, len(weight))[:, None]
@@ -53,6 +58,12 @@ class Int4Weight:
 
     packed: NDArray[np.uint8]
     scale: NDArray[np.float32]
+    form = INT4_PER_BLOCK
+
+    @property
+    def tensor(self) -> NDArray[np.uint8]:
+        """As the operator reads it."""
+        return self.packed
 
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
         """(weight - (q - 8) * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""

@@ -1,29 +1,16 @@
 """What a scheme is: it turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from actorq.domain.policy import LayerReport
-from actorq.quantization.emission.options import Options
+from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.graph import Graph
 from actorq.quantization.statistics import Observed, Statistics
 from actorq.quantization.training import TrainingForm
 
 __all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
-
-
-@dataclass(frozen=True)
-class Emission:
-    """A version of a policy in one scheme: an ONNX model with its parameters inside, and how it holds each layer.
-
-    layers: in the order of the graph; also those that the scheme cannot quantize, with the reason.
-    """
-
-    model: bytes
-    layers: tuple[LayerReport, ...]
 
 
 class SchemePlan(Protocol):

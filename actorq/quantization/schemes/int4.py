@@ -12,25 +12,18 @@ First and last layers stay in float as in int8, and `Options.ends` quantizes the
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from numpy.typing import NDArray
+import onnx
 from onnx import helper
 
-from actorq.domain.policy import INT4_PER_BLOCK
-from actorq.quantization.emission.correction import Correction
-from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
-from actorq.quantization.emission.selection import select, unfit_for_linear
-from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.linear import LinearPlan, LinearScheme
+from actorq.quantization.emission.options import Options
+from actorq.quantization.emission.selection import unfit_for_linear
 from actorq.quantization.emission.weights import quantize_int4
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
-from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Statistics
 from actorq.quantization.training import TrainingForm
 
-_DOMAIN = "com.microsoft"
 _BLOCKS = (128, 64, 32, 16)
 _INT8_COMPUTE = 4
 
@@ -40,59 +33,35 @@ class Int4:
 
     name = "int4"
 
-    def plan(self, graph: Graph, options: Options) -> "_Int4Plan":
+    def plan(self, graph: Graph, options: Options) -> LinearPlan:
         """Choose the layers and rewrite their nodes."""
-        return _Int4Plan(graph, options)
 
-
-class _Int4Plan:
-    def __init__(self, graph: Graph, options: Options) -> None:
-        selection = select(graph, options, _unfit, options.ends)
-        self._layers = selection.report({layer.name: INT4_PER_BLOCK for layer in selection.layers})
-        self._correction = Correction(graph, selection.layers, options.compensate, widest=math.inf)
-        self.observed = self._correction.observed
-        self._forms = forms_of(selection.layers)
-        nodes = {}
-        for layer in selection.layers:
+        def node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
             # The empty names are zero points, which are 8 when absent, and an order of the inputs.
-            held = held_name(layer)
-            inputs = [layer.input, f"{held}:int4", f"{held}:scale", "", "", self._correction.bias_name(layer)]
-            nodes[layer] = helper.make_node(
+            return helper.make_node(
                 "MatMulNBits",
-                inputs,
+                [layer.input, integers, scale, "", "", bias],
                 [layer.output],
-                name=f"{layer.name}:{layer.nodes[0]}",
-                domain=_DOMAIN,
                 K=layer.inputs,
                 N=graph.parameters[layer.weight][layer.channels],
                 bits=4,
-                block_size=_block(layer.inputs),
+                block_size=_block(layer),
                 accuracy_level=_INT8_COMPUTE,
             )
-        tensors = [f"{held}:{part}" for held in self._forms for part in ("int4", "scale")]
-        tensors += self._correction.bias_names
-        self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
 
-    def training(self) -> Mapping[str, TrainingForm]:
-        layers = (layer for several in self._forms.values() for layer in several)
-        return {layer.name: TrainingForm(block=_block(layer.inputs)) for layer in layers}
-
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
-        values = dict(parameters)
-        for held, layers in self._forms.items():
-            weight = units_first(layers[0], parameters)
-            feedback = self._correction.feedback(layers, statistics)
-            rounded = quantize_int4(weight, _block(layers[0].inputs), feedback)
-            values[f"{held}:int4"], values[f"{held}:scale"] = rounded.packed, rounded.scale
-            values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
-        return Emission(self._skeleton.fill(values, metadata), self._layers)
+        scheme = LinearScheme(
+            unfit=_unfit,
+            node=node,
+            rounded=lambda layer, weight, feedback: quantize_int4(weight, _block(layer), feedback),
+            training=lambda layer: TrainingForm(block=_block(layer)),
+            widest=math.inf,
+        )
+        return LinearPlan(graph, options, scheme)
 
 
-def _block(inputs: int) -> int:
+def _block(layer: Layer) -> int:
     """The largest block that a layer fills."""
-    return next(block for block in _BLOCKS if block <= inputs)
+    return next(block for block in _BLOCKS if block <= layer.inputs)
 
 
 def _unfit(layer: Layer) -> str:

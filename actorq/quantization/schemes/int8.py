@@ -23,23 +23,17 @@ they share an activation range. The last layers stay in float because nothing af
 
 import ctypes
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from numpy.typing import NDArray
+import onnx
 from onnx import helper
 
-from actorq.quantization.emission.correction import Correction
-from actorq.quantization.emission.linear import forms_of, held_name, replaced, units_first
-from actorq.quantization.emission.selection import select, unfit_for_linear
-from actorq.quantization.emission.skeleton import Skeleton
-from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8, transposed
+from actorq.quantization.emission.linear import LinearPlan, LinearScheme
+from actorq.quantization.emission.options import Options
+from actorq.quantization.emission.selection import unfit_for_linear
+from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Statistics
+from actorq.quantization.layers import Layer
 from actorq.quantization.training import TrainingForm, Uint8
-
-_DOMAIN = "com.microsoft"
 
 
 def dynamic_grid(low: float, high: float) -> tuple[float, int]:
@@ -62,44 +56,17 @@ class Int8:
 
     name = "int8"
 
-    def plan(self, graph: Graph, options: Options) -> "_Int8Plan":
+    def plan(self, graph: Graph, options: Options) -> LinearPlan:
         """Choose the layers and rewrite their nodes."""
-        return _Int8Plan(graph, options)
+        scheme = LinearScheme(
+            unfit=unfit_for_linear,
+            node=_node,
+            rounded=lambda layer, weight, feedback: quantize_int8(weight, options.per_tensor_error, feedback=feedback),
+            training=lambda layer: TrainingForm(inputs=Uint8(dynamic_grid)),
+        )
+        return LinearPlan(graph, options, scheme)
 
 
-class _Int8Plan:
-    def __init__(self, graph: Graph, options: Options) -> None:
-        self._selection = select(graph, options, unfit_for_linear, options.ends)
-        self._per_tensor_error = options.per_tensor_error
-        self._correction = Correction(graph, self._selection.layers, options.compensate)
-        self.observed = self._correction.observed
-        self._forms = forms_of(self._selection.layers)
-        nodes = {}
-        for layer in self._selection.layers:
-            # The empty name is the weights' zero point, which is 0 when absent.
-            held = held_name(layer)
-            bias = self._correction.bias_name(layer)
-            inputs = [layer.input, f"{held}:int8", f"{held}:scale", "", bias]
-            nodes[layer] = helper.make_node(
-                "DynamicQuantizeMatMul", inputs, [layer.output], name=f"{layer.name}:{layer.nodes[0]}", domain=_DOMAIN
-            )
-        tensors = [f"{held}:{part}" for held in self._forms for part in ("int8", "scale")]
-        tensors += self._correction.bias_names
-        self._skeleton = Skeleton(graph, replaced(graph, nodes), tensors, {_DOMAIN: 1} if nodes else {})
-
-    def training(self) -> Mapping[str, TrainingForm]:
-        return {layer.name: TrainingForm(inputs=Uint8(dynamic_grid)) for layer in self._selection.layers}
-
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
-        values, forms = dict(parameters), {}
-        for held, layers in self._forms.items():
-            weight = units_first(layers[0], parameters)
-            feedback = self._correction.feedback(layers, statistics)
-            rounded = quantize_int8(weight, self._per_tensor_error, feedback=feedback)
-            # The operator takes [K, N].
-            values[f"{held}:int8"], values[f"{held}:scale"] = transposed(rounded.values), rounded.scale
-            values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
-            forms[layers[0].name] = rounded.form
-        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
+def _node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
+    # The empty name is the weights' zero point, which is 0 when absent.
+    return helper.make_node("DynamicQuantizeMatMul", [layer.input, integers, scale, "", bias], [layer.output])
