@@ -23,6 +23,9 @@ from quantizer_service.serving.worker import Worker
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# For the event loop to serve what the worker has emitted, before the worker stores it anyway.
+_PATIENCE_S = 1.0
+
 
 class Quantizer:
     """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
@@ -146,21 +149,23 @@ class Quantizer:
     ) -> Receipt:
         """begun: set once the version is being emitted, after which it is also served and stored."""
         loop = asyncio.get_running_loop()
-        emit_seconds = 0.0
+        emit_seconds, served = 0.0, threading.Event()
 
         def publish() -> tuple[Policy, ...]:
             begun.set()
             return self._emitter.publish(checkpoint, schemes, announce)
 
         def announce(policies: Sequence[Policy]) -> None:
-            # On the worker, which stores the version while watchers get it.
             loop.call_soon_threadsafe(serve, [EncodedPolicy.of(policy) for policy in policies])
+            # Storing holds Python's lock for long: before that the event loop wakes the watchers.
+            served.wait(_PATIENCE_S)
 
         def serve(policies: Sequence[EncodedPolicy]) -> None:
             nonlocal emit_seconds
             self.policies.put(policies)
             emit_seconds = self.clock() - received_at
             self.counts.note((policy.descriptor for policy in policies), emit_seconds)
+            served.set()
 
         try:
             policies = await self.work(publish)

@@ -102,6 +102,28 @@ def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path
     asyncio.run(scenario())
 
 
+def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_asked_for_later(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+    in_the_way = tmp_path / ".00000001.partial"
+    in_the_way.mkdir()
+
+    async def scenario() -> None:
+        quantizer = serving(emitter)
+        with await quantizer.subscribe("int8", 0) as subscription:
+            with pytest.raises(UnavailableError, match="cannot write"):
+                await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
+            found = await subscription.next()
+            assert found is not None
+            assert found.descriptor.version == 1
+        assert (await quantizer.get("fp32")).descriptor.version == 1
+        assert emitter.catalog.list_versions() == ((), "")
+        in_the_way.rmdir()
+        await quantizer.publish(checkpoint(SOURCE, 2), "int8", 0.0)
+        assert [entry.version for entry in emitter.catalog.list_versions()[0]] == [2]
+
+    asyncio.run(scenario())
+
+
 def test_a_scheme_that_was_served_before_the_version_was_stored_is_stored_with_it(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     late: list[Policy] = []
