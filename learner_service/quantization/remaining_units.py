@@ -4,6 +4,7 @@ The quantizer takes such units out before it rounds (docs/schemes.md, sparse pol
 those of what is left.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -73,10 +74,9 @@ class Remaining:
 
 def remaining_units(survivors: Survivors | None, device: torch.device) -> dict[str, Remaining]:
     """What is left of the layers that lose units or inputs, by name."""
-    found: dict[str, Remaining] = {}
-    if survivors is None:
-        return found
-    for group, kept, counted in zip(survivors.groups, survivors.kept, survivors.counted, strict=True):
+    found: defaultdict[str, Remaining] = defaultdict(Remaining)
+    masks = zip(survivors.groups, survivors.kept, survivors.counted, strict=True) if survivors else ()
+    for group, kept, counted in masks:
         if counted.all():
             continue
         units = Units(
@@ -84,7 +84,7 @@ def remaining_units(survivors: Survivors | None, device: torch.device) -> dict[s
             counted=torch.from_numpy(counted[kept].astype(np.float32)).to(device),
             rest=torch.from_numpy(np.flatnonzero(~counted)).to(device),
         )
-        found[group.layer.name] = replace(found.get(group.layer.name, Remaining()), outputs=units)
+        found[group.layer.name] = replace(found[group.layer.name], outputs=units)
         for reader in group.readers:
-            found[reader.name] = replace(found.get(reader.name, Remaining()), inputs=units)
+            found[reader.name] = replace(found[reader.name], inputs=units)
     return found
