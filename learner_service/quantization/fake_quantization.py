@@ -41,6 +41,8 @@ class FakeQuantization:
         self._scheme = ""
         # How the weights of the quantized layers are held, by name.
         self._held: dict[str, str] = {}
+        # Names what was left of the policy when its forms were asked for; None for all of it.
+        self._left: bytes | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ class FakeQuantization:
         """
         self._scheme, self._held = scheme, {layer.name: layer.weights for layer in layers if not layer.in_float}
         forms, modules = self._forms(None), dict(self._policy.named_modules())
-        self._layers = {}
+        self._layers, self._left = {}, None
         for name, held in self._held.items():
             module, form = modules.get(name), forms.get(name)
             known = form is not None and all(place.layer in modules for place in form.places)
@@ -77,10 +79,14 @@ class FakeQuantization:
             return
         parameters = {name: tensor.detach().cpu().numpy() for name, tensor in self._policy.state_dict().items()}
         survivors = self._shrinker.survivors(parameters)
-        remaining, forms = remaining_units(survivors, device), self._forms(survivors)
+        if (left := None if survivors is None else survivors.key) != self._left:
+            self._left, forms = left, self._forms(survivors)
+            for name, layer in self._layers.items():
+                # A layer that has become too narrow for its scheme keeps its form, until a report has it in float.
+                layer.form = forms.get(name, layer.form)
+        remaining = remaining_units(survivors, device)
         for name, layer in self._layers.items():
-            # A layer that has become too narrow for its scheme keeps its form until the next report leaves it in float.
-            layer.form, layer.remaining = forms.get(name, layer.form), remaining.get(name, Remaining())
+            layer.remaining = remaining.get(name, Remaining())
         ranges = self._ranges(observations, remaining)
         for layer in self._layers.values():
             layer.calibrate(ranges)
