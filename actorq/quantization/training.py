@@ -41,3 +41,8 @@ class TrainingForm:
     block: int = 0
     largest_bias: float = 0.0
     per_channel: bool = True
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Those whose ranges it takes."""
+        return tuple(each.place for each in (self.inputs, self.outputs) if each is not None and each.place is not None)

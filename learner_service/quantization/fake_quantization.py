@@ -6,8 +6,9 @@ were taken out of a sparse policy.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import training_forms
 from actorq.quantization.training import Place, TrainingForm
 from learner_service.quantization.remaining_units import Remaining, remaining_units
-from learner_service.quantization.straight_through import Grid, Layer, StraightThrough
+from learner_service.quantization.straight_through import Layer, StraightThrough
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +37,11 @@ class FakeQuantization:
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:
         self._policy = policy
         self._source = graph
-        self._compactor_once: Compactor | None = None
         self._layers: dict[str, StraightThrough] = {}
         self._scheme = ""
         # How the weights of the quantized layers are held, by name.
         self._held: dict[str, str] = {}
+        # Names what was left of the policy when its forms were asked for; None for all of it.
         self._left: bytes | None = None
 
     @property
@@ -54,16 +55,12 @@ class FakeQuantization:
         Layers that cannot be followed stay in float, which the log says. The next call must be `calibrate`.
         """
         self._scheme, self._held = scheme, {layer.name: layer.weights for layer in layers if not layer.in_float}
-        forms, self._left = self._forms(None), None
-        modules = dict(self._policy.named_modules())
-        self._layers = {}
+        forms, modules = self._forms(None), dict(self._policy.named_modules())
+        self._layers, self._left = {}, None
         for name, held in self._held.items():
             module, form = modules.get(name), forms.get(name)
-            if (
-                form is not None
-                and isinstance(module, Layer)
-                and {place.layer for place in _places(form)} <= set(modules)
-            ):
+            known = form is not None and all(place.layer in modules for place in form.places)
+            if form is not None and known and isinstance(module, Layer):
                 self._layers[name] = StraightThrough(module, form)
             else:
                 _log.warning(
@@ -82,20 +79,17 @@ class FakeQuantization:
             return
         parameters = {name: tensor.detach().cpu().numpy() for name, tensor in self._policy.state_dict().items()}
         live = self._compactor.live_units(parameters)
-        remaining = remaining_units(live, device)
         if (left := None if live is None else live.key) != self._left:
-            for name, form in self._forms(live).items():
-                if name in self._layers:
-                    self._layers[name].form = form
-            self._left = left
-        grids = self._ranges(observations, remaining)
+            self._left, forms = left, self._forms(live)
+            for name, layer in self._layers.items():
+                # A layer that has become too narrow for its scheme keeps its form, until a report has it in float.
+                layer.form = forms.get(name, layer.form)
+        remaining = remaining_units(live, device)
         for name, layer in self._layers.items():
             layer.remaining = remaining.get(name, Remaining())
-            inputs, outputs = layer.form.inputs, layer.form.outputs
-            if inputs is not None and inputs.place is not None:
-                layer.inputs = Grid.over(grids[inputs.place], inputs)
-            if outputs is not None and outputs.place is not None:
-                layer.outputs = Grid.over(grids[outputs.place], outputs)
+        ranges = self._ranges(observations, remaining)
+        for layer in self._layers.values():
+            layer.calibrate(ranges)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -110,11 +104,10 @@ class FakeQuantization:
             for layer in self._layers.values():
                 del layer.module.forward
 
-    @property
+    @cached_property
     def _compactor(self) -> Compactor:
-        if self._compactor_once is None:
-            self._compactor_once = Compactor(Graph.parse(self._source))
-        return self._compactor_once
+        # Not before a layer is quantized: most runs have none.
+        return Compactor(Graph.parse(self._source))
 
     def _forms(self, live: LiveUnits | None) -> Mapping[str, TrainingForm]:
         """What the quantized layers compute when this is left of the policy."""
@@ -124,29 +117,20 @@ class FakeQuantization:
         return training_forms(self._scheme, graph, self._held)
 
     def _ranges(self, observations: Tensor, remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
-        """Lowest and highest values at the places that layers ask for, of what is left of the layers there."""
+        """Lowest and highest activation at the places that layers ask for, of the units that are left there."""
         found: dict[Place, Tensor] = {}
+        places = {place for layer in self._layers.values() for place in layer.form.places}
+        if not places:
+            return found
+        with ExitStack() as hooks, torch.no_grad():
+            for place in places:
 
-        def note(place: Place) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                own = remaining.get(place.layer, Remaining())
-                values, units = (output, own.outputs) if place.output else (inputs[0], own.inputs)
-                found[place] = torch.stack(
-                    torch.aminmax(values if units is None else values.index_select(-1, units.kept))
-                )
+                def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, place: Place = place) -> None:
+                    own = remaining.get(place.layer, Remaining())
+                    values, units = (output, own.outputs) if place.output else (inputs[0], own.inputs)
+                    values = values if units is None else values.index_select(-1, units.kept)
+                    found[place] = torch.stack(torch.aminmax(values))
 
-            return hook
-
-        wanted = {place for layer in self._layers.values() for place in _places(layer.form)}
-        if wanted:
-            with ExitStack() as hooks, torch.no_grad():
-                for place in wanted:
-                    module = self._policy.get_submodule(place.layer)
-                    hooks.callback(module.register_forward_hook(note(place)).remove)
-                self._policy(observations)
+                hooks.callback(self._policy.get_submodule(place.layer).register_forward_hook(note).remove)
+            self._policy(observations)
         return found
-
-
-def _places(form: TrainingForm) -> tuple[Place, ...]:
-    """Where the ranges of a layer's calibrated activations come from."""
-    return tuple(each.place for each in (form.inputs, form.outputs) if each is not None and each.place is not None)

@@ -1,9 +1,10 @@
-"""What is left of a linear layer in the policy that actors run, and its dead units, in float.
+"""What is left of a linear layer in the policy that actors run, and the units that do not count, in float.
 
 The quantizer takes such units out before it rounds (docs/schemes.md, sparse policies), so that scales and ranges are
 those of what is left.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,8 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 class Units:
     """What is left of a linear layer's inputs or outputs, as indices on its device.
 
-    kept: those that stay. alive: float32[kept], 0 for a dead unit that its layer keeps, else 1.
-    rest: the dead ones.
+    kept: those that stay. alive: float32[kept], 0 for one that is kept for its layer's sake, else 1.
+    rest: those that do not count.
     """
 
     kept: Tensor
@@ -73,10 +74,9 @@ class Remaining:
 
 def remaining_units(live: LiveUnits | None, device: torch.device) -> dict[str, Remaining]:
     """What is left of the layers that lose units or inputs, by name."""
-    found: dict[str, Remaining] = {}
-    if live is None:
-        return found
-    for group, kept, alive in zip(live.groups, live.kept, live.alive, strict=True):
+    found: defaultdict[str, Remaining] = defaultdict(Remaining)
+    masks = zip(live.groups, live.kept, live.alive, strict=True) if live else ()
+    for group, kept, alive in masks:
         if alive.all():
             continue
         units = Units(
@@ -84,7 +84,7 @@ def remaining_units(live: LiveUnits | None, device: torch.device) -> dict[str, R
             alive=torch.from_numpy(alive[kept].astype(np.float32)).to(device),
             rest=torch.from_numpy(np.flatnonzero(~alive)).to(device),
         )
-        found[group.layer.name] = replace(found.get(group.layer.name, Remaining()), outputs=units)
+        found[group.layer.name] = replace(found[group.layer.name], outputs=units)
         for reader in group.readers:
-            found[reader.name] = replace(found.get(reader.name, Remaining()), inputs=units)
+            found[reader.name] = replace(found[reader.name], inputs=units)
     return found

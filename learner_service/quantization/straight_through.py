@@ -10,6 +10,7 @@ their zero point, weights within 127. Their sums are exact below 2^24, in any or
 Runtime's integer kernels give to the last bit: for certain up to 518 inputs, in practice far beyond.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from actorq.quantization.emission import weights as integers
-from actorq.quantization.training import TrainingForm, Uint8
+from actorq.quantization.training import Place, TrainingForm, Uint8
 from learner_service.quantization.remaining_units import Remaining
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -163,6 +164,13 @@ class StraightThrough:
         """In place of the module's method."""
         x = x if self._padding is None else functional.pad(x, *self._padding)
         return self.remaining.around(self._compute, x, self.module.weight, self.module.bias)
+
+    def calibrate(self, ranges: Mapping[Place, Tensor]) -> None:
+        """Take the grids of inputs and outputs from the lowest and highest activations at the form's places."""
+        self.inputs, self.outputs = (
+            Grid.over(ranges[rounding.place], rounding) if rounding is not None and rounding.place else None
+            for rounding in (self.form.inputs, self.form.outputs)
+        )
 
     def forget(self) -> None:
         """The weight has changed, or is about to. It is rounded once between two backward passes."""

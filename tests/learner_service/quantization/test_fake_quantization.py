@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from actorq.config.algorithms import DQNConfig
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, INT8_PER_TENSOR, LayerReport
+from actorq.domain.policy import FLOAT32, INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, LayerReport
 from learner_service.algorithms.dqn import DQN
 from learner_service.networks import QNetwork
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
@@ -167,3 +167,17 @@ def test_every_calibration_takes_the_ranges_anew(policy: QNetwork) -> None:
     fake.calibrate(10 * observations)
     with fake.applied():
         assert not torch.equal(outputs(policy), first)
+
+
+def test_a_layer_that_has_become_too_narrow_for_its_scheme_waits_for_the_next_report(policy: QNetwork) -> None:
+    fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
+    fake.follow("int4", reports("torso.2", weights=INT4_PER_BLOCK))
+    with torch.no_grad():
+        # Of 32 inputs 8 are left, and int4 takes 16 or more.
+        policy.get_parameter("torso.2.weight")[:, 8:] = 0.0
+    fake.calibrate(torch.randn(64, 4))
+    before = outputs(policy)
+    with fake.applied():
+        inside = outputs(policy)
+    assert not torch.equal(inside, before)
+    torch.testing.assert_close(inside, before, rtol=0.3, atol=0.3)
