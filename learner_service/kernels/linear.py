@@ -147,7 +147,10 @@ def relu_mlp(sizes: Sequence[int]) -> nn.Sequential:
 
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    return (large_product() if _is_large(x, len(weight)) else plain_product)(x, weight, bias, relu)
+    if _is_large(x, len(weight)):
+        return large_product()(x, weight, bias, relu)
+    y = functional.linear(x, weight, bias)
+    return y.relu_() if relu else y
 
 
 def _in_columns(x: Tensor) -> bool:

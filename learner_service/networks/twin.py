@@ -166,6 +166,7 @@ class _MLPs(torch.autograd.Function):
         weights, activations = saved[: ctx.layers], saved[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
+        through_relu = relu_gradient()
         written = [None if each is None else each.take() for each in ctx.written] if need_parameters else []
         places = [place for place in written if place is not None]
         to_parameters = places or [
@@ -192,7 +193,7 @@ class _MLPs(torch.autograd.Function):
                         if copy is None
                         else bfloat16.input_gradient(rounded, copy)
                     )
-                    to_y = relu_gradient()(to_y, inputs[layer])
+                    to_y = through_relu(to_y, inputs[layer])
                 elif need_x:
                     to_input = input_gradient(to_y, weights[layer][critic], active[layer])
                     to_x = to_input if to_x is None else to_x.add_(to_input)
