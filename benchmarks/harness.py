@@ -82,5 +82,6 @@ def _without_folder(argument: str) -> str:
 
 
 def _module(script: Path) -> str:
-    parts = script.resolve().relative_to(Path(__file__).resolve().parents[1]).with_suffix("").parts
-    return ".".join(part for part in parts if part != "__main__")
+    project, script = Path(__file__).resolve().parents[1], script.resolve()
+    place = script.relative_to(project) if script.is_relative_to(project) else Path("benchmarks") / script.name
+    return ".".join(part for part in place.with_suffix("").parts if part != "__main__")

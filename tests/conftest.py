@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,6 +12,29 @@ from hypothesis import settings
 # The same examples in every run. New ones: pytest --hypothesis-profile=default
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
+
+
+# What `make test-fast` leaves out: whole services, whole runs, real environments, and long conformance suites.
+SLOW = (
+    *("benchmarks", "fuzz", "integration", "k8s", "test_architecture.py"),
+    *("actor_service/environments", "actor_service/test_hanging.py", "actor_service/test_modules.py"),
+    *("actorq/cli/test_commands.py", "actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
+    *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
+    *("actorq/local", "actorq/test_process.py"),
+    *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
+    *("learner_service/algorithms", "learner_service/policy", "learner_service/replay/storage"),
+    *("learner_service/test_process.py", "learner_service/training/test_training.py"),
+    *("quantizer_service/test_process.py", "quantizer_service/command"),
+    *("quantizer_service/emission/test_torch.py", "quantizer_service/emission/test_ladder.py"),
+)
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long."""
+    for item in items:
+        if any(item.path.is_relative_to(HERE / place) for place in SLOW):
+            item.add_marker("slow")
 
 
 def _seed() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,12 +36,14 @@ GENERATED = {"v1", "externalscaler"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
+@cache
 def sources(room: str) -> list[Path]:
     files = sorted((ROOT / room).rglob("*.py"))
     assert files, room
     return files
 
 
+@cache
 def imported(file: Path) -> set[str]:
     """The full names of all modules that a file imports, also inside functions."""
     names: set[str] = set()

@@ -77,8 +77,7 @@ class RunConfig(Settings):
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
         "int8",
-        description=f"how actors' policies are quantized: {CHOICES_HELP}; auto: each actor measures ours and takes the "
-        "fastest",
+        description=f"{CHOICES_HELP}; auto: each actor takes the fastest",
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; the environment's own threshold when none"

@@ -63,4 +63,4 @@ def _checked(name: str) -> str:
 
 SchemeChoice = Annotated[str, AfterValidator(_checked)]
 """A setting: the name of a scheme, or "auto"."""
-CHOICES_HELP = f"{', '.join(SCHEMES)}, or of an installed package"
+CHOICES_HELP = f"how policies are quantized: {', '.join(SCHEMES)}, or of an installed package"
