@@ -16,6 +16,7 @@ from actorq.domain.trajectory import Evaluation, Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 from actorq.telemetry.process_stats import ProcessStats
+from tests.builders.run_status import run_status
 
 
 def process_stats(name: str, role: str, pid: int) -> ProcessStats:
@@ -51,11 +52,8 @@ EMITTED = PolicyDescriptor(
     ),
 )
 
-STATUS = RunStatus(
+STATUS = run_status(
     run_id="CartPole-v1-20260102-030405",
-    state=RunState.TRAINING,
-    environment_id="CartPole-v1",
-    algorithm="dqn",
     elapsed_s=42.3,
     environment_steps=64_256,
     environment_steps_per_s=1484.6,
@@ -65,13 +63,10 @@ STATUS = RunStatus(
     episodes=812,
     training_return=180.2,
     evaluation=evaluation(231.4, 35),
-    target_return=475.0,
-    max_environment_steps=100_000,
     policy_version=36,
     staleness_p50=1.0,
     staleness_p99=3.0,
     emitted=EMITTED,
-    quantizer_connected=True,
     actors=(
         actor_status("actor-0", "actor", 0, 4103),
         actor_status("actor-1", "actor", 1, 4104),

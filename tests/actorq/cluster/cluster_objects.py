@@ -2,18 +2,14 @@
 
 from typing import Any
 
-from actorq.domain.status import ActorReport, ActorStatus, Energy, RunState, RunStatus
+from actorq.domain.status import ActorReport, ActorStatus
 from actorq.telemetry.process_stats import ProcessStats
+from tests.builders.run_status import run_status
 
 Object = dict[str, Any]
 
 STATS = ProcessStats("actor-1", "actor", "node", 1, 0.0, 0.0, 0, 0)
-STATUS = RunStatus(
-    run_id="run",
-    state=RunState.TRAINING,
-    environment_id="CartPole-v1",
-    algorithm="dqn",
-    elapsed_s=1.0,
+STATUS = run_status(
     environment_steps=5_916,
     environment_steps_per_s=1_149.0,
     updates=500,
@@ -21,23 +17,13 @@ STATUS = RunStatus(
     samples_per_insert=16.0,
     episodes=10,
     training_return=21.1,
-    evaluation=None,
-    target_return=475.0,
-    max_environment_steps=100_000,
     policy_version=36,
     staleness_p50=1.0,
     staleness_p99=3.0,
-    emitted=None,
-    quantizer_connected=True,
     actors=(
         ActorStatus("actor-1", "actor", 0, True, ActorReport(34, "int8", 100, 742.3, 0, (), STATS)),
         ActorStatus("actor-2", "actor", 1, True, None),
     ),
-    processes=(),
-    energy=Energy(0.0, 0.0, ""),
-    starved_s=0.0,
-    loss=0.0,
-    activation_s=None,
 )
 
 

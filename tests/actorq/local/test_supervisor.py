@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actorq.domain.status import Energy, RunState, RunStatus
+from actorq.domain.status import RunState, RunStatus
 from actorq.local.events import Events, SignalReceived, StatusReceived
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
@@ -22,6 +22,7 @@ from actorq.process import EXIT_INTERRUPTED
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.documents import write_document
 from actorq.transport.reconnect import Backoff
+from tests.builders.run_status import run_status
 
 TIMEOUT_S = 20.0
 
@@ -49,33 +50,10 @@ say("lost its lifeline")
 """
 
 
-STOPPING = RunStatus(
-    run_id="run",
+STOPPING = run_status(
     state=RunState.STOPPING,
-    environment_id="CartPole-v1",
-    algorithm="dqn",
-    elapsed_s=1.0,
-    environment_steps=0,
-    environment_steps_per_s=0.0,
-    updates=0,
-    updates_per_s=0.0,
-    samples_per_insert=0.0,
-    episodes=0,
-    training_return=None,
-    evaluation=None,
     target_return=None,
     max_environment_steps=1,
-    policy_version=0,
-    staleness_p50=0.0,
-    staleness_p99=0.0,
-    emitted=None,
-    quantizer_connected=True,
-    actors=(),
-    processes=(),
-    energy=Energy(0.0, 0.0, ""),
-    starved_s=0.0,
-    loss=0.0,
-    activation_s=None,
 )
 
 

@@ -7,42 +7,30 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
-from actorq.domain.status import DynamicCapacityStatus, Energy, RunState, RunStatus
+from actorq.domain.status import DynamicCapacityStatus, Energy
 from actorq.domain.trajectory import Evaluation
 from learner_service.reporting.events import EventLog
 from learner_service.sparsity import Cost, Flops
+from tests.builders.run_status import run_status
 from tests.learner_service.learner_parts import room_for
 
 LAYERS = (LayerReport("a", "float32", "fidelity gate"), LayerReport("b", "int8 per channel"))
 FIDELITY = FidelityReport(256, 0.01, 0.02, 0.001, 0.002, 0.99, LAYERS, refused=(RefusedRung((), 0.3, 0.4, 0.5),))
 EMITTED = PolicyDescriptor("run", 4, 100, "int8", b"", 1_000, 4_000, 0.0, FIDELITY)
-STATUS = RunStatus(
-    run_id="run",
-    state=RunState.TRAINING,
-    environment_id="CartPole-v1",
-    algorithm="dqn",
-    elapsed_s=1.0,
+STATUS = run_status(
     environment_steps=500,
     environment_steps_per_s=100.0,
     updates=64,
     updates_per_s=50.0,
     samples_per_insert=8.0,
     episodes=3,
-    training_return=None,
-    evaluation=None,
-    target_return=475.0,
     max_environment_steps=1_000,
     policy_version=4,
     staleness_p50=1.0,
     staleness_p99=2.0,
-    emitted=None,
-    quantizer_connected=True,
-    actors=(),
-    processes=(),
     energy=Energy(0.002, 0.001, "model", {"learner": 0.0015, "actor": 0.0005}),
     starved_s=0.5,
     loss=0.25,
-    activation_s=None,
 )
 
 
