@@ -13,13 +13,13 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyDescriptor, PolicyGraph
 from actorq.domain.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, Members, taken_over
-from learner_service.actors.schemes import acting_schemes, policy_of
+from learner_service.actors.schemes import policy_of
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.reporting.events import EventLog
@@ -27,6 +27,7 @@ from learner_service.reporting.resources import Resources
 from learner_service.reporting.statistics import Samples
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity, check_same_run
+from learner_service.run.judge import Judge
 from learner_service.run.membership import membership
 from learner_service.run.outcome import Outcome
 from learner_service.run.preparation import Parts, Preparation
@@ -67,7 +68,6 @@ class Run:
         self.activation = Samples()
         self.emission = Samples()
         self.receipt: Receipt | None = None
-        self.flagged_evaluation = ""
         self.outcome: RunState | None = None
         self.state_when_over: RunState | None = None
         self.interrupted = False
@@ -93,7 +93,16 @@ class Run:
             self.restored.set()
         self._storage = StorageThread()
         self._streams = Streams(self._storage)
-        self._evaluated = asyncio.Event()
+        self._judge = Judge(
+            config.scheme,
+            self.evaluations,
+            self.events,
+            self._storage,
+            self.clock,
+            lambda: self.training,
+            lambda: self.target_return,
+            partial(self.finish, RunState.SOLVED),
+        )
         self._finishing: asyncio.Task[None] | None = None
         self._fault: BaseException | None = None
         if stays_over:
@@ -138,6 +147,11 @@ class Run:
             return RunState.PAUSED
         collecting = self.training.replay.total_transitions < self.config.replay.min_size
         return RunState.COLLECTING if collecting else RunState.TRAINING
+
+    @property
+    def flagged_evaluation(self) -> str:
+        """The newest evaluation that cannot be true, and why; empty when there is none."""
+        return self._judge.flagged
 
     @property
     def refused_segments(self) -> int:
@@ -242,32 +256,7 @@ class Run:
         Raises UnavailableError once the learner leaves: the next one must see whether the target is reached.
         """
         self.require_here()
-        training = self.training
-        assert training is not None
-        if evaluation.sequence <= stream.received:
-            stream.changed.set()
-            return
-        acting = acting_schemes(self.config.scheme)
-        if stream.member.role != "evaluator" or evaluation.scheme not in acting or evaluation.policy_version < 1:
-            raise InvalidInputError(
-                f"evaluation: expected an evaluator's, of a published {' or '.join(acting)} policy, got the "
-                f"{stream.member.role}'s of version {evaluation.policy_version} {evaluation.scheme!r}"
-            )
-        steps = training.replay.total_transitions
-        _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
-        stream.received = evaluation.sequence
-
-        def store() -> bool:
-            try:
-                if not self.evaluations.append(stream.member, evaluation, steps, self.clock.elapsed_s):
-                    return False
-            except OSError as error:
-                reason = f"the evaluation cannot be written ({error.strerror}): send it again"
-                raise UnavailableError(reason) from error
-            self.events.evaluation(evaluation, steps, time.time())
-            return True
-
-        self._storage.submit(store, partial(self._note_evaluation, stream, evaluation), stream.fail)
+        self._judge.take(stream, evaluation)
 
     def note_report(self, stream: ActorStream, report: ActorReport) -> None:
         """Note how an actor says it is."""
@@ -346,18 +335,6 @@ class Run:
         # Until the next learner the run is not at a pause, but between two lives.
         self._beats.attempt(partial(self.clock.beat, ended=not self.interrupted))
 
-    def _judge(self, training: Training, evaluator: Member, evaluation: Evaluation) -> None:
-        """End the run when an evaluation reached the target; one that cannot be true counts for nothing."""
-        reached = self.target_return is not None and evaluation.mean_return >= self.target_return
-        if reached and (doubt := training.intake.doubt(evaluation)):
-            self.flagged_evaluation = f"version {evaluation.policy_version}, by {evaluator.name}: {doubt}"
-            _log.warning("flagged evaluation of %s; the run goes on", self.flagged_evaluation)
-            return
-        self.flagged_evaluation = ""
-        training.publisher.evaluated(evaluation)
-        if reached:
-            self.finish(RunState.SOLVED)
-
     def _stay_over(self, ended: Outcome | None) -> None:
         if ended is not None and ended.holds_for(self.config):
             _log.info("the run is over (%s); a changed target or budget would go on with it", ended.state.value)
@@ -412,10 +389,7 @@ class Run:
         """The budget is used up: what the run has learned is what its last policy can do."""
         self._streams.ask_for_evaluation(version)
         try:
-            async with asyncio.timeout(_FINAL_EVALUATION_S):
-                while (newest := self.evaluations.newest) is None or newest.policy_version < version:
-                    self._evaluated.clear()
-                    await self._evaluated.wait()
+            await self._judge.until_evaluated(version, _FINAL_EVALUATION_S)
         except TimeoutError:
             _log.warning("the last policy, version %d, was not evaluated in time", version)
 
@@ -462,14 +436,6 @@ class Run:
         # There is no training when the environment was reset meanwhile.
         if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
-
-    def _note_evaluation(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:
-        stream.acknowledge(evaluation.sequence)
-        if not is_new:
-            return
-        if self.training is not None:
-            self._judge(self.training, stream.member, evaluation)
-        self._evaluated.set()
 
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
