@@ -14,8 +14,9 @@ TORCH_INDEX_URL ?=
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
-test: $(VENV)/installed lint  ## install, then lint, types and all tests, in WORKERS processes
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+test: $(VENV)/installed lint  ## install, then lint, types and all tests: first in WORKERS processes, then those of whole runs
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not alone' $(ARGS)
+	$(BIN)/python -m pytest -m alone $(ARGS)
 
 test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not slow' $(ARGS)

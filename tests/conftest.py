@@ -14,27 +14,32 @@ settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
 
 
-# What `make test-fast` leaves out: whole services, whole runs, real environments, and long conformance suites.
+# Whole services and whole runs, whose processes need the cores for themselves.
+ALONE = (
+    *("benchmarks", "integration", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
+    *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
+    *("learner_service/test_process.py", "quantizer_service/test_process.py"),
+)
+# What `make test-fast` leaves out besides: real environments, and long conformance suites.
 SLOW = (
-    *("benchmarks", "fuzz", "integration", "k8s", "test_architecture.py"),
-    *("actor_service/environments", "actor_service/test_hanging.py", "actor_service/test_modules.py"),
-    *("actorq/cli/test_commands.py", "actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
+    *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
+    *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
-    *("actorq/local", "actorq/test_process.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
     *("learner_service/algorithms", "learner_service/policy", "learner_service/replay/storage"),
-    *("learner_service/test_process.py", "learner_service/training/test_training.py"),
-    *("quantizer_service/test_process.py", "quantizer_service/command"),
+    *("learner_service/training/test_training.py", "quantizer_service/command"),
     *("quantizer_service/emission/test_torch.py", "quantizer_service/emission/test_ladder.py"),
 )
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long."""
+    """Mark what takes long, and what needs the cores for itself."""
     for item in items:
-        if any(item.path.is_relative_to(HERE / place) for place in SLOW):
+        if any(item.path.is_relative_to(HERE / place) for place in (*ALONE, *SLOW)):
             item.add_marker("slow")
+        if any(item.path.is_relative_to(HERE / place) for place in ALONE):
+            item.add_marker("alone")
 
 
 def _seed() -> None:
