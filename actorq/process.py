@@ -171,10 +171,9 @@ def argument_parser(program: str, description: str, models: Sequence[type[Settin
 
 @dataclass(frozen=True)
 class Sources:
-    """Where settings come from: a file, the environment, flags."""
+    """The settings that a file, the environment and flags give, by model; each source is over those before it."""
 
-    trees: dict[type[Settings], dict[str, Any]]
-    namespace: argparse.Namespace
+    given: dict[type[Settings], dict[str, Any]]
 
     @classmethod
     def read(cls, models: Sequence[type[Settings]], namespace: argparse.Namespace) -> "Sources":
@@ -183,22 +182,17 @@ class Sources:
         of_process = [model for model in models if model is not RunConfig]
         shared = settings.share(tree.pop("process", {}), "process", of_process, PROCESS_SETTINGS)
         settings.check_environment((RunConfig, *models), os.environ, PROCESS_SETTINGS)
-        return cls({RunConfig: tree, **dict(zip(of_process, shared, strict=True))}, namespace)
-
-    def given(self, model: type[Settings]) -> dict[str, Any]:
-        """The settings of `model` that a file, the environment or a flag gives."""
-        tree: dict[str, Any] = {}
-        for source in self._rising(model):
-            settings.merge(tree, source)
-        return tree
+        files: dict[type[Settings], dict[str, Any]] = {RunConfig: tree, **dict(zip(of_process, shared, strict=True))}
+        given: dict[type[Settings], dict[str, Any]] = {model: {} for model in models}
+        for model, merged in given.items():
+            settings.merge(merged, settings.with_new_names(model, files[model]))
+            settings.merge(merged, settings.from_environment(model, os.environ))
+            settings.merge(merged, settings.from_flags(model, namespace))
+        return cls(given)
 
     def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:
         """The settings of `model`, over trees of `earlier` ones; raises UserError."""
-        return settings.build(model, *earlier, *self._rising(model))
-
-    def _rising(self, model: type[Settings]) -> tuple[dict[str, Any], ...]:
-        environment, flags = settings.from_environment(model, os.environ), settings.from_flags(model, self.namespace)
-        return self.trees[model], environment, flags
+        return settings.build(model, *earlier, self.given[model])
 
 
 def main(run: Callable[[], int]) -> int:

@@ -1,14 +1,9 @@
 """A run's own scheme, or another one where this processor computes it wrongly."""
 
 import logging
-from collections.abc import Callable
 
-from actor_service.counts import ActorCounts
-from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.scheme import SchemeSubscription
-from actorq.client import QuantizerClient
-from actorq.domain.policy import FALLBACK, Policy, PolicyDescriptor
+from actorq.domain.policy import FALLBACK, PolicyDescriptor
 
 _log = logging.getLogger(__name__)
 
@@ -19,27 +14,17 @@ class FallbackSubscription(SchemeSubscription):
     Parameters are those of SchemeSubscription.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], QuantizerClient],
-        slot: PolicySlot,
-        load: Callable[[Policy], OnnxPolicy],
-        on_fault: Callable[[BaseException], None],
-        check: PolicyCheck,
-        counts: ActorCounts,
-        scheme: str,
-        wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
-    ) -> None:
-        self._asked = scheme
-        if scheme in check.avoided:
-            _log.warning("this processor has no dot product of int8 numbers: acting with %s, not %s", FALLBACK, scheme)
-            scheme = FALLBACK
-        super().__init__(connect, slot, load, on_fault, check, counts, scheme, wanted)
-
     @property
     def avoided(self) -> str:
         """The scheme that was asked for, if this processor computes it wrongly; else empty."""
         return "" if self.scheme == self._asked else self._asked
+
+    def _first(self, scheme: str) -> str:
+        self._asked = scheme
+        if scheme not in self._check.avoided:
+            return scheme
+        _log.warning("this processor has no dot product of int8 numbers: acting with %s, not %s", FALLBACK, scheme)
+        return FALLBACK
 
     def _look_at(self, acting: PolicyDescriptor) -> None:
         if self._check.run(self._client, acting) and not self._stop.is_set():

@@ -20,7 +20,7 @@ class SchemeSubscription:
     load: makes a policy ready to act.
     on_fault: called with an error that trying again would not mend.
     check: tells which schemes this processor computes wrongly.
-    scheme: the first.
+    scheme: the one that is asked for.
     wanted: see Subscription.
     """
 
@@ -44,7 +44,7 @@ class SchemeSubscription:
         self._wanted = wanted
         self._stop = threading.Event()
         self._client = connect()
-        self._current = self._subscription(scheme, 0)
+        self._current = self._subscription(self._first(scheme), 0)
         self._thread = threading.Thread(target=self._run, name="scheme", daemon=True)
 
     @property
@@ -78,6 +78,10 @@ class SchemeSubscription:
         if self._thread.is_alive():
             self._thread.join()
         self._current.close()
+
+    def _first(self, scheme: str) -> str:
+        """The scheme to begin with, where this one is asked for."""
+        return scheme
 
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
         """Whether `_look_at` has something to do about the acting policy."""

@@ -130,7 +130,7 @@ def _checked(
         return sources.resolve(RunConfig, below)
 
     fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
-    for section in ALGORITHMS.keys() & sources.given(RunConfig).keys() - {fitting.algorithm}:
+    for section in ALGORITHMS.keys() & sources.given[RunConfig].keys() - {fitting.algorithm}:
         print(f"warning: {section}.* has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting
 

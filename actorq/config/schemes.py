@@ -15,7 +15,7 @@ SCHEME_ENTRY_POINTS = "actorq.schemes"
 
 @functools.cache
 def installed_schemes() -> Mapping[str, EntryPoint]:
-    """The schemes of installed packages, by name; looked for once in each process. None takes the name of ours."""
+    """The schemes of installed packages, by name; looked for once in each process. They cannot have names of ours."""
     return {
         point.name: point for point in entry_points(group=SCHEME_ENTRY_POINTS) if point.name not in (*SCHEMES, AUTO)
     }

@@ -204,7 +204,7 @@ def build(model: type[T], *trees: dict[str, Any], section: str = "") -> T:
     """
     merged: dict[str, Any] = {}
     for tree in trees:
-        merge(merged, _with_new_names(model, tree))
+        merge(merged, with_new_names(model, tree))
     try:
         return model.model_validate(merged)
     except ValidationError as error:
@@ -215,7 +215,7 @@ def _renamed(model: type[BaseModel]) -> Mapping[str, str]:
     return model.renamed if issubclass(model, Settings) else {}
 
 
-def _with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, Any]:
+def with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, Any]:
     """A tree whose settings of old names, all at its top, have their new ones."""
     old_names = _renamed(model).keys() & tree.keys()
     if not old_names:

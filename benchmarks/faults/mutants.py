@@ -51,6 +51,7 @@ GLUE: dict[str, tuple[str, ...]] = {
     "quantizer_service/store/catalog.py": ("tests/quantizer_service",),
     "quantizer_service/emission/ladder.py": ("tests/quantizer_service/emission",),
     "quantizer_service/serving/quantizer.py": ("tests/quantizer_service",),
+    "quantizer_service/serving/feed.py": ("tests/quantizer_service/serving",),
     "quantizer_service/serving/relay.py": ("tests/quantizer_service/serving",),
     "quantizer_service/servicer.py": ("tests/quantizer_service",),
     "actorq/watchdog.py": ("tests/actor_service", "tests/quantizer_service/emission"),

@@ -1,0 +1,42 @@
+"""Mutants change one place each, and every module of the glue is there with its tests."""
+
+import ast
+from pathlib import Path
+
+from benchmarks.faults.mutants import GLUE, mutants
+
+ROOT = Path(__file__).parents[3]
+SOURCE = """
+def store(items, most):
+    if len(items) < most and items:
+        write(max(items) + 1)
+    return True
+"""
+
+
+def test_each_mutant_changes_one_place() -> None:
+    found = list(mutants("store.py", SOURCE))
+    assert len({mutant.source for mutant in found}) == len(found)
+    assert ast.unparse(ast.parse(SOURCE)) not in {mutant.source for mutant in found}
+    changed = {mutant.source for mutant in found}
+    for expected in (
+        "len(items) <= most",
+        "< most or items",
+        "min(items) + 1",
+        "max(items) - 1",
+        "+ 2",
+        "return False",
+        "if not (",
+    ):
+        assert sum(expected in source for source in changed) == 1, expected
+    # The call is gone.
+    assert sum("write" not in source for source in changed) == 1
+
+
+def test_what_is_logged_is_no_glue() -> None:
+    assert list(mutants("store.py", "_log.info('stored')")) == []
+
+
+def test_the_glue_and_its_tests_are_there() -> None:
+    for file, tests in GLUE.items():
+        assert all((ROOT / place).exists() for place in (file, *tests)), file
