@@ -127,7 +127,7 @@ class LearnerService:
         # Actors that leave report a last time what they have used.
         await run.farewell(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
-            run.resources.estimate_to_now(run.clock.elapsed_s)
+            run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
             self._reporter.write_summary(self._summary)
         if self._linger:
             await self._told_to_end.wait()

@@ -63,6 +63,6 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         if not run.wants_actors:
             raise UnavailableError("the learner is saving its run, and cannot tell yet whether it wants actors")
         run.require_restored()
-        if self._comes_back and not run.scaling.can_tell:
+        if self._comes_back and not run.records.scaling.can_tell:
             raise UnavailableError("the learner has not measured yet how many actors its run can use")
-        return run.scaling.desired_actors
+        return run.records.scaling.desired_actors

@@ -38,7 +38,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         if first is None or first.WhichOneof("payload") != "open":
             raise InvalidInputError("stream: the first message must be `open`")
         opening = wire.stream_opening_from_proto(first.open)
-        member = self._run.members.known(opening.name)
+        member = self._run.records.members.known(opening.name)
         require_member(context, opening.name, member.role if member else None)
         stream = await self._run.open_stream(
             opening.name, opening.incarnation, opening.environment, opening.lost_through
@@ -144,7 +144,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> learner_pb2.ReportEnergyResponse:
         """Take a node's energy."""
         energy, processes = wire.node_energy_from_proto(request.energy), wire.processes_from_proto(request.processes)
-        self._run.resources.report_energy(energy, processes)
+        self._run.records.resources.report_energy(energy, processes)
         return learner_pb2.ReportEnergyResponse()
 
 

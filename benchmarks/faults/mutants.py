@@ -31,6 +31,7 @@ GLUE: dict[str, tuple[str, ...]] = {
     "learner_service/training/checkpoint.py": ("tests/learner_service/training",),
     "learner_service/run/run.py": ("tests/learner_service",),
     "learner_service/run/judge.py": ("tests/learner_service",),
+    "learner_service/run/records.py": ("tests/learner_service",),
     "learner_service/run/membership.py": ("tests/learner_service",),
     "learner_service/run/preparation.py": ("tests/learner_service",),
     "learner_service/actors/streams.py": ("tests/learner_service",),

@@ -33,7 +33,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
         "actorq_learner_run_info",
         "Always 1; tells which run this is.",
         ("run_id", "environment", "algorithm", "scheme"),
-        {(status.run_id, status.environment_id, status.algorithm, run.config.scheme): 1},
+        {(status.run_id, status.environment_id, status.algorithm, run.records.config.scheme): 1},
     )
     yield labelled_gauge(
         "actorq_learner_state",
@@ -119,7 +119,10 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "actorq_learner_actors",
         "Actors and evaluators whose stream is open.",
         ("role",),
-        {("actor",): run.members.connected("actor"), ("evaluator",): run.members.connected("evaluator")},
+        {
+            ("actor",): run.records.members.connected("actor"),
+            ("evaluator",): run.records.members.connected("evaluator"),
+        },
     )
     yield labelled_counter(
         "actorq_learner_segments",
@@ -165,7 +168,7 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
 
 
 def _scaling(run: Run) -> Iterator[Metric]:
-    scaling = run.scaling.status()
+    scaling = run.records.scaling.status()
     yield gauge(
         "actorq_learner_starved_ratio",
         "Share of the last minute in which the trainer waited for data.",
@@ -196,7 +199,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
 def _energy(run: Run) -> Iterator[Metric]:
     joules: dict[tuple[str, ...], float] = {}
     grams: dict[tuple[str, ...], float] = {}
-    for service, share in run.resources.per_service().items():
+    for service, share in run.records.resources.per_service().items():
         labels = (service if service in _SERVICES else _OTHER,)
         joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG

@@ -11,9 +11,7 @@ from actorq.errors import InvalidInputError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.schemes import acting_schemes
 from learner_service.actors.storage_thread import StorageThread
-from learner_service.reporting.events import EventLog
-from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunClock
+from learner_service.run.records import Records
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
@@ -22,7 +20,6 @@ _log = logging.getLogger(__name__)
 class Judge:
     """Lives on the event loop. `flagged` tells the newest evaluation that cannot be true; empty when there is none.
 
-    scheme: of the run.
     training: the parts that know the environment; None before they are built, and after it was forgotten.
     target: the return that ends the run.
     on_solved: called when an evaluation has reached the target.
@@ -30,21 +27,16 @@ class Judge:
 
     def __init__(
         self,
-        scheme: str,
-        log: EvaluationLog,
-        events: EventLog,
+        records: Records,
         storage: StorageThread,
-        clock: RunClock,
         training: Callable[[], Training | None],
         target: Callable[[], float | None],
         on_solved: Callable[[], None],
     ) -> None:
         self.flagged = ""
-        self._acting = acting_schemes(scheme)
-        self._evaluations = log
-        self._events = events
+        self._acting = acting_schemes(records.config.scheme)
+        self._records = records
         self._storage = storage
-        self._clock = clock
         self._training = training
         self._target = target
         self._on_solved = on_solved
@@ -73,19 +65,19 @@ class Judge:
     async def until_evaluated(self, version: int, timeout_s: float) -> None:
         """Wait for an evaluation of this version or a newer one; TimeoutError after so many seconds."""
         async with asyncio.timeout(timeout_s):
-            while (newest := self._evaluations.newest) is None or newest.policy_version < version:
+            while (newest := self._records.evaluations.newest) is None or newest.policy_version < version:
                 self._evaluated.clear()
                 await self._evaluated.wait()
 
     def _store(self, stream: ActorStream, evaluation: Evaluation, steps: int) -> bool:
         """Runs on the storage thread; False when it was stored before."""
         try:
-            if not self._evaluations.append(stream.member, evaluation, steps, self._clock.elapsed_s):
+            if not self._records.evaluations.append(stream.member, evaluation, steps, self._records.clock.elapsed_s):
                 return False
         except OSError as error:
             reason = f"the evaluation cannot be written ({error.strerror}): send it again"
             raise UnavailableError(reason) from error
-        self._events.evaluation(evaluation, steps, time.time())
+        self._records.events.evaluation(evaluation, steps, time.time())
         return True
 
     def _stored(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:

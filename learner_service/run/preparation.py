@@ -5,7 +5,6 @@ import logging
 import shutil
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from actorq.client import QuantizerClient
@@ -18,8 +17,7 @@ from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
-from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunIdentity
+from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.training import Training, build_training
 
@@ -29,17 +27,12 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 500
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a run gives to its training; `values` are what a checkpoint holds of the run itself."""
+def newest_state(config: RunConfig, directory: Path) -> LearnerState | None:
+    """What the newest whole checkpoint of a run holds; None before there is one.
 
-    config: RunConfig
-    identity: RunIdentity
-    client: QuantizerClient
-    evaluations: EvaluationLog
-    values: Callable[[], dict[str, object]]
-    on_receipt: Callable[[Receipt], None]
-    on_built: Callable[[Training, PolicyGraph], None]
+    Raises UserError when none of them is whole.
+    """
+    return _open_checkpoints(config, directory).load_newest()
 
 
 class Preparation:
@@ -49,13 +42,27 @@ class Preparation:
     problem: why the newest environment was refused, in one line. refused: how many were.
     """
 
-    def __init__(self, parts: Parts, resume: bool) -> None:
-        """Read what the run's folder holds; raises UserError when none of its checkpoints is whole."""
-        self._parts = parts
-        self._directory = parts.identity.directory
-        self._checkpoints = self._open_checkpoints()
-        self.restored: LearnerState | None = self._checkpoints.load_newest() if resume else None
-        self.known = parts.identity.read_environment()
+    def __init__(
+        self,
+        records: Records,
+        client: QuantizerClient,
+        restored: LearnerState | None,
+        on_receipt: Callable[[Receipt], None],
+        on_built: Callable[[Training, PolicyGraph], None],
+    ) -> None:
+        """restored: what training goes on from; None to begin.
+
+        on_receipt: called for each receipt of the quantizer. on_built: called once there is a training, with its graph.
+        """
+        self._records = records
+        self._config = records.config
+        self._directory = records.identity.directory
+        self._client = client
+        self._restored = restored
+        self._on_receipt = on_receipt
+        self._on_built = on_built
+        self._checkpoints = _open_checkpoints(self._config, self._directory)
+        self.known = records.identity.read_environment()
         self.training: Training | None = None
         self.problem = ""
         self.refused = 0
@@ -93,7 +100,7 @@ class Preparation:
     def save(self, updates: int) -> Path:
         """Write a checkpoint; called on the trainer's thread, or on another when that has ended."""
         assert self._built is not None
-        return self._checkpoints.save(self._built.state(updates, self._parts.values()))
+        return self._checkpoints.save(self._built.state(updates, self._records.values()))
 
     async def settle(self) -> None:
         """Wait until nothing is being built or reset."""
@@ -109,7 +116,7 @@ class Preparation:
         """
         self._require_idle()
         if self.training is not None and not discard:
-            _check_no_progress(self._parts.config, self.training)
+            _check_no_progress(self._config, self.training)
         self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
         try:
             # Shielded: a caller that hangs up must not leave half of the files where they were.
@@ -118,7 +125,7 @@ class Preparation:
             raise UnavailableError(f"cannot set the run's files aside: {error}; try again") from error
 
     async def _fitting(self, spec: EnvironmentSpec) -> Training:
-        configured = self._parts.config.environment
+        configured = self._config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
         while self.training is None:
@@ -145,7 +152,7 @@ class Preparation:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._parts.on_receipt, receipt)
+            loop.call_soon_threadsafe(self._on_receipt, receipt)
 
         make = self._make if self.known is not None else self._make_first
         try:
@@ -154,7 +161,7 @@ class Preparation:
             self._building = None
         self.known, self.problem = spec, ""
         self.training = self._built = training
-        self._parts.on_built(training, graph)
+        self._on_built(training, graph)
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         """Build for a spec that comes from an actor: it leaves nothing on the disk where that fails."""
@@ -163,7 +170,7 @@ class Preparation:
         try:
             training, graph = self._make(spec, on_receipt)
             try:
-                self._parts.identity.write_environment(spec)
+                self._records.identity.write_environment(spec)
             except BaseException:
                 training.close()
                 raise
@@ -174,10 +181,9 @@ class Preparation:
             raise _refusal(error) from None
 
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
-        parts = self._parts
         return build_training(
-            *(parts.config, spec, self._directory, parts.identity.run_id, parts.client),
-            *(self.restored, self.save, on_receipt, self._published),
+            *(self._config, spec, self._directory, self._records.identity.run_id, self._client),
+            *(self._restored, self.save, on_receipt, self._published),
         )
 
     async def _reset(self, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
@@ -192,7 +198,7 @@ class Preparation:
             set_aside = await asyncio.to_thread(self._set_aside)
         finally:
             self._resetting = None
-        self._built = self.restored = None
+        self._built = self._restored = None
         self.problem = ""
         _log.warning("the run's environment was reset; its earlier files are in %s", set_aside)
         return EnvironmentReset(set_aside, spec)
@@ -209,18 +215,19 @@ class Preparation:
             return None
         folder = _unused_folder(self._directory)
         folder.mkdir()
-        self._parts.evaluations.set_aside(folder)
+        self._records.evaluations.set_aside(folder)
         for name in names:
             (self._directory / name).rename(folder / name)
-        self._checkpoints = self._open_checkpoints()
+        self._checkpoints = _open_checkpoints(self._config, self._directory)
         return folder
-
-    def _open_checkpoints(self) -> Checkpoints:
-        return Checkpoints(self._directory / "checkpoints", self._parts.config.checkpoint.keep)
 
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
+
+
+def _open_checkpoints(config: RunConfig, directory: Path) -> Checkpoints:
+    return Checkpoints(directory / "checkpoints", config.checkpoint.keep)
 
 
 def _check_no_progress(config: RunConfig, training: Training) -> None:

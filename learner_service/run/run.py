@@ -2,36 +2,27 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
-from actorq.telemetry.energy import EnergyLedger
-from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.credits import ActorStream
-from learner_service.actors.members import Member, Members, taken_over
-from learner_service.actors.schemes import policy_of
+from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
-from learner_service.reporting.events import EventLog
-from learner_service.reporting.resources import Resources
-from learner_service.reporting.statistics import Samples
-from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunClock, RunIdentity, check_same_run
+from learner_service.run.identity import RunIdentity, check_same_run
 from learner_service.run.judge import Judge
 from learner_service.run.membership import membership
 from learner_service.run.outcome import Outcome
-from learner_service.run.preparation import Parts, Preparation
-from learner_service.run.scaling import ScalingSignal
+from learner_service.run.preparation import Preparation, newest_state
+from learner_service.run.records import Records
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
@@ -62,43 +53,28 @@ class Run:
         stays_over: bool = False,
     ) -> None:
         """A run that has ended trains on, unless it `stays_over`; then it does so if what ends it was changed."""
-        self.config = config
-        self.identity = RunIdentity.claim(directory, resume)
-        self.members = Members(self.identity.lives, time.monotonic)
-        self.activation = Samples()
-        self.emission = Samples()
-        self.receipt: Receipt | None = None
+        self._config = config
+        identity = RunIdentity.claim(directory, resume)
+        restored = newest_state(config, directory) if resume else None
+        values = restored.values if restored else {}
+        self.records = Records(config, identity, values, node)
         self.outcome: RunState | None = None
-        self.state_when_over: RunState | None = None
+        self._state_when_over: RunState | None = None
         self.interrupted = False
         """Whether this learner leaves a run that is not over."""
         self.ended = asyncio.Event()
         """Everything is saved: the run is over, or this learner is about to leave it."""
-        self.scaling = ScalingSignal(config.rate_limiter.samples_per_insert, time.monotonic)
+        self.preparation = Preparation(self.records, client, restored, self.take_receipt, self._take_training)
+        check_same_run(config, values, self.preparation.known)
         self._beats = Tolerated("the run's clock or evaluations")
-        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
-        parts = Parts(
-            config, self.identity, client, self.evaluations, self._values, self.take_receipt, self._take_training
-        )
-        self.preparation = Preparation(parts, resume)
-        restored = self.preparation.restored
-        check_same_run(config, restored.values if restored else {}, self.preparation.known)
-        self.resources = Resources(EnergyLedger.from_state(restored.values["energy"]) if restored else None, node)
-        known_s = max(self.evaluations.elapsed_s, restored.values.get("elapsed_s", 0.0) if restored else 0.0)
-        self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
-        self.clock.first_transition_s = restored.values.get("first_transition_s") if restored else None
-        self.events = EventLog(directory / "events")
         self.restored = asyncio.Event()
         if self.preparation.known is None:
             self.restored.set()
         self._storage = StorageThread()
         self._streams = Streams(self._storage)
         self._judge = Judge(
-            config.scheme,
-            self.evaluations,
-            self.events,
+            self.records,
             self._storage,
-            self.clock,
             lambda: self.training,
             lambda: self.target_return,
             partial(self.finish, RunState.SOLVED),
@@ -123,20 +99,15 @@ class Run:
     @property
     def target_return(self) -> float | None:
         """The mean return that ends the run: as configured, else the environment's own threshold."""
-        if self.config.target_return is not None or self.training is None:
-            return self.config.target_return
+        if self._config.target_return is not None or self.training is None:
+            return self._config.target_return
         return self.training.spec.reward_threshold
-
-    @property
-    def emitted(self) -> PolicyDescriptor | None:
-        """The newest policy in the run's scheme, with auto in that of most actors; None before the first."""
-        return policy_of(self.config.scheme, self.receipt.policies if self.receipt else (), self.members.statuses())
 
     @property
     def state(self) -> RunState:
         """What the run does now."""
-        if self.state_when_over is not None:
-            return self.state_when_over
+        if self._state_when_over is not None:
+            return self._state_when_over
         if self.outcome is not None:
             return RunState.STOPPING
         if self.interrupted:
@@ -145,7 +116,7 @@ class Run:
             return RunState.WAITING_FOR_ACTORS
         if self.training.trainer.paused:
             return RunState.PAUSED
-        collecting = self.training.replay.total_transitions < self.config.replay.min_size
+        collecting = self.training.replay.total_transitions < self._config.replay.min_size
         return RunState.COLLECTING if collecting else RunState.TRAINING
 
     @property
@@ -167,12 +138,14 @@ class Run:
 
     def beat(self) -> None:
         """Once a second: keep time and evaluations on the disk, and measure who waits for whom."""
-        self._storage.submit(partial(self._beats.attempt, self._sync), self._tell_durable_evaluations, _log_failure)
+        self._storage.submit(
+            partial(self._beats.attempt, self.records.sync), self._tell_durable_evaluations, _log_failure
+        )
         if self.training is not None and self.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
-            connected = self.members.connected("actor")
+            connected = self.records.members.connected("actor")
             missing = limiter.min_size_to_sample - limiter.inserts
-            self.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
+            self.records.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
 
     async def restore(self) -> None:
         """Go on at once with what is on disk, before the first actor is back; what does not fit is the run's fault."""
@@ -204,15 +177,15 @@ class Run:
             raise UnavailableError("the run is over")
         self.require_here()
         self.require_restored()
-        newest_stored = self.evaluations.newest_incarnation(name)
+        newest_stored = self.records.evaluations.newest_incarnation(name)
         if self.training is not None:
             newest_stored = max(newest_stored, self.training.intake.newest_incarnation(name))
-        before = self.members.known(name)
-        member = self.members.join(name, incarnation, role, nonce, newest_stored)
+        before = self.records.members.known(name)
+        member = self.records.members.join(name, incarnation, role, nonce, newest_stored)
         if before is not None and before is not member:
             self._streams.end(before, taken_over(name, before.incarnation))
         steps = self.training.replay.total_transitions if self.training else 0
-        return membership(self.config, self.identity, member, self._resume_after(member), steps)
+        return membership(self._config, self.records.identity, member, self._resume_after(member), steps)
 
     async def open_stream(
         self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0
@@ -222,12 +195,12 @@ class Run:
         lost_through: the highest acknowledged sequence that the actor has no more and that is not stored, or 0.
         """
         self.require_here()
-        member = self.members.connect(name, incarnation)
+        member = self.records.members.connect(name, incarnation)
         try:
             await self.preparation.prepare(spec, name)
             self.require_here()
             # Another process may have joined under the name meanwhile.
-            self.members.connect(name, incarnation)
+            self.records.members.connect(name, incarnation)
         except BaseException:
             self._disconnect(member)
             raise
@@ -260,21 +233,13 @@ class Run:
 
     def note_report(self, stream: ActorStream, report: ActorReport) -> None:
         """Note how an actor says it is."""
-        # Statuses tell of a thousand actors in one message: without the activations, which are counted here.
-        self.members.report(stream.member, replace(report, activation_seconds=()))
-        self.activation.add(report.activation_seconds)
-        self.resources.note(report.process)
-        if stream.member.role == "actor":
-            member = stream.member
-            self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
+        self.records.note_report(stream.member, report)
 
     def take_receipt(self, receipt: Receipt) -> None:
-        """Note what the quantizer made of a version, and train as its actors will run it."""
-        self.receipt = receipt
-        if self.training is not None and (emitted := self.emitted) is not None:
+        """Train as actors will run the version."""
+        self.records.note_receipt(receipt)
+        if self.training is not None and (emitted := self.records.emitted) is not None:
             self.training.quantization_aware.follow(emitted)
-        self.emission.add((receipt.emit_seconds,))
-        self.resources.note(receipt.process)
 
     async def pause(self) -> int:
         """Stop updating; returns the updates so far, after which there is none until `resume`."""
@@ -330,34 +295,33 @@ class Run:
         await self._storage.close()
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
-        self.events.close()
-        self.evaluations.close()
+        self.records.close()
         # Until the next learner the run is not at a pause, but between two lives.
-        self._beats.attempt(partial(self.clock.beat, ended=not self.interrupted))
+        self._beats.attempt(partial(self.records.clock.beat, ended=not self.interrupted))
 
     def _stay_over(self, ended: Outcome | None) -> None:
-        if ended is not None and ended.holds_for(self.config):
+        if ended is not None and ended.holds_for(self._config):
             _log.info("the run is over (%s); a changed target or budget would go on with it", ended.state.value)
             self.outcome = ended.state
-            self.clock.stop(ended.elapsed_s)
+            self.records.clock.stop(ended.elapsed_s)
 
     async def _finish(self) -> None:
         assert self.outcome is not None
         try:
             if self.training is not None:
                 await self._finish_training(self.training)
-            self.clock.stop()
-            Outcome.of(self.outcome, self.clock.elapsed_s, self.config).write(self.identity.directory)
+            self.records.clock.stop()
+            Outcome.of(self.outcome, self.records.clock.elapsed_s, self._config).write(self.records.identity.directory)
         except OSError as error:
             _log.error("the run could not be ended cleanly: %s", error)
         except Exception:
             _log.exception("the run could not be ended cleanly")
         self._streams.tell_over()
-        self.resources.note_self()
+        self.records.resources.note_self()
         self._be_over()
 
     def _be_over(self) -> None:
-        self.state_when_over = self.outcome
+        self._state_when_over = self.outcome
         self.ended.set()
 
     async def _leave(self) -> None:
@@ -370,7 +334,7 @@ class Run:
         except Exception:
             _log.exception("the run could not be saved cleanly")
         self._streams.end_all(_MOVING)
-        self.resources.note_self()
+        self.records.resources.note_self()
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
@@ -381,7 +345,7 @@ class Run:
 
     async def _finish_training(self, training: Training) -> None:
         await self._save_training(training)
-        if self.outcome is RunState.BUDGET_ENDED and self.members.connected("evaluator"):
+        if self.outcome is RunState.BUDGET_ENDED and self.records.members.connected("evaluator"):
             await self._evaluate_last(training.trainer.publish())
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
 
@@ -395,7 +359,7 @@ class Run:
 
     def _take_training(self, training: Training, graph: PolicyGraph) -> None:
         """The training was built: let actors send."""
-        transitions = self.config.actor.segment_length * self.config.environments_per_actor
+        transitions = self._config.actor.segment_length * self._config.environments_per_actor
         self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
         loop = asyncio.get_running_loop()
         training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
@@ -408,39 +372,26 @@ class Run:
     async def _forget_training(self) -> None:
         """The environment is reset: let all actors come again; returns when nothing is stored any more."""
         self._streams.forget("the run's environment was reset; join again")
-        self.receipt = None
-        self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
+        self.records.forget_training()
         await self._storage.settle()
-
-    def _values(self) -> dict[str, object]:
-        """What a checkpoint holds of the run itself; called on the trainer's thread."""
-        return {
-            "energy": self.resources.state(),
-            "elapsed_s": self.clock.elapsed_s,
-            "first_transition_s": self.clock.first_transition_s,
-        }
-
-    def _sync(self) -> None:
-        self.clock.beat()
-        self.evaluations.sync()
 
     def _disconnect(self, member: Member) -> None:
         if not self._streams.has(member):
             # Not so when the actor has opened another stream before the end of its broken one was noticed.
-            self.members.disconnect(member)
-            self.scaling.forget(member.name)
+            self.records.members.disconnect(member)
+            self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
     def _note_stored(self) -> None:
-        self.clock.note_transitions()
+        self.records.clock.note_transitions()
         # There is no training when the environment was reset meanwhile.
-        if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
+        if self.training is not None and self.training.replay.total_transitions >= self._config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
 
     def _resume_after(self, member: Member) -> int:
         """The highest sequence that is stored of this incarnation, 0 when there is none."""
         if member.role == "evaluator":
-            return self.evaluations.last_sequence(member)
+            return self.records.evaluations.last_sequence(member)
         return self.preparation.resume_after(member)
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:
@@ -454,7 +405,7 @@ class Run:
 
     def _tell_durable_evaluations(self, synced: bool) -> None:
         if synced:
-            self._streams.tell_durable("evaluator", self.evaluations.durable_sequence)
+            self._streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
 
     def _tell_durable(self) -> None:
         """Let each actor forget the segments that survive a power cut by now."""

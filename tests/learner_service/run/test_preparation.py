@@ -48,7 +48,7 @@ async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
         with pytest.raises(InvalidInputError, match=reason):
             await opened(run, spec, "wrong")
         assert (run.fault, run.ended.is_set()) == (None, False)
-        assert run.members.connected("actor") == 0
+        assert run.records.members.connected("actor") == 0
         assert of_environment(tmp_path) == set()
         status = Reporter(run).status()
         assert (status.state, status.refused_environments) == (RunState.WAITING_FOR_ACTORS, 1)
@@ -154,7 +154,7 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
         stream = await run.open_stream("a", 1, WIDE)
         assert run.training is not None
         assert run.training.publisher.version > version
-        assert (run.evaluations.count, run.training.trainer.updates) == (0, 0)
+        assert (run.records.evaluations.count, run.training.trainer.updates) == (0, 0)
         run.close_stream(stream)
 
 
