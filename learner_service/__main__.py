@@ -25,6 +25,7 @@ from actorq.process import (
     EXIT_OK,
     EXIT_STOPPED,
     ProcessSettings,
+    Service,
     leave,
     main,
     parse_arguments,
@@ -77,7 +78,7 @@ class LearnerSettings(Settings):
             )
 
 
-class LearnerService:
+class LearnerService(Service):
     """One run, from its first actor to its summary."""
 
     def __init__(self, config: RunConfig, settings: LearnerSettings, node: str = "") -> None:
@@ -98,10 +99,6 @@ class LearnerService:
             learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name,
             externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"].full_name,
         )
-
-    def alive(self) -> bool:
-        """Always: a learner that cannot go on ends."""
-        return True
 
     async def until_ready(self) -> None:
         """Ready once the run is restored."""
@@ -155,9 +152,6 @@ class LearnerService:
         """SIGTERM: save everything; the run goes on with the next learner, unless it is over."""
         self._told_to_end.set()
         self._run.interrupt()
-
-    def lose_parent(self) -> None:
-        """A drain waits for nobody else."""
 
 
 def _main() -> int:
