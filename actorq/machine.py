@@ -1,4 +1,4 @@
-"""The machine: what a measurement was made on, and what the processor can do."""
+"""Describes the machine of a measurement: processor, memory, versions of packages."""
 
 import platform
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and the versions on it; memory in GB, "-" for a package that is not installed."""
+    """A machine and its software versions. Memory in GB; "-" for a package that is not installed."""
 
     cpu: str
     cores: int
@@ -38,7 +38,7 @@ def this_machine() -> Machine:
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The flags of the first processor; empty where the system does not tell them."""
+    """The flags of the first processor; empty on systems without this information."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
