@@ -1,4 +1,4 @@
-"""Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
+"""Finds the layers of a policy graph, their neighbors, and obstacles to quantization."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,26 @@ import onnx
 from actorq.quantization.nodes import STANDARD, attributes_of, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
-# Operators through which a weight stays the same weight.
+# Operators that rearrange a weight without changing its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
 LINEAR, CONVOLUTION = "linear", "convolution"
-# (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
+# A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """y = x W + b, as one node (Gemm) or two (MatMul, Add), or y = x * W + b, one Conv; W and b are parameters.
+    """y = x W + b as one node (Gemm) or two (MatMul, Add), or y = x * W + b as one Conv. W and b are parameters.
 
-    name: the weight's without ".weight".
+    name: the weight's name without ".weight".
     kind: LINEAR or CONVOLUTION.
     nodes: indices in the graph's nodes; the first one multiplies.
     input, output: tensors of the graph.
     channels: dimension of the weight that counts the outputs: 0 for [N, K] and [N, C, h, w], 1 for [K, N].
-    inputs: how many products are summed for one output, K.
-    input_rank: of `input`, None when the graph does not tell.
-    first, last: no layer lies between it and any input, or output.
-    obstacle: why none of the quantized operators computes it; empty for most.
+    inputs: number of products summed for one output, K.
+    input_rank: rank of `input`; None if unknown.
+    first, last: whether no layer lies between this layer and any input, or output.
+    obstacle: why no quantized operator computes this layer; empty for most layers.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Layer:
 
 
 def layer_name(weight: str) -> str:
-    """The layer that a weight belongs to: its name without ".weight"."""
+    """The layer of a weight: the weight's name without ".weight"."""
     return weight.removesuffix(".weight")
 
 
 def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
-    """The layers of a policy graph in its order; a weight that several nodes use makes several layers of one name.
+    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name.
 
     parameters: the shape of each parameter by name.
     """
@@ -83,7 +83,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Origin:
-    """The parameter that a tensor is, perhaps transposed, or by other operators rearranged."""
+    """The parameter behind a tensor, perhaps transposed or rearranged by other operators."""
 
     parameter: str
     transposed: bool = False
@@ -106,7 +106,7 @@ def _origins(nodes: Sequence[onnx.NodeProto], parameters: Mapping[str, tuple[int
 
 
 def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
-    """Which input of a node is its weight; None when it has none."""
+    """The index of a node's input that is its weight; None if it has none."""
     if node.domain not in STANDARD or node.op_type not in _LAYERS:
         return None
     return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in matrices), None)
@@ -114,7 +114,7 @@ def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
 
 @dataclass
 class _Reading:
-    """One node with a weight, on the way to be understood as a layer."""
+    """A node with a weight, while it is analyzed."""
 
     nodes: Sequence[onnx.NodeProto]
     parameters: Mapping[str, tuple[int, ...]]
@@ -180,7 +180,7 @@ class _Reading:
         return 0 if turned else 1
 
     def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
-        """Take an Add of a bias after a MatMul into the layer; returns the layer's output."""
+        """Add a bias to the layer if an Add follows the MatMul. Returns the layer's output."""
         for position, node in enumerate(self.nodes):
             if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
                 bias = next((name for name in node.input if name != product), product)
