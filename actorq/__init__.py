@@ -7,4 +7,4 @@ It imports neither torch nor onnx nor gymnasium.
 __version__ = "0.1.0"
 
 ENVIRONMENT_PREFIX = "ACTORQ_"
-"""Prefix of environment variables that hold settings."""
+"""Of each environment variable that is a setting."""

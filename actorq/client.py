@@ -231,7 +231,7 @@ class QuantizerClient(_Client):
             policies += [wire.retained_from_proto(policy) for policy in page.policies]
             token = bounds.page_token(page.next_page_token)
             if len(policies) > _MAX_RETAINED:
-                raise ExhaustedError(f"{self.peer}: expected at most {_MAX_RETAINED} retained policies, got more")
+                raise ExhaustedError(f"{self.peer}: at most {_MAX_RETAINED} retained policies are listed, got more")
             if not (token and page.policies):
                 return policies
 

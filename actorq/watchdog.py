@@ -67,12 +67,12 @@ class Watchdog:
         return watched
 
     def start(self) -> None:
-        """Start to check."""
+        """Start checking."""
         self._arm()
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to check."""
+        """Stop checking."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -17,7 +17,7 @@ FLOAT_SCHEMES = (FP32, FALLBACK)
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
 
-# Formats of a layer's weights.
+# How a layer's weights are held.
 FLOAT32 = "float32"
 INT8_PER_TENSOR = "int8 per tensor"
 INT8_PER_CHANNEL = "int8 per channel"
@@ -45,7 +45,7 @@ class PolicyGraph:
     """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
     inputs: names of the data inputs, each batch first.
-    discrete_actions: whether the first output has one value per action, and the largest value selects the action.
+    discrete_actions: the first output has one value per action, of which the largest is taken.
     action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
     """
 
@@ -121,8 +121,8 @@ class RefusedRung:
 class FidelityReport:
     """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
-    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output. Relative
-    errors are divided by the range of each action, or else by the range of the FP32 outputs over the batch.
+    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output; relative ones
+    are divided by the range of each action, or where there is none by the range of the FP32 outputs over the batch.
     `argmax_agreement` is the share of rows with the same largest output, None for continuous actions.
 
     layers: all layers in the order of the graph.

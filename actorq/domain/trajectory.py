@@ -82,7 +82,7 @@ class EnvironmentSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_json` restores an equal spec."""
+        """Plain values that `from_json` turns back into an equal spec."""
         return asdict(self)
 
     @classmethod

@@ -1,7 +1,7 @@
 """The role table: which role may call which RPC.
 
 With mutual TLS, each certificate names one role (identity.py). A server looks up the role here before the servicer runs
-(access.py). An RPC without a row is refused. Without TLS, every caller may call every RPC.
+(access.py). An RPC without a row is refused. Without TLS, everybody may call everything.
 """
 
 from typing import Literal, get_args
@@ -28,7 +28,7 @@ _MEMBERS = Allowed(["actor", "evaluator"])
 _POLICY_READERS = _READERS | _MEMBERS | Allowed(["relay"])
 _SCALERS = _READERS | Allowed(["scaler"])
 
-# Full name of the service, then the RPC.
+# By full name of the service, then by RPC.
 TABLE: dict[str, dict[str, Allowed]] = {
     "actorq.v1.LearnerService": {
         "Join": _MEMBERS,
@@ -73,6 +73,6 @@ TABLE: dict[str, dict[str, Allowed]] = {
 
 
 def allowed_roles(path: str) -> Allowed:
-    """The roles that may call the RPC with the path "/SERVICE/RPC"; empty if the table has no row."""
+    """The roles that may call the RPC with the path "/SERVICE/RPC"; none where the table has no row."""
     service, _, rpc = path.removeprefix("/").partition("/")
     return TABLE.get(service, {}).get(rpc, Allowed())
