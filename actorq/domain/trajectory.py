@@ -33,7 +33,7 @@ class ArraySpec:
 
     @property
     def bounded(self) -> bool:
-        """Whether every element has finite bounds, with the lower below the upper."""
+        """Whether every element has both bounds, with the lower below the upper."""
         return bool(self.low and self.high) and bool(np.all(self.bounds()[0] < self.bounds()[1]))
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
