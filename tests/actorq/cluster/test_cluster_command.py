@@ -186,13 +186,13 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-c
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("a: [", "is no kubeconfig that can be read (while parsing"),
-        ("hello", "is no kubeconfig that can be read ("),
-        ("[1]", "is no kubeconfig that can be read ("),
+        ("a: [", "is not a readable kubeconfig (while parsing"),
+        ("hello", "is not a readable kubeconfig ("),
+        ("[1]", "is not a readable kubeconfig ("),
         ("current-context: x", "Invalid kube-config file"),
         (
             kubeconfig("https://127.0.0.1:1", exec=PLUGIN),
-            "the command that gives your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
+            "the command for your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
         ),
         (kubeconfig("http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached (Connection refused)"),
         (kubeconfig("127.0.0.1:1"), "`server` of the current context: expected https://HOST, got '127.0.0.1:1'; set"),
@@ -215,7 +215,7 @@ def test_a_folder_is_no_kubeconfig(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
     assert main(["cluster", "status"]) == 2
-    assert "is no kubeconfig that can be read ([Errno 21] Is a directory" in capsys.readouterr().err
+    assert "is not a readable kubeconfig ([Errno 21] Is a directory" in capsys.readouterr().err
 
 
 def test_another_web_server_is_no_cluster(
@@ -241,7 +241,7 @@ def test_another_web_server_is_no_cluster(
         finally:
             server.shutdown()
             thread.join()
-    expected = f"error: no cluster: what answers at {address} is no Kubernetes API server; check the `server` of the "
+    expected = f"error: no cluster: the server at {address} is no Kubernetes API server; check the `server` of the "
     assert capsys.readouterr().err.startswith(expected)
 
 
