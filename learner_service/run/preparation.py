@@ -5,7 +5,7 @@ import logging
 import shutil
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actorq.client import QuantizerClient
@@ -121,6 +121,9 @@ class Preparation:
         configured = self._parts.config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
+        expected = replace(spec, environment_arguments=self._parts.config.environment_arguments)
+        if spec != expected:
+            raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
         while self.training is None:
             if self._building is None:
                 self._require_idle()
