@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
-from actor_service.environments.columns import Columns
 from actor_service.environments.dm_control_backend import observation_parts
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces import action_spec
+from actor_service.environments.step_columns import StepColumns
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
@@ -96,7 +96,7 @@ class PooledEnvironments(Environments):
         self._pool = self._make(seed=0)
         self._check(self._pool)
         self._dtype = np.dtype(np.int32) if spec.discrete_actions else np.dtype(self._pool.action_space.dtype)
-        self._columns = Columns(spec.observations, self.lengths)
+        self._columns = StepColumns(spec.observations, self.lengths)
         self._rows = self._columns.observations.reshape(count, -1)
         self._ended: list[int] = []
         self._faults_in_a_row = 0

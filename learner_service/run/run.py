@@ -23,8 +23,8 @@ from learner_service.actors.schemes import policy_of
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.reporting.events import EventLog
+from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
-from learner_service.reporting.statistics import Samples
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity, check_same_run
 from learner_service.run.judge import Judge
