@@ -87,4 +87,22 @@ def test_a_users_algorithm_that_fails_twice_in_a_row_ends_the_run(
     assert printed.splitlines()[-1].startswith(
         "error: training has failed twice in a row, without an update between: ZeroDivisionError: losses / 0; "
     )
+    log = run.directory / "logs" / "learner.log"
+    assert printed.splitlines()[-1].endswith(f"; the traceback is in {log}")
+    assert "in update" in log.read_text()
     assert sum("learner restarted" in line for line in printed.splitlines()) == 1
+
+
+def test_the_log_of_a_users_algorithm_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    run = TrainingRun.start(tmp_path / "run", "--algorithm", "own_algorithms:ThatFails")
+    code, printed = run.finish()
+    log = run.directory / "logs" / "learner.log"
+    assert (code, printed.splitlines()[-1]) == (
+        2,
+        "error: algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0; the traceback is in "
+        f"{log}",
+    )
+    assert "own_algorithms.py" in log.read_text()
