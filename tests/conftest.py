@@ -16,7 +16,8 @@ settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
 
 
-# Whole runs. One worker makes them, one after another, while the others make all other tests.
+# Whole runs. One worker makes them, one after another, while the others make all other tests: of two runs at a time on
+# two cores, actors come too late for a run of seconds.
 WHOLE_RUNS = (
     *(f"benchmarks/faults/test_{name}.py" for name in ("corruption", "fuzz", "powercut")),
     *(f"benchmarks/scale/test_{name}.py" for name in ("fanout", "load", "streams")),
