@@ -118,6 +118,6 @@ def test_the_descriptions_name_settings_by_their_flags() -> None:
 
 
 def test_the_documentation_has_every_preset() -> None:
-    text = (ROOT / "docs" / "algorithms.md").read_text("utf-8")
+    text = (ROOT / "docs" / "how-to" / "presets.md").read_text("utf-8")
     for name, description in presets.descriptions():
-        assert f"| {name} | {description} |" in text, f"docs/algorithms.md lacks: | {name} | {description} |"
+        assert f"| {name} | {description} |" in text, f"docs/how-to/presets.md lacks: | {name} | {description} |"
