@@ -5,7 +5,7 @@ is the first of the new episode. So the observation before it is the final one o
 observations holds everything once.
 
 An id chooses a library, `--environment-backend` who steps it: `python` steps that library's own environments one after
-the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/environments.md tells more.
+the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/how-to/environments.md tells more.
 
 An installed package adds a library by an entry point of the group `actorq.environments`: FAMILY = MODULE:FUNCTION. The
 function makes the environments FAMILY/NAME: it takes an id, their number, whether they are rendered, and the run's
@@ -137,7 +137,7 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Except
     text = one_line(" ".join(str(error).split()), _MOST_BYTES)
     remedy = "give the id of an installed environment, such as CartPole-v1"
     if isinstance(error, ImportError):
-        remedy = f"install what it needs (docs/environments.md), or {remedy}"
+        remedy = f"install what it needs (docs/how-to/environments.md), or {remedy}"
     elif arguments != NO_ARGUMENTS:
         remedy = f"it was made with {one_line(str(arguments), _MOST_BYTES)}"
     return UserError(f"environment {environment_id!r} cannot be made: {kind}{text}; {remedy}")
