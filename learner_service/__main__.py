@@ -143,9 +143,9 @@ class LearnerService(Service):
         trainer = training.trainer if training is not None and fault is training.trainer.fault else None
         if trainer is not None and fails_again(self._directory, fault, trainer.made_updates):
             raise UserError(
-                f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; the "
-                "learner's log has the traceback; mend the cause, then go on with --resume"
-            ) from fault
+                f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; mend "
+                "the cause, then go on with --resume"
+            ) from None
         raise ActorQError(f"the run cannot go on: {fault}") from fault
 
     def begin_drain(self) -> None:

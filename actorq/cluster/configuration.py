@@ -22,7 +22,10 @@ _DIGEST_CHARACTERS = 16
 # The run's checkpoints and replay depend on these settings. The learner refuses to resume with other values.
 _KEPT = (
     "environment",
+    "environment_args",
+    "environment_wrappers",
     "algorithm",
+    "algorithm_args",
     "network",
     "normalize_observations",
     "replay.capacity",
@@ -64,7 +67,7 @@ def require_same_run(
         # The existing configuration is invalid, and this overlay repairs it.
         return
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    kept = [name for name in changed if name in _kept(before)]
+    kept = [name for name in changed if _kept(before) & {name, name.partition(".")[0]}]
     status = ask() if kept else None
     if status is not None and status.environment_steps:
         name = kept[0]

@@ -15,7 +15,7 @@ from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
 from learner_service.replay import LastSequences, ReplayBuffer, SegmentSource
-from learner_service.reporting.statistics import Episodes, StalenessHistogram
+from learner_service.reporting.meters import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
 

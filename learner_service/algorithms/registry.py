@@ -11,8 +11,8 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
+from actorq.plugins import load
 from learner_service.algorithms.base import Algorithm, settings_of
-from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
 # As paths, so that a run imports only the algorithm that it trains with.

@@ -18,7 +18,7 @@ from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import Record
-from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.mapped_files import Machine
 from learner_service.replay.storage.sequences import SegmentSource
 from learner_service.replay.storage.store import Inserted, ReplayStore
 

@@ -12,7 +12,7 @@ from actorq.domain.status import DynamicCapacityStatus
 from actorq.domain.trajectory import Array
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.replay.buffer import ReplayBuffer
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 

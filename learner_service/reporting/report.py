@@ -8,7 +8,7 @@ from typing import Any
 from actorq.domain.status import Energy, RunState, RunStatus
 from actorq.statefiles.documents import write_document
 from learner_service.actors.intake import NOTHING_STORED
-from learner_service.reporting.statistics import RateMeter
+from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
 from learner_service.sparsity import Flops
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
@@ -132,8 +133,9 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
     checkpoint: the values of the newest one, empty when there is none. spec: of the run's environment if it is known.
     """
     of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
+    arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:
-        of_run["environment"] = spec.environment_id
+        of_run["environment"], arguments = spec.environment_id, spec.environment_arguments
     for name, value in of_run.items():
         configured = getattr(config, name)
         if value != configured:
@@ -141,5 +143,11 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
                 f"the run's checkpoint is of {name} {value!r}, the configuration says {configured!r}; resume with "
                 f"--{name} {value}, or start a new run in another --run-directory"
             )
+    if arguments not in (None, config.environment_arguments):
+        raise UserError(
+            f"the run's environment was made with {arguments}, the configuration says {config.environment_arguments}; "
+            "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
+            "--run-directory"
+        )
     if checkpoint:
         check_same_topology(config, checkpoint)

@@ -33,6 +33,7 @@ def membership(
             max_steps_per_policy=config.actor.max_steps_per_policy,
             evaluation_share=config.evaluation.share,
             target_return=config.target_return,
+            environment_arguments=config.environment_arguments,
         ),
         actor_index=member.index,
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,

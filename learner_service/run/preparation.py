@@ -5,6 +5,7 @@ import logging
 import shutil
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from actorq.client import QuantizerClient
@@ -12,7 +13,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
 from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
@@ -128,6 +129,9 @@ class Preparation:
         configured = self._config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
+        expected = replace(spec, environment_arguments=self._config.environment_arguments)
+        if spec != expected:
+            raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
         while self.training is None:
             if self._building is None:
                 self._require_idle()
@@ -248,6 +252,8 @@ def _unused_folder(directory: Path) -> Path:
 def _refusal(error: Exception) -> InvalidInputError:
     """What an actor is told, in one line, when no training can be built for its environment."""
     if isinstance(error, UserError):
+        if cause := foreign_cause(error):
+            _log.error("no training can be built for this environment", exc_info=cause)
         return InvalidInputError(str(error))
     lines = str(error).strip().splitlines()
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -13,8 +13,8 @@ from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
 from learner_service.reporting.events import EventLog
+from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
-from learner_service.reporting.statistics import Samples
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.scaling import ScalingSignal

@@ -87,6 +87,7 @@ class Training:
             {
                 **values,
                 "environment": self.spec.environment_id,
+                "environment_arguments": self.spec.environment_arguments.to_text(),
                 # As it was asked for: a class of a user's own has a name that no flag takes.
                 "algorithm": self.config.algorithm,
                 "sparsity": topology_settings(self.config),

@@ -11,7 +11,7 @@ from typing import Any
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.statefiles.documents import read_either
-from quantizer_service.store import files
+from quantizer_service.store import policy_files
 
 _log = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class PolicyReader:
     def _load_graphs(self) -> None:
         for path in sorted((self._directory / "graphs").glob("[!.]*.json")):
             try:
-                tree = files.read_json(path)
-                model = files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
+                tree = policy_files.read_json(path)
+                model = policy_files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
                 inputs = tuple(_field(path, tree, "inputs", list))
                 spans = tuple(_field(path, tree, "action_spans", list))
                 graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool), spans)
@@ -175,22 +175,22 @@ class PolicyReader:
             entry.schemes.add(_read_policy(path).descriptor.scheme)
         # After a power cut a file may be missing. Emitted again, the policy might differ from the one that actors have.
         described = self._folder(version) / "checkpoint.json"
-        if missing := set(files.read_json(described).get("schemes", ())) - entry.schemes:
+        if missing := set(policy_files.read_json(described).get("schemes", ())) - entry.schemes:
             raise InvalidInputError(f"{self._folder(version)}: expected a policy in {sorted(missing)}, got none")
         path = self._folder(version) / "evaluation.json"
         if path.exists():
             try:
-                entry.mean_return = float(_field(path, files.read_json(path), "mean_return", (int, float)))
+                entry.mean_return = float(_field(path, policy_files.read_json(path), "mean_return", (int, float)))
             except InvalidInputError as error:
                 _log.warning("evaluation skipped: %s", error)
         return entry
 
     def _read_checkpoint(self, version: int) -> Checkpoint:
         path = self._folder(version) / "checkpoint.json"
-        tree = files.read_json(path)
+        tree = policy_files.read_json(path)
         tensors = path.with_suffix(".safetensors")
-        data = files.read_verified(tensors, _digest(path, tree, "sha256"))
-        parameters, calibration = files.decode_tensors(data, str(tensors))
+        data = policy_files.read_verified(tensors, _digest(path, tree, "sha256"))
+        parameters, calibration = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(
             version=version,
             learner_step=_field(path, tree, "learner_step", int),
@@ -202,12 +202,12 @@ class PolicyReader:
 
 
 def _read_policy(path: Path) -> Policy:
-    tree = files.read_json(path)
+    tree = policy_files.read_json(path)
     try:
-        descriptor = files.descriptor_from_json(tree)
+        descriptor = policy_files.descriptor_from_json(tree)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"{path}: expected a policy's descriptor, got {error!r}; remove the file") from None
-    return Policy(descriptor, files.read_verified(path.with_suffix(".onnx"), descriptor.sha256))
+    return Policy(descriptor, policy_files.read_verified(path.with_suffix(".onnx"), descriptor.sha256))
 
 
 def _digest(path: Path, tree: Mapping[str, Any], name: str) -> bytes:

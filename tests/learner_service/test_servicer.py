@@ -478,6 +478,12 @@ def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunS
     assert "--environment CartPole-v1" in message
 
 
+def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(environment_args={"sutton_barto_reward": True}), resume=True)
+    assert "environment was made with no arguments, the configuration says " in message
+    assert '{"keywords": {"sutton_barto_reward": true}, "wrappers": []}' in message
+
+
 def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(sparsity={"method": "rlx2"}), resume=True)
     assert "run's checkpoint is of sparsity.method dense, the configuration says rlx2" in message

@@ -28,7 +28,7 @@ This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), secti
 calibration instead of training. Minimum and maximum as range are those of Krishnamoorthi 2018 (arXiv 1806.08342),
 section 3.1.1. The rows of a batch do not affect each other.
 
-Values beyond the calibrated range are clipped, which the margin makes rarer. See docs/schemes.md for what it is worth.
+Values beyond the calibrated range are clipped. The margin makes this rarer (docs/concepts/schemes.md).
 """
 
 import math
@@ -41,16 +41,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.calibration import Observed, Range, Statistic, Statistics
 from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.linear import units_first
-from actorq.quantization.emission.selection import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # Activations may exceed the calibrated range by this factor before they are clipped.

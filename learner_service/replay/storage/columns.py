@@ -17,7 +17,7 @@ from learner_service.replay.storage.description import (
     require_same,
     write_description,
 )
-from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
 
 # Columns that are read where no segment was written: on some file systems (tmpfs) this needs space, too.
 _WHOLE = ("flags", "priorities")

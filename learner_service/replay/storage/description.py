@@ -9,7 +9,7 @@ import numpy as np
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actorq.statefiles.crc import crc32
-from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile, PairedSlot
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot
 from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
 
 HEADER_BYTES = 2 * PAGE_BYTES

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Array, Segment
 from actorq.statefiles.crc import crc32
 from learner_service.replay.storage.columns import MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
-from learner_service.replay.storage.files import MappedFile
+from learner_service.replay.storage.mapped_files import MappedFile
 
 
 def segment_rows(steps: int, environments: int, frame_stack: int) -> int:

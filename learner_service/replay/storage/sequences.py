@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 

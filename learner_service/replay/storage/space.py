@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actorq.errors import UnavailableError
 from learner_service.replay.storage.columns import Columns
-from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.mapped_files import Machine
 
 _log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from learner_service.replay.storage.columns import MAX_AGE, Columns, open_column
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability, Mark
-from learner_service.replay.storage.files import Machine, claim_directory, this_boot
+from learner_service.replay.storage.mapped_files import Machine, claim_directory, this_boot
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource

@@ -8,7 +8,7 @@ from actorq.statefiles.findings import Finding
 from learner_service.replay.storage.columns import Columns, open_columns
 from learner_service.replay.storage.description import described, description_fault, description_files, read_description
 from learner_service.replay.storage.directory import SegmentDirectory
-from learner_service.replay.storage.files import Machine, MappedFile, read_checked, this_boot
+from learner_service.replay.storage.mapped_files import Machine, MappedFile, read_checked, this_boot
 from learner_service.replay.storage.recovery import Recovered, recover
 
 _DIRECTORY = "directory.bin"

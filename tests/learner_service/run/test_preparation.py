@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
@@ -59,6 +60,17 @@ async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
         assert Reporter(run).status().problem == ""
         assert of_environment(tmp_path) == {"environment.json", "replay"}
         run.close_stream(stream)
+
+
+@on_a_loop
+async def test_an_environment_that_was_made_otherwise_is_refused(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        heavy = replace(SPEC, environment_arguments=EnvironmentArguments({"gravity": 20.0}))
+        with pytest.raises(
+            ConflictError, match=r"got one with environment_arguments\.keywords {'gravity': 20\.0} instead"
+        ):
+            await opened(run, heavy, "heavy")
+        run.close_stream(await opened(run))
 
 
 @on_a_loop

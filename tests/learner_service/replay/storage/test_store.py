@@ -13,7 +13,7 @@ from actorq.errors import ConflictError, ExhaustedError, UserError
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 from tests.learner_service.replay.replay_segments import (
     SPEC,
     assert_holds,

@@ -7,7 +7,7 @@ import pytest
 from actorq.statefiles.findings import Finding
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import Machine, write_checked
+from learner_service.replay.storage.mapped_files import Machine, write_checked
 from learner_service.replay.storage.verify import verify
 from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
 from tests.learner_service.replay.replay_segments import SPEC, kill, plain_segment, source
