@@ -230,14 +230,14 @@ class QuantizerClient(_Client):
             page, token = self.page(page_token=token)
             policies += page
             if len(policies) > _MAX_RETAINED:
-                raise ExhaustedError(f"{self.peer}: at most {_MAX_RETAINED} retained policies are listed, got more")
+                raise ExhaustedError(f"{self.peer}: expected at most {_MAX_RETAINED} retained policies, got more")
             if not (token and page):
                 return policies
 
     def page(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """The retained versions after the page that gave the token, newest first, and the token of the next page.
 
-        page_size: how many, at most; 0 for as many as the service gives.
+        page_size: maximum number of versions; 0 for the service's default.
         """
         request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
         page = self._unary(self.stub.ListPolicies, request)

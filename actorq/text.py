@@ -1,4 +1,4 @@
-"""Makes text of peers fit for one line of a terminal, a log or an error."""
+"""Text of peers on one short line, fit for a terminal, a log and an error."""
 
 # gRPC sends an error's details in a header of at most 8 KiB, in which a byte may take three.
 MAX_LINE_BYTES = 2_000

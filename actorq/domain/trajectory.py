@@ -16,7 +16,7 @@ Array = NDArray[np.generic]
 
 _FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
 
-# Length of a value in an error: bounds may have one number for each of thousands of elements.
+# Of a value in a message: bounds may have one number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
 
 
@@ -84,7 +84,7 @@ class EnvironmentSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that `from_json` turns back into an equal spec."""
+        """Plain values for JSON. `from_json` restores an equal spec."""
         return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
 
     @classmethod

@@ -12,7 +12,7 @@ _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
 # Operators that rearrange a weight without changing its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
 LINEAR, CONVOLUTION = "linear", "convolution"
-# A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
+# (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
 
 
@@ -20,15 +20,15 @@ MAX_INPUTS = 2**30 // (255 * 127)
 class Layer:
     """y = x W + b as one node (Gemm) or two (MatMul, Add), or y = x * W + b as one Conv. W and b are parameters.
 
-    name: the weight's name without ".weight".
+    name: the weight's without ".weight".
     kind: LINEAR or CONVOLUTION.
     nodes: indices in the graph's nodes; the first one multiplies.
     input, output: tensors of the graph.
     channels: dimension of the weight that counts the outputs: 0 for [N, K] and [N, C, h, w], 1 for [K, N].
-    inputs: number of products summed for one output, K.
-    input_rank: rank of `input`; None if unknown.
-    first, last: whether no layer lies between this layer and any input, or output.
-    obstacle: why no quantized operator computes this layer; empty for most layers.
+    inputs: how many products are summed for one output, K.
+    input_rank: of `input`, None when the graph does not tell.
+    first, last: no layer lies between it and any input, or output.
+    obstacle: why none of the quantized operators computes it; empty for most.
     """
 
     name: str
@@ -106,7 +106,7 @@ def _origins(nodes: Sequence[onnx.NodeProto], parameters: Mapping[str, tuple[int
 
 
 def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
-    """The index of a node's input that is its weight; None if it has none."""
+    """Which input of a node is its weight; None when it has none."""
     if node.domain not in STANDARD or node.op_type not in _LAYERS:
         return None
     return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in matrices), None)

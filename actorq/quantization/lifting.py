@@ -37,7 +37,7 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
         if several and tensor.data_type in _OTHER_FLOATS:
             raise InvalidInputError(
                 f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; export the policy "
-                "in float32, the input format of all schemes"
+                "in float32, which is what schemes start from"
             )
         if several and tensor.data_type == TensorProto.FLOAT and tensor.name not in fixed:
             parameters[tensor.name] = _values(tensor)

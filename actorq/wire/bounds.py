@@ -1,6 +1,7 @@
 """Limits of all values that a peer may send, and checks of decoded values.
-Each check takes the name of what it checks and the value, and returns the value. It raises InvalidInputError that names
-the limit and the value. docs/concepts/limits.md has the limits as a table.
+
+Each check takes a name and a value, and returns the value. It raises InvalidInputError with the name, the limit and
+the value. docs/concepts/limits.md has the limits as a table.
 """
 
 import math

@@ -22,9 +22,9 @@ from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 
 # OpenBLAS multiplies a matrix of this many values with a vector on the calling thread.
 _MOST_VALUES = 8192
-# Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
-# singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
-# explore, so less is made of what they say. docs/concepts/schemes.md has what it is worth.
+# Share of the mean of H's diagonal that is added to the diagonal. H is singular when inputs are always 0, when inputs
+# are copies of each other, or when there are fewer observations than inputs. GPTQ uses 0.01. Here observations are few
+# and come from exploring actors, so they get less weight. docs/concepts/schemes.md has the effect.
 DAMPING = 0.1
 
 
