@@ -52,7 +52,7 @@ def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsy
         "POD        ROLE     PHASE    POLICY  STALENESS  STEPS/S  RESTARTS",
         "learner-0  learner  Pending  -       -          -        0",
         "actor-1    actor    Running  -       -          -        2",
-        "how the run goes is not known: the learner's pod is not ready",
+        "the run's status is not known: the learner's pod is not ready",
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys:
     api.answer = lambda _: None
     assert main(["cluster", "status"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("how the run goes is not known: learner at 127.0.0.1:")
+    assert line.startswith("the run's status is not known: learner at 127.0.0.1:")
     assert line.endswith("; where the run uses mutual TLS, give --certificates DIR")
 
 
