@@ -62,7 +62,7 @@ def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys:
     assert main(["cluster", "status"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("the run's status is not known: learner at 127.0.0.1:")
-    assert line.endswith("; where the run uses mutual TLS, give --certificates DIR")
+    assert line.endswith("; if the run uses mutual TLS, give --certificates DIR")
 
 
 def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
