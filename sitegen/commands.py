@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+
+from actorq.cli.main import main
 
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*) .*$", re.MULTILINE)
+_COLUMNS = 100
 
 
 def commands() -> str:
@@ -15,10 +16,7 @@ def commands() -> str:
     found = [[name] for name in _COMMAND.findall(top)]
     cluster = found.index(["cluster"]) + 1
     found[cluster:cluster] = [["cluster", name] for name in _COMMAND.findall(_help("cluster"))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        texts = list(pool.map(lambda command: _help(*command), found))
-    sections = [f"## actorq {' '.join(command)}\n\n{_block(text)}" for command, text in zip(found, texts, strict=True)]
-    return "\n\n".join([_block(top), *sections])
+    return "\n\n".join([_block(top), *(f"## actorq {' '.join(each)}\n\n{_block(_help(*each))}" for each in found)])
 
 
 def _block(text: str) -> str:
@@ -26,11 +24,24 @@ def _block(text: str) -> str:
 
 
 def _help(*command: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
-    return subprocess.run(
-        [sys.executable, "-m", "actorq.cli.main", *command, "--help"],
-        env={**environment, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, sys.__stdout__.fileno())
+        os.environ["COLUMNS"] = str(_COLUMNS)
+        sys.stdout = sys.__stdout__
+        try:
+            main([*command, "--help"])
+        except SystemExit:
+            pass
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as printed:
+        text = printed.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError(f"actorq {' '.join(command)} --help printed nothing")
+    return text

@@ -65,7 +65,11 @@ def _declared_in(module: str) -> list[type[Settings]]:
 
 def _sections(model: type[Settings], title: str) -> Iterator[str]:
     """Heading, description and table of each section of a tree; `title` is the heading of settings in no section."""
-    for section, members in groupby(leaves(model), key=lambda leaf: leaf.path[:-1]):
+
+    def section_of(leaf: Leaf) -> tuple[str, ...]:
+        return leaf.path[:-1]
+
+    for section, members in groupby(sorted(leaves(model), key=section_of), key=section_of):
         described: Any = model
         for name in section:
             described = described.model_fields[name].annotation

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -41,3 +42,15 @@ def interval(found: dict[str, float] | None, middle: str = "median") -> str:
 def names(values: Iterable[object]) -> str:
     """Values as code, with commas between them."""
     return ", ".join(f"`{value}`" for value in values)
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as percent."""
+    return f"{share:.{digits}%}"
+
+
+def spread(values: Iterable[float]) -> str:
+    """Median, with the lowest and the highest of several different values."""
+    found = sorted(values)
+    text = number(median(found))
+    return text if found[0] == found[-1] else f"{text} ({number(found[0])} to {number(found[-1])})"
