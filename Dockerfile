@@ -1,7 +1,7 @@
 # Images of the three services: docker build --target learner|quantizer|actor (all of them: make images).
 #
 # Packages come from where pip is configured to look, in the versions of constraints.txt. TORCH_INDEX_URL names a
-# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/kubernetes.md).
+# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build
@@ -28,7 +28,7 @@ COPY quantizer_service quantizer_service
 RUN install-actorq quantizer_service
 
 FROM build AS build-actor
-# What it can act in besides classic control, as in box2d,mujoco,dm-control,atari,envpool (docs/environments.md).
+# What it can act in besides classic control, as in box2d,mujoco,dm-control,atari,envpool (docs/how-to/environments.md).
 ARG ENVIRONMENTS="box2d,mujoco"
 RUN install-actorq "actor${ENVIRONMENTS:+,$ENVIRONMENTS}"
 COPY actorq actorq

@@ -28,9 +28,9 @@ def _help(*command: str) -> str:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.dup2(writer, sys.__stdout__.fileno())
+        os.dup2(writer, 1)
         os.environ["COLUMNS"] = str(_COLUMNS)
-        sys.stdout = sys.__stdout__
+        sys.stdout = os.fdopen(1, "w")
         try:
             main([*command, "--help"])
         except SystemExit:

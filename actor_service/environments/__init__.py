@@ -5,7 +5,7 @@ is the first of the new episode. So the observation before it is the final one o
 observations holds everything once.
 
 An id chooses a library, `--environment-backend` who steps it: `python` steps that library's own environments one after
-the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/environments.md tells more.
+the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/how-to/environments.md tells more.
 """
 
 from collections.abc import Collection
@@ -47,8 +47,8 @@ def make_environments(
         module = import_module(f"actor_service.environments.{name}")
     except ImportError as error:
         raise UserError(
-            f"environment {environment_id!r} cannot be made: {error}; install what it needs (docs/environments.md), "
-            "or give the id of an installed environment, such as CartPole-v1"
+            f"environment {environment_id!r} cannot be made: {error}; install what it needs "
+            "(docs/how-to/environments.md), or give the id of an installed environment, such as CartPole-v1"
         ) from None
     environments: Environments = module.make(environment_id, count, rendered)
     return environments

@@ -1,6 +1,6 @@
 """What is left of a linear layer in the policy that actors run, and the units that do not count, in float.
 
-The quantizer takes such units out before it rounds (docs/schemes.md, sparse policies), so that scales and ranges are
+The quantizer takes such units out before it rounds (docs/concepts/sparse-policies.md), so that scales and ranges are
 those of what is left.
 """
 

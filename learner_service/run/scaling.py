@@ -1,6 +1,6 @@
 """How many actors a run can use: what the learner can absorb, over what one actor makes when nothing holds it back.
 
-docs/scaling.md explains the rule; benchmarks/scale/scaling.py simulates it.
+docs/concepts/scaling.md explains the rule; benchmarks/scale/scaling.py simulates it.
 """
 
 import logging

@@ -38,7 +38,7 @@ from tests.k8s.rendered_manifests import (
 # Kinds of operators, which bring schemas of their own.
 OPERATORS = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "keda.sh/v1alpha1"}
 KUBERNETES = "1.32"
-# On one core of its own, from the container's start until it listens (docs/kubernetes.md).
+# On one core of its own, from the container's start until it listens (docs/how-to/kubernetes.md).
 NORMAL_START_S, NORMAL_LEARNER_START_S = 3, 5
 RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
 

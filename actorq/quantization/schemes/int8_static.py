@@ -29,7 +29,7 @@ This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), secti
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
 2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
 
-Values beyond the calibrated range are clipped, which the margin makes rarer. See docs/schemes.md for what it is worth.
+Values beyond the calibrated range are clipped. The margin makes this rarer (docs/concepts/schemes.md).
 """
 
 import math
