@@ -12,18 +12,18 @@ _COLUMNS = 100
 
 def commands() -> str:
     """A section for each command, and one for each command of `actorq cluster`."""
-    top = _help()
+    top = help_of()
     found = [[name] for name in _COMMAND.findall(top)]
     cluster = found.index(["cluster"]) + 1
-    found[cluster:cluster] = [["cluster", name] for name in _COMMAND.findall(_help("cluster"))]
-    return "\n\n".join([_block(top), *(f"## actorq {' '.join(each)}\n\n{_block(_help(*each))}" for each in found)])
+    found[cluster:cluster] = [["cluster", name] for name in _COMMAND.findall(help_of("cluster"))]
+    return "\n\n".join([_block(top), *(f"## actorq {' '.join(each)}\n\n{_block(help_of(*each))}" for each in found)])
 
 
 def _block(text: str) -> str:
     return f"```text\n{text.strip()}\n```"
 
 
-def _help(*command: str) -> str:
+def help_of(*command: str, flag: str = "--help") -> str:
     """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -32,7 +32,7 @@ def _help(*command: str) -> str:
         os.environ["COLUMNS"] = str(_COLUMNS)
         sys.stdout = os.fdopen(1, "w")
         try:
-            main([*command, "--help"])
+            main([*command, flag])
         except SystemExit:
             pass
         finally:
@@ -43,5 +43,5 @@ def _help(*command: str) -> str:
         text = printed.read()
     os.waitpid(child, 0)
     if not text:
-        raise RuntimeError(f"actorq {' '.join(command)} --help printed nothing")
+        raise RuntimeError(f"actorq {' '.join(command)} {flag} printed nothing")
     return text

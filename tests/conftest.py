@@ -22,7 +22,7 @@ ALONE = (
 )
 # What `make test-fast` leaves out besides: real environments, and long conformance suites.
 SLOW = (
-    *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
+    *("documentation", "fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
     *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
