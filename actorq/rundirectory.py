@@ -14,8 +14,9 @@ from typing import Any
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
-from actorq.statefiles.documents import copy_of, is_as_signed, read_document, sign_text, write_document
+from actorq.statefiles.documents import copy_of, is_as_signed, read_document, read_either, sign_text, write_document
 from actorq.statefiles.files import replace_file
 
 RUNS = Path("runs")
@@ -52,6 +53,11 @@ class RunDirectory:
     def policies(self) -> Path:
         """The quantizer's store."""
         return self.root / "policies"
+
+    @property
+    def evaluations(self) -> Path:
+        """The learner's log of evaluations, one JSON object on each line."""
+        return self.root / "evaluations.jsonl"
 
     @property
     def logs(self) -> Path:
@@ -116,6 +122,17 @@ class RunDirectory:
             return settings.from_file(self.config)
         except UserError as error:
             raise UserError(str(error).removeprefix("--config: ")) from None
+
+    def read_environment(self) -> EnvironmentSpec:
+        """The spec of the run's environment; raises UserError before an actor has told it, and for a damaged file."""
+        path = self.root / "environment.json"
+        try:
+            values = read_either(path)
+        except InvalidInputError as error:
+            raise UserError(f"{path}: {error}, and no copy of it is whole") from None
+        if values is None:
+            raise UserError(f"run directory {self.root} has no {path.name}: no actor has joined the run yet")
+        return EnvironmentSpec.from_json(values)
 
     def write_addresses(self, addresses: Addresses) -> None:
         """Tell other programs where the run's processes are."""
