@@ -14,6 +14,7 @@ _COMMANDS = {
     "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
+    "policies": ("actorq.cli.policies", "list the policy versions of a run: evaluation, scheme, fidelity, size"),
     "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),
     "status": ("actorq.cli.status", "show how a run goes"),
     "reset-environment": ("actorq.cli.reset_environment", "have a run forget a wrong environment's spec"),

@@ -144,7 +144,11 @@ def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.Ca
         ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
         ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
         ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
-        ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "setting 'version': value should be greater than 0"),
+        (
+            "evaluate",
+            {"RUN_DIRECTORY": "nope", "VERSION": "0"},
+            "setting 'version': value should be 'best', 'newest' or a number",
+        ),
         ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
         ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
         ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),
