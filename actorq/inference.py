@@ -62,7 +62,7 @@ class LoadedPolicy:
     scheme: str
     _session: "onnxruntime.InferenceSession" = field(repr=False)
 
-    def predict(self, observation: ArrayLike) -> NDArray[Any] | np.int64:
+    def predict(self, observation: ArrayLike) -> Any:
         """The action for one observation, or the actions for a batch of observations.
 
         observation: [*observation] or [B, *observation], as the environment gives it: the model normalizes by itself.
@@ -85,8 +85,7 @@ class LoadedPolicy:
         outputs = self._outputs(given[None] if single else given, spec.dtype)
         discrete = self.environment.discrete_actions
         actions = outputs.argmax(axis=1) if discrete else outputs.reshape(-1, *self.environment.actions.shape)
-        chosen: NDArray[Any] | np.int64 = actions[0] if single else actions
-        return chosen
+        return actions[0] if single else actions
 
     def _outputs(self, rows: NDArray[Any], dtype: str) -> NDArray[Any]:
         feeds: dict[str, NDArray[Any]] = {}

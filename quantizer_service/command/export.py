@@ -116,7 +116,8 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[st
     checkpoint = emitter.catalog.checkpoint(version.version)
     if _is_refused(policy):
         if not how.force:
-            _complain(f"{_refusal(policy)}: nothing is written; give --scheme {FP32}, or --force to write {scheme}")
+            advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
+            sys.stderr.write(f"error: {_refusal(policy)}: {advice}\n")
             return EXIT_REFUSED
         policy = emitter.emit_again(checkpoint, scheme, _NO_GATE)
         report = replace(policy.descriptor.fidelity, passed=False)
@@ -228,11 +229,7 @@ def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
         f"{description_file(path)}: its description\n"
     )
     if not description["fidelity"]["passed"]:
-        _complain(f"the fidelity gate refused {scheme}; it was written because of --force")
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(f"error: {text}\n")
+        sys.stderr.write(f"warning: the fidelity gate refused {scheme}; --force has written it\n")
 
 
 if __name__ == "__main__":
