@@ -166,6 +166,21 @@ class RunDirectory:
         except (OSError, InvalidInputError):
             return {}
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the launcher of the run or one of its processes lives."""
+        try:
+            shared = os.open(self.root / "processes.lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(shared)
+        return False
+
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
         """Be the only launcher on this run; yields a descriptor that its processes inherit.

@@ -21,6 +21,7 @@ from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
 from actorq.statefiles.policies import read_descriptor, version_folder
+from actorq.text import size_text
 from actorq.transport.options import Certificates
 
 _DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
@@ -122,7 +123,7 @@ def _print(rows: Sequence[Row]) -> None:
             fidelity.scheme(policy),
             numbers.optional(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
-            numbers.size(policy.size_bytes),
+            size_text(policy.size_bytes),
             ", ".join(row.marks),
             style="green" if row.marks else "",
         )

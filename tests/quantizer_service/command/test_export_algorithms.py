@@ -87,9 +87,9 @@ def test_any_runtime_computes_what_onnx_runtime_computes(stored: Policy, scheme:
     session = onnxruntime.InferenceSession(tmp_path / "onnxruntime.onnx")
     given = feeds(session, spec)
     (expected,) = session.run(None, given)
-    actual: Any = ReferenceEvaluator(str(tmp_path / "standard.onnx")).run(None, given)[0]
+    evaluated: Any = ReferenceEvaluator(str(tmp_path / "standard.onnx")).run(None, given)
     span = float(np.ptp(expected))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE.get(scheme, 1e-5) * span)
+    np.testing.assert_allclose(evaluated[0], expected, rtol=0, atol=TOLERANCE.get(scheme, 1e-5) * span)
 
 
 def test_predict_does_what_the_learners_policy_does_without_noise(stored: Policy, tmp_path: Path) -> None:
