@@ -8,6 +8,7 @@ ONNX Runtime is imported at the first use: commands and the learner do without i
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from actorq.domain.policy import NOISE_INPUT
+from actorq.domain.policy import FALLBACK, NOISE_INPUT
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 DESCRIPTION_FORMAT = 1
 # ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
 _ERRORS_ONLY = 3
+
+_log = logging.getLogger(__name__)
 
 
 def open_session(model: bytes, arena: bool = True) -> "onnxruntime.InferenceSession":
@@ -109,7 +113,8 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
     scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
 
     It needs ONNX Runtime and numpy (`pip install actorq[actor]`), and no environment. Raises UserError in one line for
-    a file or version that is not there, and for a damaged file.
+    a file or version that is not there, and for a damaged file. On a processor that computes int8 wrongly it logs a
+    warning: docs/decisions/0015-processors-without-vnni.md.
     """
     path = Path(path)
     if path.is_dir():
@@ -141,6 +146,8 @@ def description_file(model: Path) -> Path:
 
 
 def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, scheme: str) -> LoadedPolicy:
+    if scheme in saturating_schemes(processor_flags()):
+        _log.warning("%s: this processor may compute %s wrongly; export the policy in %s", path, scheme, FALLBACK)
     try:
         return LoadedPolicy(spec, version, scheme, open_session(model))
     except ImportError:

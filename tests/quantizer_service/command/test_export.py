@@ -155,6 +155,17 @@ def test_a_run_is_loaded_without_an_export(run: RunDirectory) -> None:
     assert actorq.load_policy(run.root, version="newest", scheme="int8").version == 3
 
 
+def test_a_processor_that_may_compute_int8_wrongly_is_told(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx512_vnni"}))
+    actorq.load_policy(run.root)
+    assert not caplog.records
+    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx2"}))
+    actorq.load_policy(run.root)
+    assert f"{run.root}: this processor may compute int8 wrongly; export the policy in int8-weights" in caplog.text
+
+
 def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path: Path) -> None:
     graph: PolicyGraph = replace(d4pg(), action_spans=(2.0,) * ACTIONS)
     run = stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)], spec=CONTINUOUS)
