@@ -55,10 +55,12 @@ class RunPolicies:
                 f", not in {scheme}; write a file with: actorq export {self.run.root} --version {version.version} "
                 f"--scheme {scheme}"
             )
+        folder = version_folder(self.run.policies, version.version)
         try:
-            return read_policy(version_folder(self.run.policies, version.version), scheme)
+            return read_policy(folder, scheme)
         except InvalidInputError as error:
-            raise UserError(str(error)) from None
+            gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
+            raise UserError(str(error) if folder.exists() else gone) from None
 
     def evaluation(self, version: int) -> Mapping[str, Any] | None:
         """The newest evaluation of a version: its fields `returns`, `scheme` and others; None without one."""

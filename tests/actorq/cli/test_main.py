@@ -34,7 +34,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for command in ("train", "compare", "evaluate", "status", "learner", "quantizer", "actor", "meter"):
+    for command in (
+        "train",
+        "compare",
+        "evaluate",
+        "policies",
+        "export",
+        "status",
+        "learner",
+        "quantizer",
+        "actor",
+        "meter",
+    ):
         assert f"\n  {command} " in shown
 
 

@@ -97,6 +97,19 @@ def test_a_choice_finds_its_version(run: RunDirectory) -> None:
         policies.find("9")
 
 
+def test_a_version_that_is_replaced_meanwhile_is_not_called_damaged(run: RunDirectory, tmp_path: Path) -> None:
+    copied = RunDirectory(shutil.copytree(run.root, tmp_path / "run"))
+    policies = RunPolicies(copied)
+    found = policies.find("1")
+    model = copied.policies / "00000001" / "policy-int8.onnx"
+    model.write_bytes(b"changed")
+    with pytest.raises(UserError, match=r"policy-int8\.onnx: expected sha256 .*; the file is damaged"):
+        policies.stored(found, "int8")
+    shutil.rmtree(model.parent)
+    with pytest.raises(UserError, match=r"newer versions have just replaced version 1 of .*; try again"):
+        policies.stored(found, "int8")
+
+
 def test_without_an_evaluation_there_is_a_newest_version_and_no_best_one(tmp_path: Path) -> None:
     policies = RunPolicies(stored_run(tmp_path / "run", GRAPH, [checkpoint(GRAPH, version) for version in (1, 2)]))
     assert policies.find().version == 2
