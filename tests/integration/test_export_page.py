@@ -15,6 +15,7 @@ from learner_service.policy.policy_graph import calibration_batch, export_policy
 from tests.builders.stored_policies import stored_run
 from tests.integration.training_run import actorq
 from tests.learner_service.algorithms.algorithm_parts import make, random_batch
+from tests.quantizer_service.quantizer_server import running_quantizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
@@ -42,7 +43,8 @@ def test_its_blocks_run_in_their_order(
     printed = ""
     for language, code in re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE):
         if language == "python":
-            exec(compile(code, str(PAGE), "exec"), {"__name__": "example"})
+            with running_quantizer(Path("runs/mine/policies").absolute(), read_only=True) as address:
+                exec(compile(code.replace("127.0.0.1:50052", address), str(PAGE), "exec"), {"__name__": "example"})
             continue
         for line in code.splitlines():
             program, *arguments = shlex.split(line)
@@ -51,6 +53,7 @@ def test_its_blocks_run_in_their_order(
             assert (result.returncode, result.stderr) == (0, ""), line
             printed += result.stdout
     printed += capsys.readouterr().out
+    assert Path("best.onnx").read_bytes() == Path("policy.onnx").read_bytes()
     for expected in (
         "9.5",
         "best",
