@@ -54,7 +54,11 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     yield counter("actorq_learner_episodes", "Exploring episodes that have ended.", status.episodes)
     yield counter("actorq_learner_environment_steps", "Transitions stored.", status.environment_steps)
     yield gauge("actorq_learner_environment_steps_limit", "Transitions that end the run.", status.max_environment_steps)
-    yield counter("actorq_learner_updates", "Gradient updates.", status.updates)
+    yield counter(
+        "actorq_learner_updates",
+        "Gradient updates; falls back to the checkpoint when a killed learner restarts.",
+        status.updates,
+    )
     yield gauge("actorq_learner_loss", "Loss of a recent update.", status.loss)
 
 
@@ -73,7 +77,7 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_learner_staleness_versions",
-        "By how many versions the policies that acted were behind the newest one.",
+        "Versions by which the acting policies were behind the newest one, over all stored transitions.",
         ("percentile",),
         {("50",): status.staleness_p50, ("99",): status.staleness_p99},
     )
@@ -89,7 +93,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     stored = training.intake.statistics() if training else NOTHING_STORED
     yield gauge(
         "actorq_learner_samples_per_insert",
-        "How often a transition has been sampled on average.",
+        "Mean number of samples of a transition.",
         status.samples_per_insert,
     )
     yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
@@ -107,12 +111,12 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
-        "Distance between the policy's and the oldest stored actions, at the last look of the dynamic capacity.",
+        "With dynamic_capacity.enabled: distance between the policy's and the oldest stored actions at the last check.",
         dynamic.distance if dynamic else None,
     )
     yield counter(
         "actorq_learner_replay_dropped_transitions",
-        "Transitions that a replay of dynamic capacity has forgotten as too far from the policy.",
+        "With dynamic_capacity.enabled: transitions dropped because they were too far from the policy.",
         dynamic.dropped_transitions if dynamic else None,
     )
     yield labelled_gauge(
@@ -126,7 +130,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_segments",
-        "Segments that came, by what became of them.",
+        "Received segments. The result is stored, duplicate or refused.",
         ("result",),
         {
             ("stored",): stored.stored_segments,
@@ -155,7 +159,8 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_replay_missing_segments",
-        "Stored segments that the replay has no more, by reason: damaged, dropped after a power cut, or lost for good.",
+        "Stored segments that the replay has no more. The reason is damaged (wrong checksum), dropped (after a power "
+        "cut) or lost (the actors do not have them either).",
         ("reason",),
         {}
         if storage is None
@@ -191,7 +196,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_desired_actors",
-        "Actors that the run can use; as many as have connected until that is measured.",
+        "Actors that the run can use; the connected ones until that is measured; 0 when the run is over.",
         scaling.desired_actors if run.wants_actors else 0,
     )
 

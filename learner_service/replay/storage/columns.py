@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Array, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
+from actorq.text import size_text
 from learner_service.replay.storage.description import (
     describe,
     description_fault,
@@ -180,6 +181,6 @@ def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise UserError(
-            f"replay: {capacity} rows need {needed / 2**30:.2f} GiB below {directory}, where {free / 2**30:.2f} GiB "
-            "are free; lower the replay capacity or choose another directory"
+            f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are free; "
+            "lower the replay capacity or choose another directory"
         )

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from actorq.errors import UnavailableError
+from actorq.text import size_text
 from learner_service.replay.storage.columns import Columns
 from learner_service.replay.storage.mapped_files import Machine
 
@@ -71,10 +72,10 @@ class DiskWatch:
         low = not reserved or self.free_bytes < least
         if low and not self.low:
             _log.warning(
-                "the disk of %s is full: %.1f MB are free, below %.1f MB; actors wait until there is room",
-                *(self._folder, self.free_bytes / 1e6, self._least / 1e6),
+                "the disk of %s is full: %s are free, below %s; actors wait until there is room",
+                *(self._folder, size_text(self.free_bytes), size_text(self._least)),
             )
         if self.low and not low:
-            _log.info("the disk of %s has room again: %.1f MB are free", self._folder, self.free_bytes / 1e6)
+            _log.info("the disk of %s has room again: %s are free", self._folder, size_text(self.free_bytes))
         self.low = low
         return low

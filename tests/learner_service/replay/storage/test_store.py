@@ -1,7 +1,9 @@
 """The store keeps segments whole, in order and once, around the ring and over restarts."""
 
 import dataclasses
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -242,6 +244,13 @@ def test_capacities_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ReplayStore.open(tmp_path, SPEC, 3)
     with pytest.raises(UserError, match="lower the replay capacity"):
         ReplayStore.open(tmp_path, SPEC, 2**50)
+
+
+def test_a_full_disk_is_told_in_units_that_show_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=300_000))
+    expected = rf"replay: 100000 rows need \S+ MiB below {tmp_path}, where 293 KiB are free; lower the replay capacity"
+    with pytest.raises(UserError, match=expected):
+        ReplayStore.open(tmp_path, SPEC, 100_000)
 
 
 def test_a_new_store_takes_address_space_but_little_disk(tmp_path: Path) -> None:
