@@ -1,4 +1,4 @@
-"""`python -m learner_service.verify RUN`: checks the learner's files of a run without changing them; prints JSON."""
+"""Checks the learner's files of a run without changing them: `python -m learner_service.verify RUN` prints JSON."""
 
 import sys
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint import read_checkpoint
 
-_LEAP = "numbers of versions go on far above the known ones"
+_LEAP = "version numbers continue far above the known ones"
 _DOCUMENTS = ("run", "environment", "outcome", "clock")
 
 
 def verify(directory: Path) -> list[Finding]:
-    """What is whole, damaged or missing among a learner's files, and what a resume does about each."""
+    """List the whole, damaged and missing files of a learner, and what a resume does about each."""
     return [
         *_identity(directory),
         *_evaluations(directory / "evaluations.jsonl"),
@@ -41,7 +41,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
     if graph.exists():
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
     if identity:
-        goes_on = "the time goes on from the newest checkpoint or evaluation"
+        goes_on = "the time continues from the newest checkpoint or evaluation"
         yield check_document(clock, lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
 
 

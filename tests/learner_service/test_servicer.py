@@ -430,7 +430,7 @@ def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) 
     ):
         judge.send_evaluation(evaluation(1, 1, 150.0))
         judge.await_acknowledged(1)
-        nothing = "no actor has sent anything yet, so that there is nothing to compare it with"
+        nothing = "no actor has sent data yet, so there is nothing to compare it with"
         assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
         worker.await_credit(1)
         worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))

@@ -129,7 +129,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "run.copy.json": (empty, "run.copy.json", "the other copy is used"),
     "environment.json": (flip, "environment.json", "the other copy is used"),
     "outcome.json": (Path.unlink, "outcome.json", "the other copy is used"),
-    "clock.json": (empty, "clock.json", "goes on from the newest checkpoint or evaluation"),
+    "clock.json": (empty, "clock.json", "continues from the newest checkpoint or evaluation"),
     "evaluations.jsonl": (flip, "evaluations.jsonl", "the others count"),
     "evaluations.count.json": (empty, "evaluations.count.json", "written again"),
     "published.json": (flip, "published.json", "far above the known ones"),
@@ -194,7 +194,7 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
     assert any(line.startswith("run.json") and " whole " in line for line in lines)
     clock = next(number for number, line in enumerate(lines) if line.startswith("clock.json"))
     assert " damaged " in lines[clock]
-    assert "on resume: the time goes on from" in lines[clock + 1]
+    assert "on resume: the time continues from" in lines[clock + 1]
     assert "1 damaged" in lines[-1]
 
 
