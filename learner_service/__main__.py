@@ -144,7 +144,7 @@ class LearnerService(Service):
                 f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; the "
                 "learner's log has the traceback; fix the cause, then continue with --resume"
             ) from fault
-        raise ActorQError(f"the run cannot go on: {fault}") from fault
+        raise ActorQError(f"the run cannot continue: {fault}") from fault
 
     def begin_drain(self) -> None:
         """Save everything after SIGTERM. The next learner continues the run, unless the run is over."""

@@ -32,8 +32,8 @@ def _identity(directory: Path) -> Iterator[Finding]:
     run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
     identity = check_twice(run, _describe_run, "a resume is refused: restore one of the two from a backup")
     yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
-    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor tells it")
-    yield from check_twice(outcome, lambda values: str(values["state"]), "the run goes on as if it were not over")
+    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
+    yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
     published = directory / "published.json"
     if published.exists():
         yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
@@ -46,7 +46,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
 
 
 def _describe_run(values: dict[str, Any]) -> str:
-    return f"run {values['run_id']}, {values['lives']} lives of its learner"
+    return f"run {values['run_id']}, {values['lives']} learner processes so far"
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         else:
             usable = True
             yield Finding(folder.name, "whole", f"{state.updates:,} updates")
-    on_resume = "a whole checkpoint is used" if usable else "the networks start anew, with the replay as it is"
+    on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
     for name, reason in damaged:
         yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
 

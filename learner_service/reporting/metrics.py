@@ -1,4 +1,4 @@
-"""What the learner tells Prometheus: the run's status and a few counts, read when they are asked for."""
+"""The learner's Prometheus metrics, built from the run's status at each scrape."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from learner_service.run.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
-# Processes say themselves what they are: what they make up must not become ever more time series.
+# Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The families of one run; called on the event loop."""
+    """The metric families of one run. Call on the event loop."""
     status = reporter.status()
     yield from _progress(run, status)
     yield from _policies(status)
@@ -31,7 +31,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     evaluation = status.evaluation
     yield labelled_gauge(
         "actorq_learner_run_info",
-        "Always 1; tells which run this is.",
+        "Always 1; the labels identify the run.",
         ("run_id", "environment", "algorithm", "scheme"),
         {(status.run_id, status.environment_id, status.algorithm, run.records.config.scheme): 1},
     )
@@ -73,7 +73,7 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_learner_staleness_versions",
-        "By how many versions the policies that acted were behind the newest one.",
+        "Number of versions by which acting policies were behind the newest one.",
         ("percentile",),
         {("50",): status.staleness_p50, ("99",): status.staleness_p99},
     )
@@ -89,7 +89,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     stored = training.intake.statistics() if training else NOTHING_STORED
     yield gauge(
         "actorq_learner_samples_per_insert",
-        "How often a transition has been sampled on average.",
+        "Average number of times that a transition was sampled.",
         status.samples_per_insert,
     )
     yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
@@ -107,17 +107,17 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
-        "Distance between the policy's and the oldest stored actions, at the last look of the dynamic capacity.",
+        "Distance between the policy's and the oldest stored actions, when dynamic capacity last compared them.",
         dynamic.distance if dynamic else None,
     )
     yield counter(
         "actorq_learner_replay_dropped_transitions",
-        "Transitions that a replay of dynamic capacity has forgotten as too far from the policy.",
+        "Transitions that dynamic capacity has dropped as too far from the policy.",
         dynamic.dropped_transitions if dynamic else None,
     )
     yield labelled_gauge(
         "actorq_learner_actors",
-        "Actors and evaluators whose stream is open.",
+        "Actors and evaluators with an open stream.",
         ("role",),
         {
             ("actor",): run.records.members.connected("actor"),
@@ -126,7 +126,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_segments",
-        "Segments that came, by what became of them.",
+        "Received segments by result.",
         ("result",),
         {
             ("stored",): stored.stored_segments,
@@ -155,7 +155,7 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_replay_missing_segments",
-        "Stored segments that the replay has no more, by reason: damaged, dropped after a power cut, or lost for good.",
+        "Stored segments that the replay no longer has, by reason: damaged, dropped after a power cut, or lost.",
         ("reason",),
         {}
         if storage is None
@@ -191,7 +191,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_desired_actors",
-        "Actors that the run can use; as many as have connected until that is measured.",
+        "Number of actors that the run can use; until measured, the number of actors that have connected.",
         scaling.desired_actors if run.wants_actors else 0,
     )
 
@@ -205,7 +205,7 @@ def _energy(run: Run) -> Iterator[Metric]:
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
-        "Energy that the run's processes used, as its meters say.",
+        "Energy used by the run's processes, as measured by its meters.",
         ("service",),
         joules,
     )

@@ -474,18 +474,18 @@ def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
 
 def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
-    assert "run's checkpoint is of environment 'CartPole-v1', the configuration says 'Acrobot-v1'" in message
+    assert "run's checkpoint has environment 'CartPole-v1', but the configuration has 'Acrobot-v1'" in message
     assert "--environment CartPole-v1" in message
 
 
 def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(sparsity={"method": "rlx2"}), resume=True)
-    assert "run's checkpoint is of sparsity.method dense, the configuration says rlx2" in message
+    assert "run's checkpoint has sparsity.method dense, but the configuration has rlx2" in message
     assert "--sparsity.method dense" in message
 
 
 def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
-    assert "add --resume to go on with it" in refused_start(solved[0], config(), resume=False)
+    assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
 
 
 def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient) -> None:
@@ -504,7 +504,7 @@ def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient
         stream.send_evaluation(sent)
         error = stream.refusal()
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        expected = f"got the {role}'s of version {sent.policy_version} {sent.scheme!r}"
+        expected = f"got one by an {role} of version {sent.policy_version} {sent.scheme!r}"
         assert expected in str(error.details())
     assert learner.status().evaluation == before
 

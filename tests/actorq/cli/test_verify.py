@@ -178,9 +178,9 @@ def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.Ca
         flip(path)
     _, findings = found(root, capsys)
     assert "a resume is refused" in findings["run.json"]["on_resume"]
-    assert findings["environment.json"]["on_resume"] == "the next actor tells it"
+    assert findings["environment.json"]["on_resume"] == "the next actor decides it"
     assert "as if it were not over" in findings["outcome.copy.json"]["on_resume"]
-    assert "the networks start anew" in findings["checkpoints/000000000008"]["on_resume"]
+    assert "training starts with new networks" in findings["checkpoints/000000000008"]["on_resume"]
 
 
 def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_in_a_pipe(
