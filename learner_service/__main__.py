@@ -62,7 +62,7 @@ class LearnerSettings(Settings):
     resume: bool = Field(False, description="continue the run in the run directory, or start one if there is none")
     linger: bool = Field(
         False,
-        description="serve the status of a finished run until SIGTERM; resuming does not restart a finished run",
+        description="serve the status of a finished run until SIGTERM; a finished run stays over when resumed",
     )
     pod: str = Field("", description="name of this learner's StatefulSet pod; only the first pod (-0) may train")
 

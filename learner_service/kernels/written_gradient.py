@@ -1,6 +1,6 @@
 """Lets a layer's backward pass write the gradients of large parameters where the optimizer reads them.
 
-autograd zeroes a gradient and then adds to it. For 2048 x 2048 weights, this moves 48 MB more than a direct write.
+autograd adds to a gradient that was zeroed before. For 2048 x 2048 weights, this moves 48 MB more than a direct write.
 """
 
 from typing import Protocol, runtime_checkable

@@ -60,8 +60,8 @@ class Support(nn.Module):
             p'_i = sum_j p_j [1 - |clip(R + gamma z_j, z_1, z_N) - z_i| / dz]_0^1
 
         probabilities: float32[B, N] of Z; returns, discounts: float32[B]. A discount of 0 puts all mass on R.
-        Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds do this in a
-        tenth of the time that the products of all pairs take (B = 256, N = 51, one core).
+        Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds take a tenth of
+        the time of the products of all pairs (B = 256, N = 51, one core).
         """
         moved = (returns.unsqueeze(1) + discounts.unsqueeze(1) * self.values).clamp_(self.lowest, self.highest)
         positions = moved.sub_(self.lowest).mul_(self._last / (self.highest - self.lowest)).clamp_(0, self._last)

@@ -18,8 +18,8 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
     stays the same while the policy trains, and changes with its code, layers or constants.
 
-    Raises the policy's own errors. Raises TypeError when the pass calls a torch function without a name, and
-    RuntimeError or TypeError when it uses a tensor without bytes, such as a sparse tensor.
+    Raises the policy's own errors, and TypeError when it calls a torch function without a name. Raises RuntimeError or
+    TypeError for a tensor without bytes, such as a sparse one.
     """
     named = {**examples, **policy.state_dict(keep_vars=True)}
     names = {id(tensor): name for name, tensor in named.items()}

@@ -1,8 +1,8 @@
 """Fake quantization: the layers of a policy in training compute the same rounded results as in the actors.
 
-A fidelity report names the quantized layers. Their scheme (actorq.quantization) tells what each layer computes, on the
-same graph. The result is also right when the fidelity gate has put more layers in float, or when the quantizer has
-removed units of a sparse policy.
+A fidelity report names the quantized layers. Their scheme (actorq.quantization) defines the computation of each layer,
+on the same graph. So training also follows the fidelity gate when it puts more layers in float, and the quantizer when
+it removes dead units.
 """
 
 import logging

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Storage:
     """Counts of damaged, lost and not yet durable data.
 
-    damaged_segments: dropped by this process because of their checksums.
+    damaged_segments: skipped by this process because of their checksums.
     dropped_segments: not flushed before a power cut, and lost.
     unflushed_transitions: stored, but not yet certain to survive a power cut.
     """
@@ -278,7 +278,7 @@ class ReplayBuffer:
         return observations
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
-        """Drop the damaged segments of `rows`. Returns False when there is none."""
+        """Remove the damaged segments of `rows`. Returns False when there is none."""
         damaged = self._store.check(rows)
         if damaged:
             self._sampler.on_drop(damaged)

@@ -130,9 +130,9 @@ def assemble(
     result then has its other arrays only.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
-    is valid. A terminal state ends the sum, without bootstrap. A time limit or the end of a segment after m steps ends
-    the sum too, with a bootstrap of discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the start of its episode,
-    a stack repeats the episode's first observation.
+    is valid. A terminal state ends the sum, without bootstrap. A time limit or the end of a segment after m steps also
+    ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the start of its
+    episode, a stack repeats the episode's first observation.
 
     Raises InvalidInputError when a row is not valid or `out` has another size.
     """

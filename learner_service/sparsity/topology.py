@@ -15,10 +15,10 @@ class Topology:
     """The mask of a network, as one vector like that of its parameters, and its changes.
 
     The network's Minimizer owns it. Inactive weights get no gradient, so their moments in Adam and their values stay 0.
-    This costs one multiplication per step. When a change is due, the dense gradient of that step decides which weights
-    grow, and there is no optimizer step (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network, in
-    its targets and in the moments. Grown weights start at 0. Adam's bias correction is over by then, so grown weights
-    take steps of 3 to 6 learning rates until their mean square has settled (docs/decisions/0011-grown-weights.md).
+    This costs one multiplication per step. When a change is due, the step's dense gradient decides which weights grow.
+    The optimizer then makes no step (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network, in its
+    targets and in the moments. Grown weights start at 0. Adam's bias correction is over by then, so their first steps
+    are 3 to 6 learning rates, until their mean square has settled (docs/decisions/0011-grown-weights.md).
 
     mask: float32[parameters], 1 for active weights and for parameters that are never masked, else 0.
     active: number of active weights of each maskable layer.

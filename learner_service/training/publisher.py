@@ -47,7 +47,7 @@ class Snapshot:
 
 
 class Publisher:
-    """Owns the stream to the quantizer. Thread-safe.
+    """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
     mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """

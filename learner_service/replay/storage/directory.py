@@ -34,7 +34,7 @@ _NOBODY = SegmentSource(bytes(KEY_BYTES), 0, 0)
 class Record:
     """The place of a segment of `steps` x `environments`, its transitions, and all transitions up to its end.
 
-    checksum: of its rows as written. rows: 0 for a damaged segment that was dropped.
+    checksum: of its rows as written. rows: 0 for a damaged segment, which is skipped.
     """
 
     index: int
@@ -54,7 +54,7 @@ class Record:
 
     @property
     def given_up(self) -> bool:
-        """Whether the segment was dropped as damaged."""
+        """Whether the segment is damaged and skipped."""
         return self.rows == 0
 
     @property
@@ -167,7 +167,7 @@ class SegmentDirectory:
         return self.live.popleft()
 
     def give_up(self, index: int, record: Record | None) -> None:
-        """Drop a damaged segment for good. Keeps its sender if `record` is given."""
+        """Mark a damaged segment as skipped, for good. Keeps its sender if `record` is given."""
         source = record.source if record else _NOBODY
         transitions = record.cumulative_transitions if record else 0
         self._write(Record(index, 0, 0, 0, 0, 0, transitions, source, 0))

@@ -4,7 +4,7 @@ In the same boot of the machine, the page cache has everything that was written 
 reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. So the longest run of
 whole segments after the watermark is kept, and the rest is dropped. The actors can then send the rest again.
 
-A segment is whole when its record and its rows agree with their checksums. A damaged segment is dropped for good, and
+A segment is whole when its record and its rows agree with their checksums. A damaged segment is skipped for good, and
 the segments after it stay. A segment whose rows a newer one has overwritten was evicted.
 """
 
@@ -29,7 +29,7 @@ class Recovered:
 
     records: all readable records before the head, by index, also of evicted segments.
     unchecked: live segments whose rows are not yet compared with their checksums.
-    damaged: indexes of the dropped damaged segments, in order.
+    damaged: indexes of the damaged segments, which are skipped, in order.
     dropped: number of segments after the watermark that a power cut took.
     rebooted: whether the page cache of the last process is gone.
     """

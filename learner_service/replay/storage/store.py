@@ -24,10 +24,10 @@ because the sequence numbers come from the same records and from `sequences.json
 that it does not cover could be overwritten.
 
 Power cuts. `flush` writes everything that was committed before the call to the disk, and then the watermark. After a
-power cut, `recovery` keeps the whole segments before the watermark, and those after it up to the first one that is not
-whole (docs/decisions/0013-what-acknowledged-promises.md).
+power cut, `recovery` keeps the whole segments before the watermark. It also keeps later segments up to the first
+damaged one (docs/decisions/0013-what-acknowledged-promises.md).
 
-Damage. Each record has a checksum of its segment's rows. A segment that does not match its checksum is dropped, and its
+Damage. Each record has a checksum of its segment's rows. A segment that does not match its checksum is skipped: its
 rows are never drawn. Live segments are checked when the store is opened. In a large store, the older ones are checked
 when they are first drawn.
 
@@ -96,7 +96,7 @@ class ReplayStore:
         self.machine = machine
         """Functions of the machine that the store uses."""
         self.damaged_segments = 0
-        """Segments that this process has dropped because of their checksums."""
+        """Segments that this process skips because of their checksums."""
         self.dropped_segments = 0
         """Segments after the last flush that a power cut took."""
         self.observations = columns.observations
@@ -298,9 +298,9 @@ class ReplayStore:
         return tuple(dropped)
 
     def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-        """Compare the segments of `rows` with their checksums, once each. Drops damaged segments.
+        """Compare the segments of `rows` with their checksums, once each. Removes damaged segments.
 
-        Returns the dropped row ranges, like `Inserted.evicted`.
+        Returns the removed row ranges, like `Inserted.evicted`.
         """
         if not self._unchecked:
             return ()
