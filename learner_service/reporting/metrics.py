@@ -1,4 +1,4 @@
-"""What the learner tells Prometheus: the run's status and a few counts, read when they are asked for."""
+"""The learner's Prometheus metrics, built from the run's status at each scrape."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from learner_service.run.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
-# Processes say themselves what they are: what they make up must not become ever more time series.
+# Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The families of one run; called on the event loop."""
+    """The metric families of one run. Call on the event loop."""
     status = reporter.status()
     yield from _progress(run, status)
     yield from _policies(status)
@@ -31,7 +31,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     evaluation = status.evaluation
     yield labelled_gauge(
         "actorq_learner_run_info",
-        "Always 1; tells which run this is.",
+        "Always 1; the labels identify the run.",
         ("run_id", "environment", "algorithm", "scheme"),
         {(status.run_id, status.environment_id, status.algorithm, run.records.config.scheme): 1},
     )
@@ -121,7 +121,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_learner_actors",
-        "Actors and evaluators whose stream is open.",
+        "Actors and evaluators with an open stream.",
         ("role",),
         {
             ("actor",): run.records.members.connected("actor"),
@@ -210,7 +210,7 @@ def _energy(run: Run) -> Iterator[Metric]:
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
-        "Energy that the run's processes used, as its meters say.",
+        "Energy used by the run's processes, as measured by its meters.",
         ("service",),
         joules,
     )

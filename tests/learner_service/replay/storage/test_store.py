@@ -277,6 +277,6 @@ def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: P
     ReplayStore.open(tmp_path, SPEC, 100).close()
     write_checked(tmp_path / "meta.json", {**read_checked(tmp_path / "meta.json"), "segments": 0})
     with pytest.raises(
-        ConflictError, match=r"^replay: \S+ holds room for 0 segments, expected .* above 0; remove it .*$"
+        ConflictError, match=r"^replay: \S+ has room for 0 segments, expected .* above 0; remove it .*$"
     ):
         ReplayStore.open(tmp_path, SPEC, 100)
