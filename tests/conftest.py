@@ -22,13 +22,13 @@ settings.load_profile("same")
 WHOLE_RUNS = (
     *(f"benchmarks/faults/test_{name}.py" for name in ("corruption", "fuzz", "powercut")),
     *(f"benchmarks/scale/test_{name}.py" for name in ("fanout", "load", "streams")),
-    *("integration", "learner_service/test_process.py"),
+    *("documentation", "integration", "learner_service/test_process.py", "test_distribution.py"),
 )
 # What `make test-fast` leaves out besides: whole services, real environments, and long conformance suites.
 SLOW = (
     *("benchmarks", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
     *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
-    *("documentation", "fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
+    *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
     *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),

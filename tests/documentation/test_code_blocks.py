@@ -27,6 +27,7 @@ OTHERS = {"curl", "docker", "done", "for", "grpcurl", "kubectl", "mkdir", "opens
 RUN_ELSEWHERE = {
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
     "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
+    "docs/how-to/export.md": "tests/integration/test_export_page.py",
     "docs/how-to/tls.md": "tests/integration/test_mutual_tls.py",
     "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
 }
@@ -108,7 +109,6 @@ def test_python_compiles_and_a_test_runs_it(block: Block) -> None:
     assert elsewhere is None or Path(block.page).name in (ROOT / elsewhere).read_text(encoding="utf-8")
 
 
-@pytest.mark.alone
 def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
     (code,) = (each.code for each in blocks("python", ENVIRONMENTS))
     (tmp_path / "my_environments.py").write_text(code, encoding="utf-8")
