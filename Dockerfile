@@ -9,7 +9,7 @@ WORKDIR /source
 # A virtual environment because it can be copied as a whole; without pip, which the images need not have.
 RUN python -m venv --without-pip /opt/actorq
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY docker/install /usr/local/bin/install-actorq
 # The smallest part that makes a package: dependencies get a layer of their own, which lasts until they change.
 COPY actorq/__init__.py actorq/
@@ -41,6 +41,7 @@ USER 10001:10001
 WORKDIR /tmp
 ENV PATH=/opt/actorq/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 STOPSIGNAL SIGTERM
+LABEL org.opencontainers.image.version="0.1.0" org.opencontainers.image.licenses="Apache-2.0"
 
 FROM service AS learner
 COPY --from=build-learner /opt/actorq /opt/actorq

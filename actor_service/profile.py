@@ -15,12 +15,11 @@ from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
-from actor_service.policies.processor import saturating_schemes
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError
-from actorq.machine import processor_flags
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls

@@ -20,7 +20,7 @@ HOMES = {
     "torch": {"learner_service"},
     "onnxscript": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
-    "onnxruntime": {"quantizer_service", "actor_service"},
+    "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
     "gymnasium": {"actor_service"},
     "dm_control": {"actor_service"},
     "mujoco": {"actor_service"},
@@ -80,6 +80,10 @@ def test_only_the_room_of_quantization_imports_onnx_in_actorq() -> None:
     found = offenders("actorq", {"onnx"})
     assert found
     assert all(name.startswith("actorq/quantization/") for name in found)
+
+
+def test_only_one_module_of_actorq_imports_onnxruntime() -> None:
+    assert offenders("actorq", {"onnxruntime"}) == {"actorq/inference.py": {"onnxruntime"}}
 
 
 def test_no_actor_imports_the_room_of_quantization() -> None:

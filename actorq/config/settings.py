@@ -73,10 +73,12 @@ class Leaf:
     @property
     def help(self) -> str:
         """Description, choices and default on one line."""
-        suffix = "" if self.field.is_required() else f" (default: {self._default()})"
+        suffix = "" if self.field.is_required() else f" (default: {self.default})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
 
-    def _default(self) -> str:
+    @property
+    def default(self) -> str:
+        """As a flag has it, or in words where it is found out later."""
         for extra in self.field.metadata:
             if isinstance(extra, DefaultText):
                 return extra.text

@@ -3,7 +3,7 @@
 The same server answers health probes for clients without a certificate.
 
 Services give families made with the functions here. A family whose value is not known yet is served without a sample,
-so that every name is there from the start. docs/metrics.md lists them.
+so that every name is there from the start. The reference of the documentation is made of these calls.
 """
 
 import asyncio
@@ -168,10 +168,16 @@ class _Calls(Collector):
                 errors[end.service, end.method] = errors.get((end.service, end.method), 0) + failed
         yield labelled_gauge("actorq_info", "Always 1; tells the version.", ("version",), {(__version__,): 1})
         yield labelled_counter(
-            "actorq_grpc_handled", "Calls that have ended.", ("grpc_service", "grpc_method", "grpc_code"), handled
+            "actorq_grpc_handled",
+            "Ended calls of this project's services; CANCELLED when the client hung up.",
+            ("grpc_service", "grpc_method", "grpc_code"),
+            handled,
         )
         yield labelled_counter(
-            "actorq_stream_errors", "Streams that ended otherwise than OK.", ("grpc_service", "grpc_method"), errors
+            "actorq_stream_errors",
+            "Streams that ended with another code than OK.",
+            ("grpc_service", "grpc_method"),
+            errors,
         )
 
 

@@ -258,6 +258,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             if not _is_killed(mutant, project, reach):
                 survivors.append(mutant)
                 print(f"{number:4} {mutant.file}:{mutant.line} survives: {mutant.before} -> {mutant.after}", flush=True)
+            if number % 10 == 0:
+                print(f"{number:4} tried, {number - len(survivors)} killed", flush=True)
     share = 1 - len(survivors) / len(sample)
     figures = {
         "seed": arguments.seed,

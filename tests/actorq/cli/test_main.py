@@ -34,7 +34,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for command in ("train", "compare", "evaluate", "status", "learner", "quantizer", "actor", "meter"):
+    for command in (
+        "train",
+        "compare",
+        "evaluate",
+        "policies",
+        "export",
+        "status",
+        "learner",
+        "quantizer",
+        "actor",
+        "meter",
+    ):
         assert f"\n  {command} " in shown
 
 
@@ -162,7 +173,11 @@ def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.Ca
         ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
         ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
         ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
-        ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "setting 'version': value should be greater than 0"),
+        (
+            "evaluate",
+            {"RUN_DIRECTORY": "nope", "VERSION": "0"},
+            "setting 'version': value should be 'best', 'newest' or a number",
+        ),
         ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
         ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
         ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),

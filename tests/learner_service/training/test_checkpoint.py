@@ -168,7 +168,7 @@ def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
-    assert "no checkpoint is whole: the networks start anew" in caplog.text
+    assert "no checkpoint is whole: training starts with new networks" in caplog.text
     # They are kept for whoever can mend them, and do not count any more.
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 

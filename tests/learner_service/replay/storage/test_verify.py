@@ -131,9 +131,9 @@ def test_segments_that_a_power_cut_took_are_told(tmp_path: Path) -> None:
     [
         ("meta.json", "the other copy is used"),
         ("meta.copy.json", "the other copy is used"),
-        ("sequences.json", "the records tell the same"),
+        ("sequences.json", "the previous table and the records are used"),
         ("sequences.previous.json", "the newer table counts"),
-        ("dynamic_capacity.json", "start anew"),
+        ("dynamic_capacity.json", "start at 0"),
     ],
 )
 def test_a_damaged_table_is_told_with_what_a_resume_does(folder: Path, name: str, on_resume: str) -> None:

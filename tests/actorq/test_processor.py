@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actor_service.policies.processor import lacks_dot_product, saturating_schemes
-from actorq.machine import processor_flags
+from actorq.machine import lacks_dot_product, processor_flags, saturating_schemes
 
 X86 = "processor\t: 0\nmodel name\t: Some: name\nflags\t\t: fpu sse2 avx2 {}\n\nprocessor\t: 1\nflags\t\t: fpu sse2\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd crc32 {}\n"
