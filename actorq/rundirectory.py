@@ -124,7 +124,7 @@ class RunDirectory:
             raise UserError(str(error).removeprefix("--config: ")) from None
 
     def read_environment(self) -> EnvironmentSpec:
-        """The spec of the run's environment; raises UserError before an actor has told it, and for a damaged file."""
+        """The spec of the run's environment. Raises UserError for a damaged file, and before an actor reported it."""
         path = self.root / "environment.json"
         try:
             values = read_either(path)

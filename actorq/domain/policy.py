@@ -21,7 +21,7 @@ AUTO = "auto"
 # Names of versions besides numbers: the highest mean return in its newest evaluation, and the highest number.
 BEST, NEWEST = "best", "newest"
 
-# How a layer's weights are held.
+# Formats of a layer's weights.
 FLOAT32 = "float32"
 INT8_PER_TENSOR = "int8 per tensor"
 INT8_PER_CHANNEL = "int8 per channel"

@@ -2,8 +2,8 @@
 
 The same server answers health probes for clients without a certificate.
 
-Services give families made with the functions here. A family whose value is not known yet is served without a sample,
-so that every name is there from the start. The reference of the documentation is made of these calls.
+Services create metric families with the functions here. A family without a known value is served without a sample, so
+that every name exists from the start. The documentation's reference is generated from these calls.
 """
 
 import asyncio
