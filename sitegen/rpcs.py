@@ -83,7 +83,7 @@ def _message(file: FileDescriptorProto, index: int, message: DescriptorProto) ->
         for number, field in enumerate(message.field)
     ]
     fields = table(("field", "number", "type", "meaning"), rows) if rows else "No fields."
-    return f"## {message.name}\n\n{_comment(file, _MESSAGES, index)}\n\n{fields}"
+    return f"### {message.name}\n\n{_comment(file, _MESSAGES, index)}\n\n{fields}"
 
 
 def _enum(file: FileDescriptorProto, index: int, enum: EnumDescriptorProto) -> str:
@@ -91,7 +91,7 @@ def _enum(file: FileDescriptorProto, index: int, enum: EnumDescriptorProto) -> s
         (f"`{value.name}`", value.number, _comment(file, _ENUMS, index, _MEMBERS, number))
         for number, value in enumerate(enum.value)
     ]
-    return f"## {enum.name}\n\n{_comment(file, _ENUMS, index)}\n\n{table(('value', 'number', 'meaning'), rows)}"
+    return f"### {enum.name}\n\n{_comment(file, _ENUMS, index)}\n\n{table(('value', 'number', 'meaning'), rows)}"
 
 
 def _field_type(message: DescriptorProto, field: FieldDescriptorProto) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ OTHERS = {"curl", "docker", "done", "for", "grpcurl", "kubectl", "mkdir", "opens
 RUN_ELSEWHERE = {
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
     "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
+    "docs/how-to/export.md": "tests/integration/test_export_page.py",
     "docs/how-to/tls.md": "tests/integration/test_mutual_tls.py",
     "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
 }
@@ -36,7 +36,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-@cache
 def flags_of(*command: str) -> set[str]:
     """All flags that a command takes."""
     found = set(re.findall(r"(?<![\w-])--?[a-z][\w.-]*", help_of(*command)))
