@@ -10,17 +10,19 @@ CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
 
+# The tests start hundreds of processes, which would each compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test test-fast test-cluster mutants docs dist images install lint format protos clean
 
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
-test: $(VENV)/installed lint  ## install, then lint, types and all tests: first in WORKERS processes, then those of whole runs
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not alone' $(ARGS)
-	$(BIN)/python -m pytest -m alone $(ARGS)
+test: $(VENV)/installed lint  ## install, then lint, types and all tests in WORKERS processes, one of which makes the whole runs
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not cluster and not slow' $(ARGS)
 
 mutants: $(VENV)/installed  ## change the glue in 200 places, one at a time: do the tests notice? Takes hours
 	$(BIN)/python -m benchmarks.faults.mutants --check $(ARGS)

@@ -12,7 +12,7 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actor_service.environments import module_of
+from actor_service.environments import modules_of
 from actor_service.metrics import actor_metrics
 from actor_service.policies.policy import LoadPolicy, load_policy
 from actor_service.roles.actor import Actor, Host
@@ -24,7 +24,7 @@ from actor_service.uploader import Uploader
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
-from actorq.process import EXIT_OK, ProcessSettings, leave, main, parse_arguments, run_process
+from actorq.process import EXIT_OK, ProcessSettings, Service, leave, main, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 
@@ -44,7 +44,7 @@ class ActorSettings(Settings):
         return "actor" if self.role == "actor" else "evaluator"
 
 
-class ActorService:
+class ActorService(Service):
     """One actor in a process.
 
     load, uploader: see Host.
@@ -79,12 +79,17 @@ class ActorService:
         )
         if settings.role == "standalone":
             self._actor = StandaloneEvaluator(
-                host, config.environment, config.scheme, config.environments_per_actor, settings.record
+                host,
+                config.environment,
+                config.scheme,
+                config.environments_per_actor,
+                settings.record,
+                config.environment_arguments,
             )
             return
         self._learner = LearnerClient(settings.learner, certificates)
         # A user who names an environment here trusts its module.
-        allowed = {*config.actor.allow_modules, module_of(config.environment)}
+        allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
         role = Explorer if settings.role == "actor" else Evaluator
         self._actor = role(host, self._learner, allowed)
 
@@ -107,13 +112,6 @@ class ActorService:
     def begin_drain(self) -> None:
         """SIGTERM: stop acting and send what is queued."""
         self._actor.drain(self._drain_s * 0.8)
-
-    def alive(self) -> bool:
-        """Always: a watchdog ends an actor whose environment hangs."""
-        return True
-
-    async def until_ready(self) -> None:
-        """Ready at once."""
 
     def lose_parent(self) -> None:
         """The learner of the run ends as well: give up what is queued."""

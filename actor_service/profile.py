@@ -80,7 +80,9 @@ class _Acting:
     """An actor's loop in `count` environments, without its uploader."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0) -> None:
-        self.environments: Environments = make_environments(config.environment, count, config.environment_backend)
+        self.environments: Environments = make_environments(
+            config.environment, count, config.environment_backend, config.environment_arguments
+        )
         self.slot = PolicySlot()
         explore = _explorer(config, spec, count, random_steps)
         greedy = explore.greedy_actions
@@ -123,7 +125,7 @@ class _NoPolicy:
 def record(order: Order) -> None:
     """Leave transitions of random actions, for the learner and for calibration."""
     config = order.config
-    spec = describe_environment(config.environment, config.environment_backend)
+    spec = describe_environment(config.environment, config.environment_backend, config.environment_arguments)
     acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
     segments: list[Segment] = []
     transitions = nbytes = 0

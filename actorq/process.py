@@ -13,11 +13,12 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import grpc
 from prometheus_client import Metric
@@ -28,7 +29,7 @@ from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
 from actorq.config.settings import DefaultText, Settings
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -108,42 +109,44 @@ class ProcessSettings(Settings):
     lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
 
 
-class Service(Protocol):
+class Service(ABC):
     """What a service process runs; `begin_drain` may be called from the event loop at any time after `register`."""
 
+    @abstractmethod
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add the servicers and return the full names of their services."""
-        ...
 
-    async def until_ready(self) -> None:
-        """Return once calls are useful; health says NOT_SERVING of the services until then. Called once."""
-        ...
+    async def until_ready(self) -> None:  # noqa: B027 - most services are ready at once
+        """Return once calls are useful; health says NOT_SERVING of the services until then. Called once.
+
+        At once, unless a service says otherwise.
+        """
 
     def alive(self) -> bool:
         """Whether the service makes progress; asked on the event loop every second, and quick.
 
-        Health says NOT_SERVING of the process while it does not, so that Kubernetes starts it again.
+        Health says NOT_SERVING of the process while it does not, so that Kubernetes starts it again. A service that
+        ends when it cannot go on makes progress always.
         """
-        ...
+        return True
 
+    @abstractmethod
     async def run(self, address: str) -> int:
         """Serve from `address` until done or drained; return the exit code."""
-        ...
 
+    @abstractmethod
     def begin_drain(self) -> None:
         """Finish what is in flight, then let `run` return. Called at most once."""
-        ...
 
-    def lose_parent(self) -> None:
+    def lose_parent(self) -> None:  # noqa: B027 - most drains wait for nobody else
         """The parent process is gone, and with it the other services of the run: do not wait for them in the drain.
 
         Called at most once, after `begin_drain`.
         """
-        ...
 
+    @abstractmethod
     def metrics(self) -> Iterable[Metric]:
         """What this service measures, for Prometheus; called on the event loop after `register`, and quick."""
-        ...
 
 
 def parse_arguments(
@@ -202,6 +205,9 @@ def main(run: Callable[[], int]) -> int:
     try:
         return run()
     except UserError as error:
+        # Commands keep no log.
+        if (cause := foreign_cause(error)) and logging.getLogger().handlers:
+            _log.error("the traceback of the error below", exc_info=cause)
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return EXIT_USER_ERROR
     except ActorQError as error:

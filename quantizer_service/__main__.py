@@ -40,7 +40,7 @@ class QuantizerProcessSettings(Settings):
     )
 
 
-class QuantizerProcess:
+class QuantizerProcess(Service):
     """Serves one store until it is drained.
 
     worker: does the CPU work; None for one whose process ends when it hangs.
@@ -93,12 +93,6 @@ class QuantizerProcess:
     def alive(self) -> bool:
         """Whether the worker makes progress."""
         return self._worker.alive
-
-    async def until_ready(self) -> None:
-        """Ready at once."""
-
-    def lose_parent(self) -> None:
-        """A drain waits for nobody else."""
 
     def metrics(self) -> Iterable[Metric]:
         """What it emitted and for whom."""

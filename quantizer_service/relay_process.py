@@ -7,7 +7,7 @@ import grpc
 from prometheus_client import Metric
 
 from actorq.client import QuantizerClient
-from actorq.process import EXIT_OK
+from actorq.process import EXIT_OK, Service
 from actorq.transport.options import Certificates
 from quantizer_service.servicer import QuantizerServicer
 from quantizer_service.serving.metrics import relay_metrics
@@ -15,7 +15,7 @@ from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.upstream import Upstream
 
 
-class RelayProcess:
+class RelayProcess(Service):
     """Serves what the quantizer or relay at `upstream` ("HOST:PORT") serves."""
 
     def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
@@ -43,16 +43,6 @@ class RelayProcess:
     def begin_drain(self) -> None:
         """End the watchers' streams; see Relay.begin_drain."""
         self._relay.begin_drain()
-
-    def alive(self) -> bool:
-        """Always: a relay that cannot go on ends."""
-        return True
-
-    async def until_ready(self) -> None:
-        """Ready at once."""
-
-    def lose_parent(self) -> None:
-        """A drain waits for nobody else."""
 
     def metrics(self) -> Iterable[Metric]:
         """What it relayed and to whom."""

@@ -147,6 +147,19 @@ def test_only_the_transport_makes_channels_and_servers() -> None:
             assert not called & {"insecure_channel", "secure_channel", "add_insecure_port", "add_secure_port"}, file
 
 
+def test_only_the_wire_makes_messages_of_domain_objects() -> None:
+    # Requests and responses are the envelopes of an RPC; the transport cuts blobs into parts.
+    for room in ROOMS:
+        for file in sources(room):
+            if any(file.is_relative_to(ROOT / "actorq" / name) for name in ("wire", "transport", *GENERATED)):
+                continue
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    module = node.func.value
+                    if isinstance(module, ast.Name) and module.id.endswith("_pb2"):
+                        assert node.func.attr.endswith(("Request", "Response")), f"{file}: {node.func.attr}"
+
+
 def test_domain_objects_know_no_grpc() -> None:
     for room in ("domain", "config", "quantization", "statefiles"):
         for file in sources(f"actorq/{room}"):

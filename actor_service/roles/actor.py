@@ -143,7 +143,9 @@ class Actor:
         recorded = self._record is not None
         count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
         with watched:
-            environments = make_environments(spec.environment_id, count, self._host.backend, rendered=recorded)
+            environments = make_environments(
+                spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
+            )
         return GreedyEpisodes(environments, episodes, self.counts, watched)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:

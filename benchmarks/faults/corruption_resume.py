@@ -62,12 +62,12 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
             raise run.fault
         training = run.training
         return {
-            "run_id": run.identity.run_id,
-            "lives": run.identity.lives,
+            "run_id": run.records.identity.run_id,
+            "lives": run.records.identity.lives,
             "state": run.state.value,
             "spec": training and training.spec.to_json(),
-            "evaluations": list(run.evaluations.curve),
-            "elapsed_s": round(run.clock.elapsed_s, 1),
+            "evaluations": list(run.records.evaluations.curve),
+            "elapsed_s": round(run.records.clock.elapsed_s, 1),
             **(_training_state(training) if training else {}),
         }
     finally:

@@ -8,7 +8,7 @@ from actorq.errors import UserError
 from learner_service.kernels.linear import Linear
 
 _FEATURES = 512
-# The smallest image of which the three convolutions leave anything.
+# The smallest height and width that leave an output after three convolutions.
 _SMALLEST = 36
 
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
+from actorq.plugins import load
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.nature import nature_layers
 from learner_service.networks.normalizer import Normalizer
-from learner_service.plugins import load
 
 # Frames are channels-first, [K, height, width], and bytes.
 _FRAME_AXES, _FRAME_DTYPE = 3, "uint8"

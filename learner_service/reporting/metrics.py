@@ -1,4 +1,4 @@
-"""What the learner tells Prometheus: the run's status and a few counts, read when they are asked for."""
+"""The learner's Prometheus metrics, built from the run's status at each scrape."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from learner_service.run.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
-# Processes say themselves what they are: what they make up must not become ever more time series.
+# Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The families of one run; called on the event loop."""
+    """The metric families of one run. Call on the event loop."""
     status = reporter.status()
     yield from _progress(run, status)
     yield from _policies(status)
@@ -31,9 +31,9 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     evaluation = status.evaluation
     yield labelled_gauge(
         "actorq_learner_run_info",
-        "Always 1; tells which run this is.",
+        "Always 1; the labels identify the run.",
         ("run_id", "environment", "algorithm", "scheme"),
-        {(status.run_id, status.environment_id, status.algorithm, run.config.scheme): 1},
+        {(status.run_id, status.environment_id, status.algorithm, run.records.config.scheme): 1},
     )
     yield labelled_gauge(
         "actorq_learner_state",
@@ -121,9 +121,12 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_learner_actors",
-        "Actors and evaluators whose stream is open.",
+        "Actors and evaluators with an open stream.",
         ("role",),
-        {("actor",): run.members.connected("actor"), ("evaluator",): run.members.connected("evaluator")},
+        {
+            ("actor",): run.records.members.connected("actor"),
+            ("evaluator",): run.records.members.connected("evaluator"),
+        },
     )
     yield labelled_counter(
         "actorq_learner_segments",
@@ -170,7 +173,7 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
 
 
 def _scaling(run: Run) -> Iterator[Metric]:
-    scaling = run.scaling.status()
+    scaling = run.records.scaling.status()
     yield gauge(
         "actorq_learner_starved_ratio",
         "Share of the last minute in which the trainer waited for data.",
@@ -201,13 +204,13 @@ def _scaling(run: Run) -> Iterator[Metric]:
 def _energy(run: Run) -> Iterator[Metric]:
     joules: dict[tuple[str, ...], float] = {}
     grams: dict[tuple[str, ...], float] = {}
-    for service, share in run.resources.per_service().items():
+    for service, share in run.records.resources.per_service().items():
         labels = (service if service in _SERVICES else _OTHER,)
         joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
-        "Energy that the run's processes used, as its meters say.",
+        "Energy used by the run's processes, as measured by its meters.",
         ("service",),
         joules,
     )

@@ -1,4 +1,4 @@
-"""Tells how a run goes: its status for the wire, its events for TensorBoard, its summary at the end."""
+"""Reports the progress of a run: its status, its TensorBoard events, and its summary at the end."""
 
 import time
 from dataclasses import asdict
@@ -8,13 +8,13 @@ from typing import Any
 from actorq.domain.status import Energy, RunState, RunStatus
 from actorq.statefiles.documents import write_document
 from learner_service.actors.intake import NOTHING_STORED
-from learner_service.reporting.statistics import RateMeter
+from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
 from learner_service.sparsity import Flops
 
 
 class Reporter:
-    """Builds statuses of one run; it owns the meters for "lately"."""
+    """Builds the statuses of one run. Owns the meters of recent rates."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -22,18 +22,18 @@ class Reporter:
         self._updates_rate = RateMeter(time.monotonic)
 
     def status(self) -> RunStatus:
-        """How the run goes now."""
-        run, training = self._run, self._run.training
-        run.resources.note_self()
+        """The present status of the run."""
+        run, records, training = self._run, self._run.records, self._run.training
+        records.resources.note_self()
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
         stored = training.intake.statistics() if training else NOTHING_STORED
         return RunStatus(
-            run_id=run.identity.run_id,
+            run_id=records.identity.run_id,
             state=run.state,
-            environment_id=run.config.environment,
-            algorithm=run.config.algorithm,
-            elapsed_s=run.clock.elapsed_s,
+            environment_id=records.config.environment,
+            algorithm=records.config.algorithm,
+            elapsed_s=records.clock.elapsed_s,
             environment_steps=steps,
             environment_steps_per_s=self._steps_rate.rate(steps),
             updates=updates,
@@ -41,20 +41,20 @@ class Reporter:
             samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
             episodes=stored.episodes,
             training_return=stored.mean_return,
-            evaluation=run.evaluations.newest,
+            evaluation=records.evaluations.newest,
             target_return=run.target_return,
-            max_environment_steps=run.config.max_environment_steps,
+            max_environment_steps=records.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,
             staleness_p50=stored.staleness_p50,
             staleness_p99=stored.staleness_p99,
-            emitted=run.emitted,
+            emitted=records.emitted,
             quantizer_connected=training.publisher.connected if training else False,
-            actors=run.members.statuses(),
-            processes=run.resources.usages(),
-            energy=run.resources.energy(),
+            actors=records.members.statuses(),
+            processes=records.resources.usages(),
+            energy=records.resources.energy(),
             starved_s=training.replay.limiter.starved_seconds if training else 0.0,
             loss=training.trainer.loss if training else 0.0,
-            activation_s=run.activation.median,
+            activation_s=records.activation.median,
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
             batch_bytes=training.trainer.batch_nbytes if training else 0,
@@ -70,20 +70,20 @@ class Reporter:
     def write_events(self) -> None:
         """Write the status to TensorBoard."""
         status = self.status()
-        self._run.events.status(status, time.time())
+        self._run.records.events.status(status, time.time())
         if (flops := self._flops()) is not None:
-            self._run.events.flops(flops, status.updates, status.environment_steps, time.time())
+            self._run.records.events.flops(flops, status.updates, status.environment_steps, time.time())
 
     def write_summary(self, path: Path) -> None:
-        """Write summary.json whole or not at all."""
+        """Write summary.json, whole or not at all."""
         write_document(path, self._summary(), indent=2)
 
     def _flops(self) -> Flops | None:
-        """What the networks cost; None before there are any, and for an algorithm that does not tell."""
+        """FLOPs of the networks; None before they are built, and for an algorithm without `flops`."""
         return getattr(self._run.training.algorithm, "flops", None) if self._run.training else None
 
     def _summary(self) -> dict[str, Any]:
-        run, status = self._run, self.status()
+        run, records, status = self._run, self._run.records, self.status()
         evaluation, emitted = status.evaluation, status.emitted
         elapsed = status.elapsed_s
         return {
@@ -92,7 +92,7 @@ class Reporter:
             "run_id": status.run_id,
             "environment": status.environment_id,
             "algorithm": status.algorithm,
-            "seed": run.config.seed,
+            "seed": records.config.seed,
             "target_return": status.target_return,
             "evaluation": evaluation
             and {
@@ -105,8 +105,8 @@ class Reporter:
             "exploring_returns": run.training.intake.statistics().exploring_returns if run.training else None,
             "flagged_evaluation": status.flagged_evaluation,
             "wall_clock_s": round(elapsed, 3),
-            "first_transition_s": _rounded(run.clock.first_transition_s),
-            "last_transition_s": _rounded(run.clock.last_transition_s),
+            "first_transition_s": _rounded(records.clock.first_transition_s),
+            "last_transition_s": _rounded(records.clock.last_transition_s),
             "environment_steps": status.environment_steps,
             "environment_steps_per_s": round(status.environment_steps / elapsed, 1),
             "updates": status.updates,
@@ -119,7 +119,7 @@ class Reporter:
             "policy_versions": status.policy_version,
             "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
             "activation_ms": _milliseconds(status.activation_s),
-            "emission_ms": _milliseconds(run.emission.median),
+            "emission_ms": _milliseconds(records.emission.median),
             "flops": _operations(self._flops(), status.updates),
             "replay_bytes": status.replay_bytes,
             "batch_bytes": status.batch_bytes,
@@ -131,13 +131,13 @@ class Reporter:
                 usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
             },
             "energy": _energy(status.energy),
-            "evaluations_taken": run.evaluations.count,
-            "evaluations": list(run.evaluations.curve),
+            "evaluations_taken": records.evaluations.count,
+            "evaluations": list(records.evaluations.curve),
         }
 
 
 def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
-    """FLOPs of an action and of an update, now and if networks were dense, and of all updates at what they cost now."""
+    """FLOPs of an action and of an update, now and for dense networks, and of all updates at the present cost."""
     if flops is None:
         return None
     return {
@@ -150,7 +150,7 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
 
 
 def _energy(energy: Energy) -> dict[str, Any]:
-    """What was measured; None where nothing was, such as in a run that was over before the meter's first reading."""
+    """The measured energy. Its values are None without a measurement, as in a run shorter than the meter's period."""
     if energy.kwh <= 0:
         method = f"not measured ({energy.method.removeprefix('unavailable: ')})"
         return {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}

@@ -1,11 +1,11 @@
-"""Decides a run's environment: builds the training for the first spec that fits, and forgets it for an operator."""
+"""Decides a run's environment: builds the training for the first spec that fits, and resets it on request."""
 
 import asyncio
 import logging
 import shutil
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from actorq.client import QuantizerClient
@@ -13,69 +13,77 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
 from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
-from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunIdentity
+from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)
 
-# Of what the status tells of a refused environment.
+# Maximum length of the text about a refused environment in the status.
 _MOST_BYTES = 500
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a run gives to its training; `values` are what a checkpoint holds of the run itself."""
+def newest_state(config: RunConfig, directory: Path) -> LearnerState | None:
+    """The state in the newest whole checkpoint of a run; None when there is none.
 
-    config: RunConfig
-    identity: RunIdentity
-    client: QuantizerClient
-    evaluations: EvaluationLog
-    values: Callable[[], dict[str, object]]
-    on_receipt: Callable[[Receipt], None]
-    on_built: Callable[[Training, PolicyGraph], None]
+    Raises UserError when another version of ActorQ wrote it.
+    """
+    return _open_checkpoints(config, directory).load_newest()
 
 
 class Preparation:
-    """Builds the training once. Lives on the event loop; building and resetting happen on other threads.
+    """Builds the training once. Lives on the event loop. Building and resetting run on other threads.
 
-    known: the run's spec, None before it is decided. training: None until it is built.
-    problem: why the newest environment was refused, in one line. refused: how many were.
+    known: the run's spec; None before it is decided. training: None until it is built.
+    problem: why the newest environment was refused, in one line. refused: number of refused environments.
     """
 
-    def __init__(self, parts: Parts, resume: bool) -> None:
-        """Read what the run's folder holds; raises UserError when none of its checkpoints is whole."""
-        self._parts = parts
-        self._directory = parts.identity.directory
-        self._checkpoints = self._open_checkpoints()
-        self.restored: LearnerState | None = self._checkpoints.load_newest() if resume else None
-        self.known = parts.identity.read_environment()
+    def __init__(
+        self,
+        records: Records,
+        client: QuantizerClient,
+        restored: LearnerState | None,
+        on_receipt: Callable[[Receipt], None],
+        on_built: Callable[[Training, PolicyGraph], None],
+    ) -> None:
+        """restored: the state to resume from; None for a new run.
+
+        on_receipt: called for each receipt of the quantizer. on_built: called with the training and its graph.
+        """
+        self._records = records
+        self._config = records.config
+        self._directory = records.identity.directory
+        self._client = client
+        self._restored = restored
+        self._on_receipt = on_receipt
+        self._on_built = on_built
+        self._checkpoints = _open_checkpoints(self._config, self._directory)
+        self.known = records.identity.read_environment()
         self.training: Training | None = None
         self.problem = ""
         self.refused = 0
         self._built: Training | None = None
         self._building: tuple[EnvironmentSpec, asyncio.Task[None]] | None = None
         self._resetting: asyncio.Task[EnvironmentReset] | None = None
-        # After a reset: what was published and stored before it.
+        # After a reset: the newest version and the stored sequences from before it.
         self._published = 0
         self._sequences: dict[tuple[bytes, int], int] = {}
 
     async def restore(self) -> None:
-        """Build the training for the known spec, if there is one. What does not fit is an error of the run's own."""
+        """Build the training for the known spec, if there is one. Raises the build's errors."""
         if self.known is not None:
             await self._build(self.known)
 
     async def prepare(self, spec: EnvironmentSpec, name: str) -> Training:
-        """The training, for actor `name` in an environment of this spec.
+        """The training for actor `name` in an environment of this spec.
 
         Raises ConflictError when the run is on another environment, and InvalidInputError when no training can be built
-        for this one. Then the run is as it was, and the next actor may fit.
+        for this one. The run then does not change, and another actor may fit.
         """
         try:
             return await self._fitting(spec)
@@ -85,42 +93,45 @@ class Preparation:
             raise
 
     def resume_after(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, also before a reset; 0 when there is none."""
+        """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
         stored = self.training.intake.resume_after(member) if self.training else 0
         source = member.source(0)
         return max(stored, self._sequences.get((source.actor_key, source.incarnation), 0))
 
     def save(self, updates: int) -> Path:
-        """Write a checkpoint; called on the trainer's thread, or on another when that has ended."""
+        """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
         assert self._built is not None
-        return self._checkpoints.save(self._built.state(updates, self._parts.values()))
+        return self._checkpoints.save(self._built.state(updates, self._records.values()))
 
     async def settle(self) -> None:
-        """Wait until nothing is being built or reset."""
+        """Wait for a build or reset in progress."""
         for task in (self._building and self._building[1], self._resetting):
             if task is not None:
                 await asyncio.wait((task,))
 
     async def reset(self, discard: bool, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
-        """Forget the spec and set its training's files aside; the next spec that fits counts.
+        """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: also when the run has made progress; ConflictError otherwise.
-        on_forget: called once the run has no training any more, before the files are moved.
+        discard: reset a run that has made progress. Without it such a run raises ConflictError.
+        on_forget: called when the run no longer has a training, before the files are moved.
         """
         self._require_idle()
         if self.training is not None and not discard:
-            _check_no_progress(self._parts.config, self.training)
+            _check_no_progress(self._config, self.training)
         self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
         try:
-            # Shielded: a caller that hangs up must not leave half of the files where they were.
+            # Shielded, so that a caller that disconnects does not leave half of the files in place.
             return await asyncio.shield(self._resetting)
         except OSError as error:
             raise UnavailableError(f"cannot set the run's files aside: {error}; try again") from error
 
     async def _fitting(self, spec: EnvironmentSpec) -> Training:
-        configured = self._parts.config.environment
+        configured = self._config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
+        expected = replace(spec, environment_arguments=self._config.environment_arguments)
+        if spec != expected:
+            raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
         while self.training is None:
             if self._building is None:
                 self._require_idle()
@@ -128,16 +139,16 @@ class Preparation:
                 self._building = (spec, building)
             built_for, building = self._building
             try:
-                # Shielded: an actor that leaves meanwhile must not take with it what all the others wait for.
+                # Shielded, so that an actor that leaves does not cancel the build for all others.
                 await asyncio.shield(building)
             except InvalidInputError as error:
-                # A refused spec of another actor says nothing of this one.
+                # A refused spec of another actor does not refuse this one.
                 if built_for == spec:
                     raise InvalidInputError(str(error)) from None
         if spec != self.training.spec:
             raise ConflictError(
                 f"environment: expected the run's {configured}, got one with {self.training.spec.differences(spec)}; "
-                "if the run's is the wrong one: actorq reset-environment"
+                "if the run's environment is wrong, use actorq reset-environment"
             )
         return self.training
 
@@ -145,7 +156,7 @@ class Preparation:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._parts.on_receipt, receipt)
+            loop.call_soon_threadsafe(self._on_receipt, receipt)
 
         make = self._make if self.known is not None else self._make_first
         try:
@@ -154,16 +165,16 @@ class Preparation:
             self._building = None
         self.known, self.problem = spec, ""
         self.training = self._built = training
-        self._parts.on_built(training, graph)
+        self._on_built(training, graph)
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
-        """Build for a spec that comes from an actor: it leaves nothing on the disk where that fails."""
+        """Build for an actor's spec. A failed build leaves no files."""
         replay = self._directory / "replay"
         existed = replay.exists()
         try:
             training, graph = self._make(spec, on_receipt)
             try:
-                self._parts.identity.write_environment(spec)
+                self._records.identity.write_environment(spec)
             except BaseException:
                 training.close()
                 raise
@@ -174,10 +185,9 @@ class Preparation:
             raise _refusal(error) from None
 
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
-        parts = self._parts
         return build_training(
-            *(parts.config, spec, self._directory, parts.identity.run_id, parts.client),
-            *(self.restored, self.save, on_receipt, self._published),
+            *(self._config, spec, self._directory, self._records.identity.run_id, self._client),
+            *(self._restored, self.save, on_receipt, self._published),
         )
 
     async def _reset(self, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
@@ -192,13 +202,13 @@ class Preparation:
             set_aside = await asyncio.to_thread(self._set_aside)
         finally:
             self._resetting = None
-        self._built = self.restored = None
+        self._built = self._restored = None
         self.problem = ""
         _log.warning("the run's environment was reset; its earlier files are in %s", set_aside)
         return EnvironmentReset(set_aside, spec)
 
     def _set_aside(self) -> Path | None:
-        """Move what belongs to the spec. The spec goes last: a run without it must not find the others."""
+        """Move the spec's files. The spec is moved last, so that no run without a spec finds the other files."""
         spec = Path("environment.json")
         names = [
             name
@@ -209,27 +219,28 @@ class Preparation:
             return None
         folder = _unused_folder(self._directory)
         folder.mkdir()
-        self._parts.evaluations.set_aside(folder)
+        self._records.evaluations.set_aside(folder)
         for name in names:
             (self._directory / name).rename(folder / name)
-        self._checkpoints = self._open_checkpoints()
+        self._checkpoints = _open_checkpoints(self._config, self._directory)
         return folder
-
-    def _open_checkpoints(self) -> Checkpoints:
-        return Checkpoints(self._directory / "checkpoints", self._parts.config.checkpoint.keep)
 
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
 
 
+def _open_checkpoints(config: RunConfig, directory: Path) -> Checkpoints:
+    return Checkpoints(directory / "checkpoints", config.checkpoint.keep)
+
+
 def _check_no_progress(config: RunConfig, training: Training) -> None:
-    """Raise ConflictError when the run has learned something, or could at once."""
+    """Raise ConflictError when the run has made updates, or has enough data for them."""
     updates, transitions = training.trainer.updates, training.replay.total_transitions
     if updates or transitions >= config.replay.min_size:
         raise ConflictError(
-            f"the run has made progress: {updates} updates, {transitions} transitions; a reset sets all of them aside "
-            "and begins again, which needs `discard` (actorq reset-environment --discard)"
+            f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
+            "begin again, use `discard` (actorq reset-environment --discard)"
         )
 
 
@@ -239,8 +250,10 @@ def _unused_folder(directory: Path) -> Path:
 
 
 def _refusal(error: Exception) -> InvalidInputError:
-    """What an actor is told, in one line, when no training can be built for its environment."""
+    """The one-line error for an actor when no training can be built for its environment."""
     if isinstance(error, UserError):
+        if cause := foreign_cause(error):
+            _log.error("no training can be built for this environment", exc_info=cause)
         return InvalidInputError(str(error))
     lines = str(error).strip().splitlines()
     frame = traceback.extract_tb(error.__traceback__)[-1]

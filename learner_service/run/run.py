@@ -1,45 +1,36 @@
-"""A run: who takes part, how it goes, and how it ends or is interrupted."""
+"""The run: the central object of the learner, from the first actor to the end or an interruption."""
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
-from actorq.telemetry.energy import EnergyLedger
-from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.credits import ActorStream
-from learner_service.actors.members import Member, Members, taken_over
-from learner_service.actors.schemes import policy_of
+from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
-from learner_service.reporting.events import EventLog
-from learner_service.reporting.resources import Resources
-from learner_service.reporting.statistics import Samples
-from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunClock, RunIdentity, check_same_run
+from learner_service.run.identity import RunIdentity, check_same_run
 from learner_service.run.judge import Judge
 from learner_service.run.membership import membership
 from learner_service.run.outcome import Outcome
-from learner_service.run.preparation import Parts, Preparation
-from learner_service.run.scaling import ScalingSignal
+from learner_service.run.preparation import Preparation, newest_state
+from learner_service.run.records import Records
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# What a run waits at its end for the evaluation of its last policy, and for the quantizer to store it.
+# Time limits at the end of a run: for the evaluation of its last policy, and for its publication.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
-_MOVING = "the learner is moving; the run goes on when it is back"
+_MOVING = "the learner is moving; the run continues when it is back"
 
 
 def _log_failure(error: BaseException) -> None:
@@ -47,9 +38,9 @@ def _log_failure(error: BaseException) -> None:
 
 
 class Run:
-    """The learner's one domain object: servicers call it, it calls the parts. Lives on the event loop.
+    """The learner's central object: the servicers call it, and it calls the parts. Lives on the event loop.
 
-    Methods that are coroutines wait for threads; all others return at once.
+    Coroutine methods wait for threads. All others return at once.
     """
 
     def __init__(
@@ -61,44 +52,29 @@ class Run:
         node: str = "",
         stays_over: bool = False,
     ) -> None:
-        """A run that has ended trains on, unless it `stays_over`; then it does so if what ends it was changed."""
-        self.config = config
-        self.identity = RunIdentity.claim(directory, resume)
-        self.members = Members(self.identity.lives, time.monotonic)
-        self.activation = Samples()
-        self.emission = Samples()
-        self.receipt: Receipt | None = None
+        """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
+        self._config = config
+        identity = RunIdentity.claim(directory, resume)
+        restored = newest_state(config, directory) if resume else None
+        values = restored.values if restored else {}
+        self.records = Records(config, identity, values, node)
         self.outcome: RunState | None = None
-        self.state_when_over: RunState | None = None
+        self._state_when_over: RunState | None = None
         self.interrupted = False
         """Whether this learner leaves a run that is not over."""
         self.ended = asyncio.Event()
-        """Everything is saved: the run is over, or this learner is about to leave it."""
-        self.scaling = ScalingSignal(config.rate_limiter.samples_per_insert, time.monotonic)
+        """Set when everything is saved: the run is over, or this learner leaves it."""
+        self.preparation = Preparation(self.records, client, restored, self.take_receipt, self._take_training)
+        check_same_run(config, values, self.preparation.known)
         self._beats = Tolerated("the run's clock or evaluations")
-        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
-        parts = Parts(
-            config, self.identity, client, self.evaluations, self._values, self.take_receipt, self._take_training
-        )
-        self.preparation = Preparation(parts, resume)
-        restored = self.preparation.restored
-        check_same_run(config, restored.values if restored else {}, self.preparation.known)
-        self.resources = Resources(EnergyLedger.from_state(restored.values["energy"]) if restored else None, node)
-        known_s = max(self.evaluations.elapsed_s, restored.values.get("elapsed_s", 0.0) if restored else 0.0)
-        self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
-        self.clock.first_transition_s = restored.values.get("first_transition_s") if restored else None
-        self.events = EventLog(directory / "events")
         self.restored = asyncio.Event()
         if self.preparation.known is None:
             self.restored.set()
         self._storage = StorageThread()
         self._streams = Streams(self._storage)
         self._judge = Judge(
-            config.scheme,
-            self.evaluations,
-            self.events,
+            self.records,
             self._storage,
-            self.clock,
             lambda: self.training,
             lambda: self.target_return,
             partial(self.finish, RunState.SOLVED),
@@ -112,31 +88,26 @@ class Run:
 
     @property
     def training(self) -> Training | None:
-        """The parts that know the environment; None before they are built."""
+        """The parts that depend on the environment; None before they are built."""
         return self.preparation.training
 
     @property
     def wants_actors(self) -> bool:
-        """Whether there is anything for actors to do, if only with the next learner."""
+        """Whether the run needs actors, now or with the next learner."""
         return self.outcome is None
 
     @property
     def target_return(self) -> float | None:
-        """The mean return that ends the run: as configured, else the environment's own threshold."""
-        if self.config.target_return is not None or self.training is None:
-            return self.config.target_return
+        """The mean return that ends the run: the configured one, else the environment's threshold."""
+        if self._config.target_return is not None or self.training is None:
+            return self._config.target_return
         return self.training.spec.reward_threshold
 
     @property
-    def emitted(self) -> PolicyDescriptor | None:
-        """The newest policy in the run's scheme, with auto in that of most actors; None before the first."""
-        return policy_of(self.config.scheme, self.receipt.policies if self.receipt else (), self.members.statuses())
-
-    @property
     def state(self) -> RunState:
-        """What the run does now."""
-        if self.state_when_over is not None:
-            return self.state_when_over
+        """The present state of the run."""
+        if self._state_when_over is not None:
+            return self._state_when_over
         if self.outcome is not None:
             return RunState.STOPPING
         if self.interrupted:
@@ -145,37 +116,39 @@ class Run:
             return RunState.WAITING_FOR_ACTORS
         if self.training.trainer.paused:
             return RunState.PAUSED
-        collecting = self.training.replay.total_transitions < self.config.replay.min_size
+        collecting = self.training.replay.total_transitions < self._config.replay.min_size
         return RunState.COLLECTING if collecting else RunState.TRAINING
 
     @property
     def flagged_evaluation(self) -> str:
-        """The newest evaluation that cannot be true, and why; empty when there is none."""
+        """The newest evaluation and the reason, if it is implausible; else empty."""
         return self._judge.flagged
 
     @property
     def refused_segments(self) -> int:
-        """Segments that were refused since this process started."""
+        """Number of refused segments since the training was built."""
         return self._streams.refused_segments
 
     @property
     def fault(self) -> BaseException | None:
-        """What broke the run from inside, such as settings that do not fit the environment, or a failed trainer."""
+        """The error that broke the run, such as settings that do not fit the environment, or a failed trainer."""
         if self._fault is not None or self.training is None:
             return self._fault
         return self.training.trainer.fault or self.training.publisher.fault
 
     def beat(self) -> None:
-        """Once a second: keep time and evaluations on the disk, and measure who waits for whom."""
-        self._storage.submit(partial(self._beats.attempt, self._sync), self._tell_durable_evaluations, _log_failure)
+        """Write time and evaluations to the disk, and update the scaling measurements. Call once a second."""
+        self._storage.submit(
+            partial(self._beats.attempt, self.records.sync), self._tell_durable_evaluations, _log_failure
+        )
         if self.training is not None and self.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
-            connected = self.members.connected("actor")
+            connected = self.records.members.connected("actor")
             missing = limiter.min_size_to_sample - limiter.inserts
-            self.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
+            self.records.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
 
     async def restore(self) -> None:
-        """Go on at once with what is on disk, before the first actor is back; what does not fit is the run's fault."""
+        """Resume from the disk, before the first actor is back. An error becomes the run's `fault`."""
         try:
             await self.preparation.restore()
         except Exception as error:
@@ -186,48 +159,48 @@ class Run:
             self._be_over()
 
     def require_restored(self) -> None:
-        """Raise UnavailableError while what is on disk is not back yet.
+        """Raise UnavailableError until the run is restored from the disk.
 
-        Until its replay is open, the learner cannot tell how far the run has come, nor what it has stored of an actor.
+        Before that, the learner does not know the run's progress or an actor's stored sequences.
         """
         if not self.restored.is_set():
             raise UnavailableError("the learner is restoring its run")
 
     def require_here(self) -> None:
-        """Raise UnavailableError once this learner has begun to leave: the next one takes the call."""
+        """Raise UnavailableError once this learner has begun to leave. The next learner takes the call."""
         if self.interrupted:
             raise UnavailableError(_MOVING)
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0) -> Membership:
-        """Take in an actor and tell it all it needs; a process with an older incarnation of its name is out at once."""
+        """Admit an actor or evaluator. Ends the stream of an older process with the same name."""
         if self.outcome is not None:
             raise UnavailableError("the run is over")
         self.require_here()
         self.require_restored()
-        newest_stored = self.evaluations.newest_incarnation(name)
+        newest_stored = self.records.evaluations.newest_incarnation(name)
         if self.training is not None:
             newest_stored = max(newest_stored, self.training.intake.newest_incarnation(name))
-        before = self.members.known(name)
-        member = self.members.join(name, incarnation, role, nonce, newest_stored)
+        before = self.records.members.known(name)
+        member = self.records.members.join(name, incarnation, role, nonce, newest_stored)
         if before is not None and before is not member:
             self._streams.end(before, taken_over(name, before.incarnation))
         steps = self.training.replay.total_transitions if self.training else 0
-        return membership(self.config, self.identity, member, self._resume_after(member), steps)
+        return membership(self._config, self.records.identity, member, self._resume_after(member), steps)
 
     async def open_stream(
         self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0
     ) -> ActorStream:
-        """An actor opened its stream; the first environment that the run can learn is the run's.
+        """Open an actor's stream. The first environment with a possible training becomes the run's.
 
-        lost_through: the highest acknowledged sequence that the actor has no more and that is not stored, or 0.
+        lost_through: the highest acknowledged sequence that the actor no longer has and that is not stored, or 0.
         """
         self.require_here()
-        member = self.members.connect(name, incarnation)
+        member = self.records.members.connect(name, incarnation)
         try:
             await self.preparation.prepare(spec, name)
             self.require_here()
-            # Another process may have joined under the name meanwhile.
-            self.members.connect(name, incarnation)
+            # Meanwhile another process may have joined with the same name.
+            self.records.members.connect(name, incarnation)
         except BaseException:
             self._disconnect(member)
             raise
@@ -236,7 +209,7 @@ class Run:
         return stream
 
     def close_stream(self, stream: ActorStream) -> None:
-        """An actor's stream ended, for whatever reason."""
+        """Close an actor's stream that has ended."""
         self._streams.close(stream)
         self._disconnect(stream.member)
 
@@ -251,55 +224,47 @@ class Run:
         self._streams.insert(stream, sequence, size, decode)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Note an evaluation, acknowledge it, and end the run when it reached the target.
+        """Store an evaluation, acknowledge it, and end the run if it reaches the target.
 
-        Raises UnavailableError once the learner leaves: the next one must see whether the target is reached.
+        Raises UnavailableError once the learner leaves. The next learner then checks the target.
         """
         self.require_here()
         self._judge.take(stream, evaluation)
 
     def note_report(self, stream: ActorStream, report: ActorReport) -> None:
-        """Note how an actor says it is."""
-        # Statuses tell of a thousand actors in one message: without the activations, which are counted here.
-        self.members.report(stream.member, replace(report, activation_seconds=()))
-        self.activation.add(report.activation_seconds)
-        self.resources.note(report.process)
-        if stream.member.role == "actor":
-            member = stream.member
-            self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
+        """Record an actor's report."""
+        self.records.note_report(stream.member, report)
 
     def take_receipt(self, receipt: Receipt) -> None:
-        """Note what the quantizer made of a version, and train as its actors will run it."""
-        self.receipt = receipt
-        if self.training is not None and (emitted := self.emitted) is not None:
+        """Record a receipt. Quantization-aware training follows its policy."""
+        self.records.note_receipt(receipt)
+        if self.training is not None and (emitted := self.records.emitted) is not None:
             self.training.quantization_aware.follow(emitted)
-        self.emission.add((receipt.emit_seconds,))
-        self.resources.note(receipt.process)
 
     async def pause(self) -> int:
-        """Stop updating; returns the updates so far, after which there is none until `resume`."""
+        """Pause training until `resume`. Returns the updates so far."""
         return await asyncio.to_thread(self._require_training().trainer.pause)
 
     def resume(self) -> int:
-        """Go on updating; returns the updates so far."""
+        """Resume training. Returns the updates so far."""
         training = self._require_training()
         training.trainer.resume()
         return training.trainer.updates
 
     async def save(self) -> tuple[Path, int]:
-        """Write a checkpoint; returns its folder and the updates in it."""
+        """Write a checkpoint. Returns its folder and its number of updates."""
         path = await asyncio.to_thread(self._require_training().trainer.save)
         return path, int(path.name)
 
     async def reset_environment(self, discard: bool) -> EnvironmentReset:
-        """Forget the environment, so that the next actor's counts; see `Preparation.reset`."""
+        """Forget the environment. The next actor then decides it; see `Preparation.reset`."""
         self.require_here()
         if self.outcome is not None:
-            raise ConflictError(f"the run is {self.state.value}: expected one that goes on")
+            raise ConflictError(f"the run is {self.state.value}: expected a run that is not over")
         return await self.preparation.reset(discard, self._forget_training)
 
     def interrupt(self) -> None:
-        """Begin to leave a run that is not over; `ended` is set when all is saved. Nothing changes for one that is."""
+        """Begin to leave a run that is not over. Sets `ended` when everything is saved."""
         if self.outcome is None and not self.interrupted:
             self.interrupted = True
             _log.info("the run is interrupted: its learner was told to end")
@@ -307,9 +272,9 @@ class Run:
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
 
     def finish(self, outcome: RunState) -> None:
-        """Begin to end the run; `ended` is set when all is saved. The first outcome counts, but solved beats budget.
+        """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.
 
-        Once the learner leaves, the run goes on: the next learner ends it.
+        Has no effect once the learner leaves. The next learner then ends the run.
         """
         if self.interrupted:
             return
@@ -322,7 +287,7 @@ class Run:
             self.outcome = outcome
 
     async def farewell(self, timeout_s: float) -> None:
-        """Wait until all actors have heard that the run is over or its learner leaves, at most `timeout_s` seconds."""
+        """Wait until all actors know that the run is over or the learner leaves, or for `timeout_s` seconds."""
         await self._streams.until_closed(timeout_s)
 
     async def close(self) -> None:
@@ -330,34 +295,33 @@ class Run:
         await self._storage.close()
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
-        self.events.close()
-        self.evaluations.close()
-        # Until the next learner the run is not at a pause, but between two lives.
-        self._beats.attempt(partial(self.clock.beat, ended=not self.interrupted))
+        self.records.close()
+        # The time until the next learner of an interrupted run is a restart, not a pause.
+        self._beats.attempt(partial(self.records.clock.beat, ended=not self.interrupted))
 
     def _stay_over(self, ended: Outcome | None) -> None:
-        if ended is not None and ended.holds_for(self.config):
-            _log.info("the run is over (%s); a changed target or budget would go on with it", ended.state.value)
+        if ended is not None and ended.holds_for(self._config):
+            _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
-            self.clock.stop(ended.elapsed_s)
+            self.records.clock.stop(ended.elapsed_s)
 
     async def _finish(self) -> None:
         assert self.outcome is not None
         try:
             if self.training is not None:
                 await self._finish_training(self.training)
-            self.clock.stop()
-            Outcome.of(self.outcome, self.clock.elapsed_s, self.config).write(self.identity.directory)
+            self.records.clock.stop()
+            Outcome.of(self.outcome, self.records.clock.elapsed_s, self._config).write(self.records.identity.directory)
         except OSError as error:
             _log.error("the run could not be ended cleanly: %s", error)
         except Exception:
             _log.exception("the run could not be ended cleanly")
         self._streams.tell_over()
-        self.resources.note_self()
+        self.records.resources.note_self()
         self._be_over()
 
     def _be_over(self) -> None:
-        self.state_when_over = self.outcome
+        self._state_when_over = self.outcome
         self.ended.set()
 
     async def _leave(self) -> None:
@@ -365,28 +329,28 @@ class Run:
             await self.preparation.settle()
             if self.training is not None:
                 await self._save_training(self.training)
-                # The next learner publishes what a quantizer that is away has missed.
+                # A quantizer that is away gets the newest version from the next learner.
                 await asyncio.to_thread(self.training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
         except Exception:
             _log.exception("the run could not be saved cleanly")
         self._streams.end_all(_MOVING)
-        self.resources.note_self()
+        self.records.resources.note_self()
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
-        """End the updates and write a checkpoint, before anything else: nothing is lost where time runs out."""
+        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out."""
         await asyncio.to_thread(training.trainer.stop)
         write = partial(self.preparation.save, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint").attempt, write)
 
     async def _finish_training(self, training: Training) -> None:
         await self._save_training(training)
-        if self.outcome is RunState.BUDGET_ENDED and self.members.connected("evaluator"):
+        if self.outcome is RunState.BUDGET_ENDED and self.records.members.connected("evaluator"):
             await self._evaluate_last(training.trainer.publish())
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
 
     async def _evaluate_last(self, version: int) -> None:
-        """The budget is used up: what the run has learned is what its last policy can do."""
+        """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""
         self._streams.ask_for_evaluation(version)
         try:
             await self._judge.until_evaluated(version, _FINAL_EVALUATION_S)
@@ -394,8 +358,8 @@ class Run:
             _log.warning("the last policy, version %d, was not evaluated in time", version)
 
     def _take_training(self, training: Training, graph: PolicyGraph) -> None:
-        """The training was built: let actors send."""
-        transitions = self.config.actor.segment_length * self.config.environments_per_actor
+        """Let actors send, because the training is built."""
+        transitions = self._config.actor.segment_length * self._config.environments_per_actor
         self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
         loop = asyncio.get_running_loop()
         training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
@@ -406,45 +370,32 @@ class Run:
             training.start(graph)
 
     async def _forget_training(self) -> None:
-        """The environment is reset: let all actors come again; returns when nothing is stored any more."""
+        """Make all actors rejoin after a reset. Returns when no more segments are being stored."""
         self._streams.forget("the run's environment was reset; join again")
-        self.receipt = None
-        self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
+        self.records.forget_training()
         await self._storage.settle()
-
-    def _values(self) -> dict[str, object]:
-        """What a checkpoint holds of the run itself; called on the trainer's thread."""
-        return {
-            "energy": self.resources.state(),
-            "elapsed_s": self.clock.elapsed_s,
-            "first_transition_s": self.clock.first_transition_s,
-        }
-
-    def _sync(self) -> None:
-        self.clock.beat()
-        self.evaluations.sync()
 
     def _disconnect(self, member: Member) -> None:
         if not self._streams.has(member):
-            # Not so when the actor has opened another stream before the end of its broken one was noticed.
-            self.members.disconnect(member)
-            self.scaling.forget(member.name)
+            # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
+            self.records.members.disconnect(member)
+            self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
     def _note_stored(self) -> None:
-        self.clock.note_transitions()
-        # There is no training when the environment was reset meanwhile.
-        if self.training is not None and self.training.replay.total_transitions >= self.config.max_environment_steps:
+        self.records.clock.note_transitions()
+        # There is no training after a reset of the environment.
+        if self.training is not None and self.training.replay.total_transitions >= self._config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
 
     def _resume_after(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        """The highest stored sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
-            return self.evaluations.last_sequence(member)
+            return self.records.evaluations.last_sequence(member)
         return self.preparation.resume_after(member)
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:
-        """The sequence after which an actor's stream goes on."""
+        """The sequence after which an actor's stream resumes."""
         stored = self._resume_after(member)
         if lost_through <= stored:
             return stored
@@ -454,10 +405,10 @@ class Run:
 
     def _tell_durable_evaluations(self, synced: bool) -> None:
         if synced:
-            self._streams.tell_durable("evaluator", self.evaluations.durable_sequence)
+            self._streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
 
     def _tell_durable(self) -> None:
-        """Let each actor forget the segments that survive a power cut by now."""
+        """Tell each actor which of its segments survive a power cut, so that it forgets them."""
         durable = self.training.replay.durable_sequences() if self.training else {}
 
         def of(member: Member) -> int:

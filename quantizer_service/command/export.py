@@ -41,7 +41,7 @@ _PROGRAM = "actorq export"
 _DESCRIPTION = """Write a policy of a run as an ONNX file, and beside it a JSON file: specs of observations and actions,
 fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are flags only. Exit codes: 0,
 2 for a mistake in what was given, 7 for a scheme that the fidelity gate refused; then nothing is written."""
-# Lets every policy through that runs.
+# Passes every policy that runs.
 _NO_GATE = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
 
 
@@ -233,6 +233,6 @@ def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Refusals are told by this command.
+    # This command reports refusals by itself.
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
     sys.exit(main(run))

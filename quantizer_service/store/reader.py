@@ -13,7 +13,7 @@ from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_either
 from actorq.statefiles.policies import field_of, version_folder
-from quantizer_service.store import files
+from quantizer_service.store import policy_files
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class PolicyReader:
         tree = stored.read_json(path)
         tensors = path.with_suffix(".safetensors")
         data = stored.read_verified(tensors, _digest(path, tree, "sha256"))
-        parameters, calibration = files.decode_tensors(data, str(tensors))
+        parameters, calibration = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(
             version=version,
             learner_step=field_of(path, tree, "learner_step", int),

@@ -25,7 +25,7 @@ from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import write_twice
 from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
-from quantizer_service.store import files
+from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
 from quantizer_service.store.reader import STORE_FORMAT, Entry, PolicyReader
 
@@ -120,7 +120,7 @@ class PolicyStore(PolicyReader):
         self.reserve(checkpoint.version)
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
-        tensors = files.encode_tensors(checkpoint)
+        tensors = policy_files.encode_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         policies = tuple(policies)
         with _writing(folder):

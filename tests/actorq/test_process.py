@@ -32,7 +32,7 @@ from pydantic import Field
 
 from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UserError
-from actorq.process import ProcessSettings, main, parse_arguments, run_process
+from actorq.process import ProcessSettings, Service, main, parse_arguments, run_process
 from actorq.config.settings import Settings
 
 
@@ -45,7 +45,7 @@ class SmallSettings(Settings):
     slow_end: bool = Field(False, description="end the process only after a line on standard input")
 
 
-class SmallService:
+class SmallService(Service):
     def __init__(self, settings):
         self.settings = settings
         self.done = asyncio.Event()

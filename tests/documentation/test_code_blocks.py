@@ -107,7 +107,6 @@ def test_python_compiles_and_a_test_runs_it(block: Block) -> None:
     assert elsewhere is None or Path(block.page).name in (ROOT / elsewhere).read_text(encoding="utf-8")
 
 
-@pytest.mark.alone
 def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
     (code,) = (each.code for each in blocks("python", ENVIRONMENTS))
     (tmp_path / "my_environments.py").write_text(code, encoding="utf-8")

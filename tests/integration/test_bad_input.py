@@ -12,12 +12,7 @@ from tests.integration.training_run import actorq
     ("arguments", "expected"),
     [
         (["train", "--environment", "Nowhere-v0"], "Nowhere-v0"),
-        (["train", "--algorithm", "ppo"], "dqn"),
-        (["train", "--replay.capcity", "5000"], "--replay.capacity"),
         (["train", "--dqn.batch-size", "many"], "dqn.batch_size"),
-        (["train", "--actors", "0"], "actors"),
-        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
-        (["train", "--config", "missing.yaml"], "missing.yaml"),
         (["train", "--environment", "Pendulum-v1", "--algorithm", "dqn"], "discrete"),
         # Only the learner finds out, when the first actor tells it the environment's spec.
         (
@@ -32,13 +27,8 @@ from tests.integration.training_run import actorq
             ],
             "a segment of one step needs",
         ),
-        (["train", "--resume", "--run-directory", "nothing-here"], "nothing-here"),
-        (["evaluate", "nothing-here"], "nothing-here"),
-        (["status", "--learner", "127.0.0.1:1"], "127.0.0.1:1"),
-        (["status", "--learner", "nonsense"], "HOST:PORT"),
         (["learner", "--listen", "127.0.0.1"], "HOST:PORT"),
         (["quantizer", "--listen", "127.0.0.1:99999999"], "HOST:PORT"),
-        (["frobnicate"], "frobnicate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -47,11 +37,7 @@ def test_a_mistake_is_told_in_one_line(arguments: list[str], expected: str, tmp_
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert expected in result.stderr
-
-
-def test_nothing_is_made_for_an_unknown_environment(tmp_path: Path) -> None:
-    actorq("train", "--environment", "Nowhere-v0", cwd=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert "Nowhere-v0" not in arguments or list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer"])

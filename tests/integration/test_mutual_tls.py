@@ -218,7 +218,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
 
 
 def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
-    aged = ("--transport.connection-age-s", "3", "--certificates", str(certificates))
+    aged = ("--transport.connection-age-s", "2", "--certificates", str(certificates))
     endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", *aged, *endless)
 

@@ -18,7 +18,7 @@ since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its upda
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.quantization.statistics import SINGLE_THREADED_PRODUCTS
+from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 
 # OpenBLAS multiplies a matrix of so many values with a vector on the calling thread.
 _MOST_VALUES = 8192

@@ -83,7 +83,11 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
             ["train", "--algorithm", "sac", "--batch-size", "9"],
             "unknown argument '--batch-size'; did you mean '--sac.batch-size'?",
         ),
+        (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
         (["train", "--seed", "x"], "setting 'seed': "),
+        (["train", "--actors", "0"], "setting 'actors': "),
+        (["train", "--algorithm", "ppo"], "setting 'algorithm': expected one of dqn, "),
+        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
         (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
         (["train", "--resume"], "--resume needs --run-directory DIR"),
         (["train", "--resume", "--run-directory", "nope"], "run directory nope does not exist"),
@@ -125,6 +129,14 @@ def test_an_unknown_variable_of_the_project_is_named(
         (["--dqn.hidden-sizes", "32,32"], "dqn.hidden_sizes 64,64 as in run/config.yaml, got 32,32"),
         (["--no-dqn.dueling"], "dqn.dueling True as in run/config.yaml, got False"),
         (["--replay.capacity", "9000"], "replay.capacity 7000 as in run/config.yaml, got 9000"),
+        (
+            ["--environment-args", "sutton_barto_reward=yes"],
+            'environment_args {} as in run/config.yaml, got {"sutton_barto_reward": true}',
+        ),
+        (
+            ["--environment-wrappers", "[{my:Wrap: {by: 2}}]"],
+            'environment_wrappers [] as in run/config.yaml, got [{"my:Wrap": {"by": 2}}]',
+        ),
     ],
 )
 def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
@@ -139,6 +151,12 @@ def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_writte
         f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
     )
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
+
+
+def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")
+    assert message.startswith('--resume: expected algorithm_args {"rate": 1} as in run/config.yaml, got {"rate": 2}; ')
 
 
 def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.CaptureFixture[str]) -> None:

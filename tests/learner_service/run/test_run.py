@@ -89,7 +89,7 @@ async def test_an_actor_that_leaves_during_the_build_does_not_take_the_training_
         stream = await second
         assert run.training is not None
         assert run.fault is None
-        assert [(status.name, status.connected) for status in run.members.statuses()] == [("second", True)]
+        assert [(status.name, status.connected) for status in run.records.members.statuses()] == [("second", True)]
         assert stream.credit > 0
         await store(run, stream, segment(1))
         assert run.training.replay.total_transitions == 8
@@ -137,7 +137,7 @@ async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tm
         # The same once more: its acknowledgement was lost.
         run.evaluated(judge, evaluation(1, 1, 10.0))
         await acknowledged(judge, 1)
-        assert (actor.acknowledged, judge.acknowledged, run.evaluations.count) == (2, 1, 1)
+        assert (actor.acknowledged, judge.acknowledged, run.records.evaluations.count) == (2, 1, 1)
         for stream in (actor, judge):
             run.close_stream(stream)
     async with a_run(tmp_path, resume=True) as run:
@@ -166,7 +166,7 @@ async def test_with_auto_an_evaluation_of_any_scheme_counts_and_otherwise_the_ru
             for sequence, other in enumerate(others, start=1):
                 run.evaluated(judge, replace(evaluation(sequence, 1, 10.0), scheme=other))
             await acknowledged(judge, len(others))
-            assert [point["scheme"] for point in run.evaluations.curve] == list(others)
+            assert [point["scheme"] for point in run.records.evaluations.curve] == list(others)
             with pytest.raises(InvalidInputError, match=rf"of a published .* policy, got .* of version 1 '{refused}'"):
                 run.evaluated(judge, replace(evaluation(9, 1, 10.0), scheme=refused))
 
@@ -182,13 +182,13 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
         run.note_report(stream, ActorReport(1, "int4", 0, 0.0, 0, (), process))
         policies = (emitted("int8"), emitted("int4", layer="advantage"))
         run.take_receipt(Receipt(1, policies, 0.001, 1, process))
-        assert run.emitted is policies[1]
+        assert run.records.emitted is policies[1]
         assert Reporter(run).status().emitted is policies[1]
         state = run.training.quantization_aware.state()
         assert (state["scheme"], state["layers"]) == ("int4", [["advantage", "int8 per tensor", ""]])
         # Reports change which one it is, and the next receipt tells the training.
         run.note_report(stream, ActorReport(1, "int8", 0, 0.0, 0, (), process))
-        assert run.emitted is policies[0]
+        assert run.records.emitted is policies[0]
         run.take_receipt(Receipt(2, policies, 0.001, 1, process))
         assert run.training.quantization_aware.state()["scheme"] == "int8"
 
@@ -266,7 +266,7 @@ async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(
         with pytest.raises(UnavailableError, match="the learner is moving"):
             run.evaluated(judge, evaluation(1, 1, 10.0))
         await run.ended.wait()
-        assert (run.state, judge.acknowledged, run.evaluations.count) == (RunState.INTERRUPTED, 0, 0)
+        assert (run.state, judge.acknowledged, run.records.evaluations.count) == (RunState.INTERRUPTED, 0, 0)
         for each in (stream, judge):
             run.close_stream(each)
     async with a_run(tmp_path, resume=True, settings=ending) as run:
@@ -365,7 +365,7 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         await run.restore()
         assert run.training is not None
         assert run.training.replay.total_transitions == 0
-    expected = "the checkpoint was written after 16 transitions, the replay has 0: the run goes on from these"
+    expected = "the checkpoint was written after 16 transitions, the replay has 0: the run continues with these"
     assert expected in [record.message for record in caplog.records]
     assert path.exists()
 
@@ -393,7 +393,7 @@ async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptur
                 await run.save()
         assert isinstance(judge.fault, UnavailableError)
         assert "cannot be written" in str(judge.fault)
-        assert (judge.acknowledged, run.evaluations.count, run.fault) == (0, 0, None)
+        assert (judge.acknowledged, run.records.evaluations.count, run.fault) == (0, 0, None)
         run.close_stream(judge)
         run.join("judge", 1, "evaluator")
         judge = await run.open_stream("judge", 1, SPEC)
@@ -435,13 +435,13 @@ async def test_energy_goes_on_in_the_next_learner(tmp_path: Path) -> None:
         meter = replace(measure_process("meter-0", "meter"), node="elsewhere")
         for kwh in (0.0, 0.5):
             energy = NodeEnergy("elsewhere", kwh, 0.0, 0.0, 0.0, 100.0 * kwh, "RAPL")
-            run.resources.report_energy(energy, (replace(meter, cpu_seconds=20.0 * kwh),))
-        before = run.resources.energy().kwh
+            run.records.resources.report_energy(energy, (replace(meter, cpu_seconds=20.0 * kwh),))
+        before = run.records.resources.energy().kwh
         assert before > 0
         await run.save()
         run.close_stream(stream)
     async with a_run(tmp_path, resume=True) as run:
-        assert run.resources.energy().kwh >= before
+        assert run.records.resources.energy().kwh >= before
 
 
 @on_a_loop

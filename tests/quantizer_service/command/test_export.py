@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +155,20 @@ def test_a_run_is_loaded_without_an_export(run: RunDirectory) -> None:
     assert (best.version, best.scheme, best.environment) == (1, "int8", DISCRETE)
     assert actorq.load_policy(str(run.root), version=2).version == 2
     assert actorq.load_policy(run.root, version="newest", scheme="int8").version == 3
+
+
+def test_a_loaded_policy_needs_onnx_runtime_and_numpy_alone(run: RunDirectory) -> None:
+    script = "import actorq, sys; actorq.load_policy(sys.argv[1]).predict([0.0] * 5); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script, run.root], capture_output=True, text=True, check=True)
+    modules = set(loaded.stdout.split())
+    assert {"onnxruntime", "numpy"} <= modules
+    assert not modules & {"onnx", "torch", "gymnasium", "safetensors", "quantizer_service", "actor_service"}
+
+
+def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"^a policy needs ONNX Runtime: pip install actorq\[actor\]$"):
+        actorq.load_policy(run.root)
 
 
 def test_a_processor_that_may_compute_int8_wrongly_is_told(

@@ -14,7 +14,7 @@ import pytest
 from actorq.domain.trajectory import ArraySpec, Segment
 from actorq.errors import UnavailableError, UserError
 from learner_service.replay import DiskWatch, Flusher, ReplayBuffer, ReplayStore
-from learner_service.replay.storage.files import Machine, MappedFile
+from learner_service.replay.storage.mapped_files import Machine, MappedFile
 from tests.learner_service.learner_parts import open_replay, segment
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, source
 

@@ -15,7 +15,7 @@ from actorq.errors import ConflictError, ExhaustedError, UserError
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 from tests.learner_service.replay.replay_segments import (
     SPEC,
     assert_holds,
@@ -277,6 +277,6 @@ def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: P
     ReplayStore.open(tmp_path, SPEC, 100).close()
     write_checked(tmp_path / "meta.json", {**read_checked(tmp_path / "meta.json"), "segments": 0})
     with pytest.raises(
-        ConflictError, match=r"^replay: \S+ holds room for 0 segments, expected .* above 0; remove it .*$"
+        ConflictError, match=r"^replay: \S+ has room for 0 segments, expected .* above 0; remove it .*$"
     ):
         ReplayStore.open(tmp_path, SPEC, 100)

@@ -1,4 +1,4 @@
-"""Objects by their dotted path, for what a user adds without touching this package."""
+"""Loads a user's own classes (algorithms, networks) by their dotted path."""
 
 import importlib
 import importlib.util
@@ -9,15 +9,15 @@ from actorq.errors import UserError
 
 
 def load(path: str, setting: str) -> object:
-    """The object at "MODULE:NAME", the module looked for in the working directory too.
+    """Return the object at "MODULE:NAME". The module may lie in the working directory.
 
-    setting: what the path was given for, to be named in errors. Raises UserError when there is none.
+    setting: the setting that holds the path, named in errors. Raises UserError when the object cannot be loaded.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"{setting}: expected MODULE:NAME, got {path!r}")
     if os.getcwd() not in sys.path:
-        # As `python -m` does it: the user's module is where the command was given.
+        # As with `python -m`: the user's module lies where the command was given.
         sys.path.append(os.getcwd())
     try:
         found: object = importlib.import_module(module_name)

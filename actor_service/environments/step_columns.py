@@ -12,7 +12,7 @@ from actorq.domain.trajectory import ArraySpec, Episode
 _PIECE = 8192
 
 
-class Columns:
+class StepColumns:
     """The arrays of `Step`, and returns and lengths of the episodes under way.
 
     A backend fills observations, rewards, terminated and truncated, asks for what is `broken`, and then says which

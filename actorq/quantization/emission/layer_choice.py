@@ -15,7 +15,7 @@ NOT_A_LAYER = "no linear layer or convolution uses it"
 
 
 @dataclass(frozen=True)
-class Selection:
+class LayerChoice:
     """The layers that are quantized, and for every layer of the graph by name why it is not; empty for those.
 
     A weight that several nodes use is quantized for all of them or for none.
@@ -37,7 +37,7 @@ def select(
     unfit: Callable[[Layer], str],
     ends: bool,
     exact: frozenset[str] = frozenset(),
-) -> Selection:
+) -> LayerChoice:
     """Choose the layers of a scheme.
 
     unfit: says of a layer why the scheme cannot quantize it; empty when it can.
@@ -58,7 +58,7 @@ def select(
     for layer in graph.layers:
         found.setdefault(layer.name, []).append(_reason(layer, options, unfit, ends, layer.input in exact))
     reasons |= {name: next(filter(None, several), "") for name, several in found.items()}
-    return Selection(tuple(layer for layer in graph.layers if not reasons[layer.name]), reasons)
+    return LayerChoice(tuple(layer for layer in graph.layers if not reasons[layer.name]), reasons)
 
 
 def unfit_for_linear(layer: Layer) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from learner_service.reporting.statistics import Episodes, RateMeter, Samples, StalenessHistogram
+from learner_service.reporting.meters import Episodes, RateMeter, Samples, StalenessHistogram
 from tests.learner_service.learner_parts import ManualClock
 
 

@@ -1,4 +1,4 @@
-"""Files that outlive the process: a claim on a directory, mapped files, values in two copies, checked JSON."""
+"""Files of the replay: a lock on a directory, mapped files, values in two copies, JSON with checksums."""
 
 import contextlib
 import errno
@@ -21,9 +21,9 @@ from actorq.statefiles.files import replace_file
 PAGE_BYTES = 4096
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Part of every checksum, so that zeros are not a value.
+# Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
-# From here on a call to the kernel costs less than the page faults.
+# From this size on, one system call costs less than the page faults.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -33,7 +33,7 @@ Allocate = Callable[[int, int, int], None]
 
 
 def this_boot() -> str:
-    """The kernel's identifier of this boot; empty where it tells none."""
+    """The kernel's identifier of this boot; empty when unknown."""
     with contextlib.suppress(OSError):
         return _BOOT_ID.read_text(encoding="ascii").strip()
     return ""
@@ -47,11 +47,11 @@ def free_bytes(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the replay asks of the machine it runs on; a test passes its own.
+    """The functions of the machine that the replay uses. Tests pass their own.
 
-    boot_id: changes when the machine loses what its page cache held. Empty when unknown.
+    boot_id: changes when the machine loses its page cache; empty when unknown.
     allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
-    free_bytes: of the disk of a folder.
+    free_bytes: free bytes on the disk of a folder.
     read_only: files are opened for reading; changes stay in this process's memory.
     """
 
@@ -62,10 +62,10 @@ class Machine:
 
 
 def claim_directory(directory: Path) -> io.FileIO:
-    """Create `directory` if needed and lock it for this process; returns the file that holds the lock.
+    """Create `directory` if needed, and lock it for this process. Returns the file that holds the lock.
 
-    The kernel drops the lock when the file is closed or the process dies, however it dies. Raises
-    ConflictError when another process (or another store of this one) has the directory open.
+    The kernel releases the lock when the file is closed or the process ends. Raises ConflictError when another process
+    (or another store of this process) has the directory open.
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = _opened(directory / "lock", os.O_RDWR | os.O_CREAT)
@@ -80,21 +80,21 @@ def claim_directory(directory: Path) -> io.FileIO:
 
 
 def _opened(path: Path, flags: int) -> io.FileIO:
-    """An open file that is closed with the last reference to it, unlike a descriptor."""
+    """An open file. Unlike a descriptor, it is closed with its last reference."""
     return io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
 
 
 class MappedFile:
     """`nbytes` of a file, mapped for reading and writing and shared with the page cache.
 
-    A new file is zeros and takes no disk space. A store to a page without disk space would end the process with
-    SIGBUS, so `allocate` comes before the first store to a page.
+    A new file has zeros and takes no disk space. A write to a page without disk space would end the process with
+    SIGBUS, so call `allocate` before the first write to a page.
     """
 
     def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
-        """Make the file, or open it: ConflictError when it is missing.
+        """Create the file, or open it. Raises ConflictError when it is missing.
 
-        A file of another size is damaged. Missing bytes become zeros, which the checksums of segments tell.
+        A file of another size is damaged. Missing bytes become zeros, which the segments' checksums detect.
         """
         access = os.O_RDONLY if machine.read_only else os.O_RDWR
         try:
@@ -109,7 +109,7 @@ class MappedFile:
         self._allocated = 0
         self._descriptor = self._file.fileno()
         self.found_bytes = os.fstat(self._descriptor).st_size
-        """Bytes of the file before it was opened here."""
+        """Size of the file in bytes before it was opened."""
         if not create and self.found_bytes != nbytes:
             _log.warning("replay: %s is damaged: expected %d bytes, got %d", path, nbytes, self.found_bytes)
         self.map = self._mapping(nbytes)
@@ -119,7 +119,7 @@ class MappedFile:
         return len(self.map)
 
     def allocate(self, stop: int) -> None:
-        """Take disk space for the bytes before `stop`. Raises OSError; then there is as much as before, or more."""
+        """Take disk space for the bytes before `stop`. Raises OSError; space that was taken before stays."""
         if self._read_only or stop <= self._allocated:
             return
         try:
@@ -131,25 +131,25 @@ class MappedFile:
         self._allocated = stop
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Store bytes from `offset` on, where there is disk space; others see them in the mapping at once.
+        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once.
 
-        Many bytes go through the kernel. A store to a page that was flushed costs a page fault, for each page.
+        Large writes use a system call, because in the mapping each flushed page costs a page fault.
         """
         written = 0
         if len(data) >= _MANY_BYTES:
-            # What the kernel refuses is stored through the mapping.
+            # The mapping takes the bytes that the kernel refuses.
             with contextlib.suppress(OSError):
                 written = os.pwrite(self._descriptor, data, offset)
         if written < len(data):
             self.map[offset + written : offset + len(data)] = data[written:]
 
     def sync(self) -> None:
-        """Return when everything that was stored before the call is on the disk; releases Python's lock meanwhile."""
-        # Unlike msync by way of `mmap.flush`, which holds the lock. Linux finds the pages that are dirty by itself.
+        """Block until everything written before the call is on the disk. Releases the GIL meanwhile."""
+        # `mmap.flush` would hold the GIL. Linux finds the mapping's dirty pages itself.
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file; the mapping stays until the last array over it is gone."""
+        """Close the file. The mapping stays until its last array is gone."""
         self._file.close()
 
     def _mapping(self, nbytes: int) -> mmap.mmap:
@@ -158,26 +158,26 @@ class MappedFile:
             return mmap.mmap(self._descriptor, nbytes)
         if self.found_bytes >= nbytes:
             return mmap.mmap(self._descriptor, nbytes, access=mmap.ACCESS_COPY)
-        # A mapping beyond the end of a file cannot be read.
+        # A mapping cannot be read beyond the end of its file.
         memory = mmap.mmap(-1, nbytes)
         with open(self._descriptor, "rb", closefd=False) as file:
             file.readinto(memory)
         return memory
 
     def _rewrite_blocks(self, start: int, stop: int) -> None:
-        """Write back one byte of each block: what file systems that cannot allocate take for it."""
+        """Write back one byte of each block, to take space on file systems without fallocate."""
         for offset in range(start, stop, PAGE_BYTES):
             os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
 
 
 class PairedSlot:
-    """A few numbers on two pages of a mapped file, each copy with a checksum; the newer whole copy counts.
+    """A few numbers in two copies on two pages of a mapped file, with checksums. The newer whole copy counts.
 
-    A kill in the middle of `write` leaves the other copy, which has the value before.
+    A kill during `write` leaves the other copy, with the previous value.
     """
 
     def __init__(self, mapped: mmap.mmap, offset: int, layout: str) -> None:
-        """The copies are at `offset` of the first and of the second page; `layout` is that of `struct`."""
+        """offset: place of a copy in the first and in the second page. layout: as in `struct`."""
         self._map = mapped
         self._offsets = (offset, PAGE_BYTES + offset)
         self._body = struct.Struct("<Q" + layout)
@@ -185,12 +185,12 @@ class PairedSlot:
         newest, self._newest = max(whole, default=(None, 1))
         self._generation: int = newest[0] if newest else 0
         self.value: tuple[Any, ...] | None = newest[1:] if newest else None
-        """As last written; None where no copy is whole."""
+        """The last written value; None when no copy is whole."""
         self.copies = len(whole)
-        """Whole copies that were found, 0 to 2."""
+        """Number of whole copies that were found, 0 to 2."""
 
     def write(self, *value: Any) -> None:
-        """Replace the value, in the older copy."""
+        """Write the value over the older copy."""
         self._generation += 1
         self._newest = 1 - self._newest
         body = self._body.pack(self._generation, *value)
@@ -206,13 +206,13 @@ class PairedSlot:
 
 
 def write_checked(path: Path, values: Any) -> None:
-    """Put JSON `values` with their checksum in place of `path`; on the disk when it returns."""
+    """Replace the file at `path` with JSON `values` and their checksum, and wait until it is on the disk."""
     text = json.dumps(values)
     replace_file(path, json.dumps({"crc32": crc32(text.encode()), "values": values}), sync=True)
 
 
 def read_checked(path: Path) -> Any:
-    """What `write_checked` wrote; None when there is no such file. Raises ValueError when it is damaged."""
+    """Read the values that `write_checked` wrote; None without a file. Raises ValueError when it is damaged."""
     try:
         found = json.loads(path.read_bytes())
         crc, values = found["crc32"], found["values"]

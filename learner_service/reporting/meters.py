@@ -1,4 +1,4 @@
-"""Running figures of a run: rates, staleness, episode returns, activation times. All bounded, none thread-safe."""
+"""Running statistics of a run: rates, staleness, returns, times. All have bounded size. None is thread-safe."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class RateMeter:
-    """Events per second over the last `window_s` seconds of a cumulative count. A count that falls begins anew."""
+    """Events per second over the last `window_s` seconds of a cumulative count. A lower count starts a new window."""
 
     def __init__(self, clock: Callable[[], float], window_s: float = 5.0) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class RateMeter:
         self._marks: deque[tuple[float, int]] = deque(maxlen=512)
 
     def rate(self, count: int) -> float:
-        """Note the count so far and return the rate; 0 before there are two different times."""
+        """Note the count so far and return the rate; 0 before there are two points in time."""
         now = self._clock()
         if self._marks and count < self._marks[-1][1]:
             self._marks.clear()
@@ -29,20 +29,20 @@ class RateMeter:
 
 
 class StalenessHistogram:
-    """Exact distribution of small whole numbers: by how many versions the acting policies were behind.
+    """Exact distribution of staleness: the number of versions by which acting policies were behind.
 
-    The last bin holds everything from `bins` - 1 on.
+    The last bin counts all values from `bins` - 1 on.
     """
 
     def __init__(self, bins: int = 1024) -> None:
         self._counts = np.zeros(bins, np.int64)
 
     def add(self, staleness: int, count: int) -> None:
-        """Count a number so many times; a negative one, from before a restart of the learner, counts as 0."""
+        """Add `staleness` `count` times. A negative value, from before a restart of the learner, counts as 0."""
         self._counts[min(max(staleness, 0), len(self._counts) - 1)] += count
 
     def percentile(self, percent: float) -> float:
-        """The smallest value that at least `percent` of the elements do not exceed; 0 when there are none."""
+        """The smallest value that at least `percent` of the elements do not exceed; 0 without elements."""
         cumulative = np.cumsum(self._counts)
         return float(np.searchsorted(cumulative, cumulative[-1] * percent / 100)) if cumulative[-1] else 0.0
 
@@ -71,11 +71,11 @@ class Episodes:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean of the last returns, None before the first."""
+        """Mean of the last returns; None before the first."""
         return float(np.mean(self._returns)) if self._returns else None
 
     def state(self) -> dict[str, Any]:
-        """Count and last returns."""
+        """The count and the last returns."""
         return {"count": self.count, "returns": list(self._returns)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -91,10 +91,10 @@ class Samples:
         self._samples: deque[float] = deque(maxlen=window)
 
     def add(self, values: Iterable[float]) -> None:
-        """Take further samples."""
+        """Add samples."""
         self._samples.extend(values)
 
     @property
     def median(self) -> float | None:
-        """Median of the samples, None before the first."""
+        """Median of the samples; None before the first."""
         return float(np.median(self._samples)) if self._samples else None

@@ -1,0 +1,126 @@
+"""Returns of training in bf16 beside fp32: the same task, settings, steps and seeds; int8 actors on both sides.
+
+Runs of both precisions take turns. Each has a fixed number of environment steps. At its end the last policy plays new
+episodes. A task's target: the mean of the seeds in bf16 is not below that in fp32 by more than the spread of fp32,
+which is the sample standard deviation over seeds. Networks and batches are large enough for bf16 to be used
+(learner_service/kernels/bfloat16.py). The seconds of the updates stand beside. Runs are kept in --directory, all by one
+commit on one machine.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.libraries.parity_settings import SAC, TD3
+from benchmarks.runs import chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+
+FP32, BF16 = PRECISIONS = ("fp32", "bf16")
+Run = dict[str, Any]
+_EPISODES = 50
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned, for how many environment steps, with which flags of `actorq train`."""
+
+    algorithm: str
+    environment: str
+    steps: int
+    flags: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What --task is compared with."""
+        return f"{self.algorithm}/{self.environment}"
+
+
+# Those of libraries/parity.py, with fewer steps, and two of training/returns.py with wider networks.
+TASKS = (
+    Task("sac", "Pendulum-v1", 15_000, tuple(SAC.actorq())),
+    Task("td3", "Pendulum-v1", 15_000, tuple(TD3.actorq())),
+    Task("sac", "HalfCheetah-v5", 30_000, tuple(SAC.actorq())),
+    Task("td3", "HalfCheetah-v5", 30_000, tuple(TD3.actorq())),
+    Task("d4pg", "dm_control/cartpole-balance", 60_000),
+    Task("dqn", "CartPole-v1", 15_000, ("--dqn.hidden-sizes", "512,512")),
+)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    tasks = chosen(TASKS, arguments.task)
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+        directory = arguments.directory or Path(nowhere)
+        # Seed by seed, so that what is there early has something of each task.
+        for seed in range(1, arguments.seeds + 1):
+            for task in tasks:
+                for precision in PRECISIONS[:: 1 if seed % 2 else -1]:
+                    runs.append(_run(task, precision, seed, directory))
+                    print(row(runs[-1]), flush=True)
+    targets: list[Target] = []
+    for task in tasks:
+        own = [run for run in runs if run["task"] == task.name]
+        targets += without_verdict([verdict(task, own)], refusal(own))
+    return {"runs": runs}, targets
+
+
+def verdict(task: Task, runs: Sequence[Run]) -> Target:
+    """The mean return in bf16 against that in fp32 less the sample standard deviation of fp32.
+
+    Raises SystemExit where a run did not compute in the precision that it was asked for.
+    """
+    returns: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
+    for run in runs:
+        if run["precision"] != run["asked"]:
+            raise SystemExit(f"{task.name}: expected a run in {run['asked']}, got one in {run['precision']}")
+        returns[run["asked"]].append(run["confirmed"]["mean_return"])
+    alone = len(returns[FP32]) == 1
+    spread = 0.0 if alone else statistics.stdev(returns[FP32])
+    mean = statistics.fmean(returns[FP32])
+    return Target(
+        f"{task.name}: mean of {len(returns[BF16])} seeds in bf16 (fp32: {mean:.1f}, standard deviation {spread:.1f})",
+        statistics.fmean(returns[BF16]),
+        mean - spread,
+        at_most=False,
+        refused=ONE_SEED if alone else "",
+    )
+
+
+def _run(task: Task, precision: str, seed: int, directory: Path) -> Run:
+    folder = directory / f"{task.name.replace('/', '-')}-{precision}-{seed}"
+
+    def make() -> Run:
+        forget_incomplete(folder)
+        flags = ["--algorithm", task.algorithm, "--environment", task.environment, *task.flags]
+        flags += ["--seed", str(seed), "--learner.precision", precision, "--max-environment-steps", str(task.steps)]
+        # No return ends the run.
+        summary = train(folder, [*flags, "--target-return", "1e9", "--evaluation.period-updates", "5000"])
+        return {**summary, "confirmed": asdict(confirm(folder, _EPISODES))}
+
+    made = kept(folder.with_suffix(".json"), asdict(task), make)
+    return {**made, "task": task.name, "asked": precision}
+
+
+def row(run: Run) -> str:
+    """A line of the table."""
+    return (
+        f"{run['task']:34} {run['asked']} seed {run['seed']}: {run['confirmed']['mean_return']:>8.1f} on new episodes, "
+        f"{run['environment_steps']:>7,} steps, {run['updates']:>6,} updates, {run['updates_per_s']:>6.1f} a second"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))

@@ -1,0 +1,87 @@
+"""The records of a run: members, evaluations, resources, times. Reports and checkpoints read them."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.status import ActorReport, Receipt
+from actorq.telemetry.energy import EnergyLedger
+from actorq.telemetry.process_stats import measure_process
+from learner_service.actors.members import Member, Members
+from learner_service.actors.schemes import policy_of
+from learner_service.reporting.events import EventLog
+from learner_service.reporting.meters import Samples
+from learner_service.reporting.resources import Resources
+from learner_service.run.evaluations import EvaluationLog
+from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.scaling import ScalingSignal
+
+
+class Records:
+    """The records of one run. Lives on the event loop; `values`, `sync`, `clock` and `events` are thread-safe.
+
+    activation: seconds from a snapshot to its first action. emission: the quantizer's seconds per version.
+    """
+
+    def __init__(self, config: RunConfig, identity: RunIdentity, restored: Mapping[str, Any], node: str) -> None:
+        """restored: the result of `values` in the checkpoint that the run resumes from; empty without one."""
+        directory = identity.directory
+        self.config = config
+        self.identity = identity
+        self.members = Members(identity.lives, time.monotonic)
+        self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
+        self.resources = Resources(EnergyLedger.from_state(restored["energy"]) if restored else None, node)
+        known_s = max(self.evaluations.elapsed_s, restored.get("elapsed_s", 0.0))
+        self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
+        self.clock.first_transition_s = restored.get("first_transition_s")
+        self.events = EventLog(directory / "events")
+        self.activation = Samples()
+        self.emission = Samples()
+        self.forget_training()
+
+    @property
+    def emitted(self) -> PolicyDescriptor | None:
+        """The newest policy in the run's scheme, or with "auto" in the scheme of most actors; None before the first."""
+        policies = self._receipt.policies if self._receipt else ()
+        return policy_of(self.config.scheme, policies, self.members.statuses())
+
+    def note_report(self, member: Member, report: ActorReport) -> None:
+        """Record an actor's report."""
+        # Members keep the report without activations, because a status has a thousand reports in one message.
+        self.members.report(member, replace(report, activation_seconds=()))
+        self.activation.add(report.activation_seconds)
+        self.resources.note(report.process)
+        if member.role == "actor":
+            self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
+
+    def note_receipt(self, receipt: Receipt) -> None:
+        """Record the quantizer's receipt for a version."""
+        self._receipt: Receipt | None = receipt
+        self.emission.add((receipt.emit_seconds,))
+        self.resources.note(receipt.process)
+
+    def forget_training(self) -> None:
+        """Forget the receipt and the scaling measurements."""
+        self._receipt = None
+        self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
+
+    def values(self) -> dict[str, object]:
+        """The values for a checkpoint."""
+        return {
+            "energy": self.resources.state(),
+            "elapsed_s": self.clock.elapsed_s,
+            "first_transition_s": self.clock.first_transition_s,
+        }
+
+    def sync(self) -> None:
+        """Block until the time and the evaluations are on the disk."""
+        self.clock.beat()
+        self.evaluations.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.events.close()
+        self.evaluations.close()
