@@ -104,6 +104,6 @@ def _type(leaf: Leaf) -> tuple[str, str]:
         kind, bounds = names(merged["enum"]), []
     else:
         kind = "path" if merged.get("format") == "path" else merged.get("type", "text")
-        kind = {"string": "text", "array": "list of " + merged.get("items", {}).get("type", "text")}.get(kind, kind)
+        kind = {"string": "text", "object": "mapping", "array": "list"}.get(kind, kind)
         bounds = [text.format(f"{merged[key]:,}") for key, text in _BOUNDS.items() if key in merged]
     return kind + (", or `none`" if optional else ""), ", ".join(bounds)

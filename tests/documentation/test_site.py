@@ -58,6 +58,8 @@ def test_the_reference_has_everything(site: dict[str, str]) -> None:
         assert leaf.variable in configuration
     for service in SERVICES:
         assert all(f'<h3 id="{method.name.lower()}">' in site["reference/rpcs.html"] for method in service.methods)
+    rpcs = sum(len(service.methods) for service in SERVICES)
+    assert site["reference/rpcs.html"].count("these roles may call it: <code>") == rpcs
     for metric in metrics.documented():
         assert metric.name in site["reference/metrics.html"]
     for command in ("train", "quantize", "cluster up", "learner"):
