@@ -25,11 +25,12 @@ OLDEST_OPSET = 13
 MAX_CONSTANT_BYTES = 64 * 1024
 # Of one row of all data inputs: 16 frames of 1024 x 1024 bytes. What a graph claims is allocated when it is tried.
 MAX_ROW_BYTES = 16 * 1024**2
-_ELEMENT_TYPES = frozenset(
-    helper.np_dtype_to_tensor_dtype(np.dtype(name))
-    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-    + ("float16", "float32", "float64")
+_INTEGER_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(f"{sign}int{bits}")) for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
+_ELEMENT_TYPES = _INTEGER_TYPES | {
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Graph:
         """The graph of a complete model, of any library, and the parameters that were inside.
 
         model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
-        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+        discrete_actions, action_spans: as in PolicyGraph. A model tells only of discrete actions whose indices are its
+            first output: an integer.
 
         Raises InvalidInputError that says what is wrong and how to export it right.
         """
@@ -99,7 +101,8 @@ class Graph:
         _check_valid(parsed)
         parameters = lift_parameters(parsed)
         inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
-        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        discrete = discrete_actions or parsed.graph.output[0].type.tensor_type.elem_type in _INTEGER_TYPES
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete, action_spans)
         graph = cls.parse(source)
         graph.check_parameters(parameters)
         return graph, parameters

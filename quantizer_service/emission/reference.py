@@ -81,7 +81,7 @@ class Reference:
         """A session with these tensors as outputs besides the graph's own."""
         if not inner:
             return self._session
-        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph")
+        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph", probe=True)
         self._probes[inner] = session
         while len(self._probes) > _MAX_PROBES:
             del self._probes[next(iter(self._probes))]

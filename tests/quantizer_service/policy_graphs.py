@@ -234,6 +234,27 @@ def pooled(size: int = 16) -> PolicyGraph:
     )
 
 
+def residual(size: int = 12) -> PolicyGraph:
+    """Float images, and a block of convolutions whose shortcut is a convolution too (He et al. 2016)."""
+    nodes = [
+        helper.make_node("Conv", ["observation", "in.weight", "in.bias"], ["x"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["x"], ["xr"]),
+        helper.make_node("Conv", ["xr", "a.weight", "a.bias"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["ar"]),
+        helper.make_node("Conv", ["ar", "b.weight", "b.bias"], ["b"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["xr", "shortcut.weight", "shortcut.bias"], ["s"], strides=[2, 2]),
+        helper.make_node("Add", ["b", "s"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["sr"]),
+        helper.make_node("Flatten", ["sr"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    shapes = {"in": [8, 2, 3, 3], "a": [16, 8, 3, 3], "b": [16, 16, 3, 3], "shortcut": [16, 8, 1, 1]}
+    parameters: dict[str, list[int]] = {}
+    for name, shape in {**shapes, "head": [ACTIONS, 16 * (size // 2) ** 2]}.items():
+        parameters |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return policy_graph(nodes, parameters, ("batch", 2, size, size))
+
+
 def sequence(width: int = 32) -> PolicyGraph:
     """Seven steps of an observation through layers on three dimensions, as TorchScript exports them, then the mean."""
     nodes = [
@@ -270,6 +291,7 @@ GRAPHS = {
     "two outputs": two_outputs(),
     "shared weights": shared_weights(),
     "pooled": pooled(),
+    "residual": residual(),
     "sequence": sequence(),
 }
 
