@@ -47,6 +47,8 @@ EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 EXIT_HUNG = 5
 # Of a learner that was told to end (SIGTERM) before its run was over. The run is saved; the next learner goes on.
 EXIT_INTERRUPTED = 6
+# Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
+EXIT_REFUSED = 7
 
 # Every setting of a process that is not part of the run's configuration, in any service or command. One environment
 # or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each
