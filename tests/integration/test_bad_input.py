@@ -59,8 +59,8 @@ def test_images_too_small_for_our_networks_name_the_setting_before_any_service_s
     result = actorq("train", "--environment", "environment_doubles:TinyImages-v0", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        "error: environment environment_doubles:TinyImages-v0: expected images of at least 3 x 3 pixels, got 2 x 8; give "
-        "--network MODULE:FUNCTION for layers of your own\n"
+        "error: environment environment_doubles:TinyImages-v0: expected images of at least 3 x 3 pixels, got 2 x 8; "
+        "give --network MODULE:FUNCTION for layers of your own\n"
     )
     assert list(tmp_path.iterdir()) == []
 
