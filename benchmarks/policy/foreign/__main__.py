@@ -77,7 +77,7 @@ def compare(policy: Foreign, form: str) -> list[dict[str, Any]]:
         model, calibration = Path(folder) / "policy.onnx", Path(folder) / "observations.npz"
         names = export(module, [array[:2] for array in arrays], model)
         feeds = dict(zip(names, arrays, strict=True))
-        np.savez(calibration, **feeds)
+        np.savez(calibration, **feeds)  # type: ignore[arg-type]
         for scheme in SCHEMES:
             output = Path(folder) / f"{scheme}.onnx"
             printed = quantize(model, calibration, scheme, output)

@@ -5,6 +5,7 @@ here. RLlib's are modules whose `forward_inference` takes and returns a dict (ra
 are those of its default encoders and heads, with ray left out because of its size.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -95,9 +96,8 @@ class Encoder(nn.Module):
 
 def stable_baselines3() -> list[Foreign]:
     """Policies as the library itself builds them; raises ModuleNotFoundError where it is not installed."""
-    from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
-    from stable_baselines3.dqn.policies import CnnPolicy, DQNPolicy
-
+    common = importlib.import_module("stable_baselines3.common.policies")
+    dqn = importlib.import_module("stable_baselines3.dqn.policies")
     # The checks of distributions read values, which an export does not have.
     torch.distributions.Distribution.set_default_validate_args(False)
     vector = gymnasium.spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
@@ -114,10 +114,10 @@ def stable_baselines3() -> list[Foreign]:
         return policy.q_net(observations)
 
     made: list[tuple[str, Any, Callable[..., Any], tuple[int, ...]]] = [
-        ("PPO", ActorCriticPolicy(vector, actions, rate), logits, (SIZE,)),
-        ("PPO, CNN", ActorCriticCnnPolicy(images, actions, rate), logits, IMAGE),
-        ("DQN", DQNPolicy(vector, actions, rate), q_values, (SIZE,)),
-        ("DQN, CNN", CnnPolicy(images, actions, rate), q_values, IMAGE),
+        ("PPO", common.ActorCriticPolicy(vector, actions, rate), logits, (SIZE,)),
+        ("PPO, CNN", common.ActorCriticCnnPolicy(images, actions, rate), logits, IMAGE),
+        ("DQN", dqn.DQNPolicy(vector, actions, rate), q_values, (SIZE,)),
+        ("DQN, CNN", dqn.CnnPolicy(images, actions, rate), q_values, IMAGE),
     ]
     return [Foreign("stable-baselines3", name, Values(policy, call), (shape,)) for name, policy, call, shape in made]
 
@@ -127,14 +127,18 @@ def cleanrl() -> list[Foreign]:
 
     def expected(network: nn.Module, observations: Tensor) -> Tensor:
         probabilities = network(observations).view(-1, ACTIONS, ATOMS).softmax(dim=2)
-        return (probabilities * torch.linspace(-10, 10, ATOMS)).sum(2)
+        values: Tensor = (probabilities * torch.linspace(-10, 10, ATOMS)).sum(2)
+        return values
+
+    def of_vectors(network: nn.Module, observations: Tensor) -> Any:
+        return network(observations)
 
     def of_images(network: nn.Module, observations: Tensor) -> Any:
         return network(observations / 255.0)
 
     return [
-        Foreign("cleanrl", "dqn", _mlp((SIZE, 120, 84, ACTIONS), nn.ReLU)),
-        Foreign("cleanrl", "ppo", _mlp((SIZE, 64, 64, ACTIONS), nn.Tanh)),
+        Foreign("cleanrl", "dqn", Values(_mlp((SIZE, 120, 84, ACTIONS), nn.ReLU), of_vectors)),
+        Foreign("cleanrl", "ppo", Values(_mlp((SIZE, 64, 64, ACTIONS), nn.Tanh), of_vectors)),
         Foreign("cleanrl", "c51", Values(_mlp((SIZE, 120, 84, ACTIONS * ATOMS), nn.ReLU), expected)),
         Foreign(
             "cleanrl", "dqn_atari", Values(nn.Sequential(*_nature(), nn.Linear(512, ACTIONS)), of_images), (IMAGE,)
