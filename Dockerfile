@@ -1,7 +1,7 @@
 # Images of the three services: docker build --target learner|quantizer|actor (all of them: make images).
 #
 # Packages come from where pip is configured to look, in the versions of constraints.txt. TORCH_INDEX_URL names a
-# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/kubernetes.md).
+# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build
@@ -9,7 +9,7 @@ WORKDIR /source
 # A virtual environment because it can be copied as a whole; without pip, which the images need not have.
 RUN python -m venv --without-pip /opt/actorq
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY docker/install /usr/local/bin/install-actorq
 # The smallest part that makes a package: dependencies get a layer of their own, which lasts until they change.
 COPY actorq/__init__.py actorq/
@@ -28,7 +28,7 @@ COPY quantizer_service quantizer_service
 RUN install-actorq quantizer_service
 
 FROM build AS build-actor
-# What it can act in besides classic control, as in box2d,mujoco,dm-control,atari,envpool (docs/environments.md).
+# What it can act in besides classic control, as in box2d,mujoco,dm-control,atari,envpool (docs/how-to/environments.md).
 ARG ENVIRONMENTS="box2d,mujoco"
 RUN install-actorq "actor${ENVIRONMENTS:+,$ENVIRONMENTS}"
 COPY actorq actorq
@@ -41,6 +41,7 @@ USER 10001:10001
 WORKDIR /tmp
 ENV PATH=/opt/actorq/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 STOPSIGNAL SIGTERM
+LABEL org.opencontainers.image.version="0.1.0" org.opencontainers.image.licenses="Apache-2.0"
 
 FROM service AS learner
 COPY --from=build-learner /opt/actorq /opt/actorq

@@ -1,4 +1,5 @@
-# make train | make test | make test-fast | make test-cluster | make mutants | make images | make install | make lint | make protos | make clean
+# make train | make test | make test-fast | make test-cluster | make mutants | make docs | make dist | make images | make install | make lint |
+# make protos | make clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,23 +10,31 @@ CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
 
-.PHONY: train test test-fast test-cluster mutants images install lint format protos clean
+# The tests start hundreds of processes, which would each compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: train test test-fast test-cluster mutants docs dist images install lint format protos clean
 
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
-test: $(VENV)/installed lint  ## install, then lint, types and all tests: first in WORKERS processes, then those of whole runs
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not alone' $(ARGS)
-	$(BIN)/python -m pytest -m alone $(ARGS)
+test: $(VENV)/installed lint  ## install, then lint, types and all tests in WORKERS processes, one of which makes the whole runs
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m 'not cluster and not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not cluster and not slow' $(ARGS)
 
 mutants: $(VENV)/installed  ## change the glue in 200 places, one at a time: do the tests notice? Takes hours
 	$(BIN)/python -m benchmarks.faults.mutants --check $(ARGS)
 
 test-cluster: $(VENV)/installed  ## install, then the tests on the cluster that KUBECONFIG names, which has the images
 	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
+
+docs: $(VENV)/installed  ## install, then build the documentation: build/site/index.html needs no server
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+dist: $(VENV)/installed  ## install, then make the wheel and the sdist in dist/
+	$(BIN)/python -m build --no-isolation $(ARGS)
 
 images:  ## build the images of learner, quantizer and actor; CONTAINER_BUILD="podman build", TAG=..., TORCH_INDEX_URL=...
 	$(CONTAINER_BUILD) --target learner --tag actorq-learner:$(TAG) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) .
@@ -60,4 +69,4 @@ protos: $(VENV)/installed  ## regenerate actorq/v1 and actorq/externalscaler fro
 		$(sort $(wildcard protos/actorq/v1/*.proto)) actorq/externalscaler/externalscaler.proto
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info

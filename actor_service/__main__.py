@@ -12,7 +12,7 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actor_service.environments import module_of
+from actor_service.environments import modules_of
 from actor_service.metrics import actor_metrics
 from actor_service.policies.policy import LoadPolicy, load_policy
 from actor_service.roles.actor import Actor, Host
@@ -79,12 +79,17 @@ class ActorService(Service):
         )
         if settings.role == "standalone":
             self._actor = StandaloneEvaluator(
-                host, config.environment, config.scheme, config.environments_per_actor, settings.record
+                host,
+                config.environment,
+                config.scheme,
+                config.environments_per_actor,
+                settings.record,
+                config.environment_arguments,
             )
             return
         self._learner = LearnerClient(settings.learner, certificates)
         # A user who names an environment here trusts its module.
-        allowed = {*config.actor.allow_modules, module_of(config.environment)}
+        allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
         role = Explorer if settings.role == "actor" else Evaluator
         self._actor = role(host, self._learner, allowed)
 

@@ -23,7 +23,9 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
     yield gauge("actorq_actor_policy_version", "Version that acts; 0 before the first.", report.policy_version)
     yield gauge("actorq_actor_queued_segments", "Segments that the learner has not stored yet.", report.queued_segments)
     yield counter(
-        "actorq_actor_acknowledged_segments", "Segments (an evaluator's: evaluations) stored.", actor.acknowledged
+        "actorq_actor_acknowledged_segments",
+        "Segments, of an evaluator evaluations, that the learner has stored.",
+        actor.acknowledged,
     )
     yield counter(
         "actorq_actor_waited_seconds",
@@ -33,7 +35,7 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
     # Before the loads, which come first there: what was read as active has been read as loaded.
     yield histogram(
         "actorq_actor_activation_seconds",
-        "From the learner's snapshot of a policy to its first action here.",
+        "From the learner's snapshot of a policy to its first action here, by both clocks.",
         counts.activation_seconds,
     )
     yield histogram(
@@ -41,12 +43,12 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
     )
     yield histogram(
         "actorq_actor_policy_wait_seconds",
-        "Time in which the environments waited because their policy had taken its steps: for a newer one.",
+        "Time in which the environments waited for a newer policy, because of actor.max_steps_per_policy.",
         counts.policy_wait_seconds,
     )
     yield labelled_gauge(
         "actorq_actor_avoided_scheme",
-        "Always 1; the scheme that this actor does not act with because its processor computes it wrongly.",
+        "Always 1; the scheme that this actor avoids because its processor computes it wrongly.",
         ("scheme",),
         {(report.avoided_scheme,): 1} if report.avoided_scheme else {},
     )

@@ -15,12 +15,11 @@ from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
-from actor_service.policies.processor import saturating_schemes
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError
-from actorq.machine import processor_flags
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
@@ -81,7 +80,9 @@ class _Acting:
     """An actor's loop in `count` environments, without its uploader."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0) -> None:
-        self.environments: Environments = make_environments(config.environment, count, config.environment_backend)
+        self.environments: Environments = make_environments(
+            config.environment, count, config.environment_backend, config.environment_arguments
+        )
         self.slot = PolicySlot()
         explore = _explorer(config, spec, count, random_steps)
         greedy = explore.greedy_actions
@@ -124,7 +125,7 @@ class _NoPolicy:
 def record(order: Order) -> None:
     """Leave transitions of random actions, for the learner and for calibration."""
     config = order.config
-    spec = describe_environment(config.environment, config.environment_backend)
+    spec = describe_environment(config.environment, config.environment_backend, config.environment_arguments)
     acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
     segments: list[Segment] = []
     transitions = nbytes = 0

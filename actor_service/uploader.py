@@ -176,7 +176,7 @@ class Uploader:
         translated = error_from_rpc(error, self._client.peer)
         if isinstance(translated, InvalidInputError) and not opened:
             # The run cannot use this environment: a mistake in the settings, which the learner tells in one line.
-            raise UserError(str(translated).removeprefix(f"{self._client.peer}: ")) from error
+            raise UserError(str(translated).removeprefix(f"{self._client.peer}: ")) from None
         if isinstance(translated, NotFoundError):
             # The learner restarted between Join and the stream, and does not know us: join again.
             raise UnavailableError(str(translated)) from error

@@ -227,13 +227,21 @@ class QuantizerClient(_Client):
         policies: list[RetainedPolicy] = []
         token = ""
         while True:
-            page = self._unary(self.stub.ListPolicies, quantizer_pb2.ListPoliciesRequest(page_token=token))
-            policies += [wire.retained_from_proto(policy) for policy in page.policies]
-            token = bounds.page_token(page.next_page_token)
+            page, token = self.page(page_token=token)
+            policies += page
             if len(policies) > _MAX_RETAINED:
                 raise ExhaustedError(f"{self.peer}: at most {_MAX_RETAINED} retained policies are listed, got more")
-            if not (token and page.policies):
+            if not (token and page):
                 return policies
+
+    def page(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
+        """The retained versions after the page that gave the token, newest first, and the token of the next page.
+
+        page_size: how many, at most; 0 for as many as the service gives.
+        """
+        request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
+        page = self._unary(self.stub.ListPolicies, request)
+        return tuple(map(wire.retained_from_proto, page.policies)), bounds.page_token(page.next_page_token)
 
     def fidelity(self, scheme: str, version: int = 0) -> PolicyDescriptor:
         """The description of a retained policy with its fidelity report, version 0 for the newest."""

@@ -9,6 +9,14 @@ class ActorQError(Exception):
     """Base of all errors that this project raises on purpose."""
 
 
+def foreign_cause(error: BaseException) -> BaseException | None:
+    """The error of a user's code, or of a library, that an error of ours tells of; None where there is none."""
+    cause: BaseException | None = error
+    while isinstance(cause, ActorQError):
+        cause = cause.__cause__
+    return cause
+
+
 class UserError(ActorQError):
     """The person who started a process gave something that cannot work. Ends the process with exit code 2."""
 

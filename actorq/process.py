@@ -29,7 +29,7 @@ from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
 from actorq.config.settings import DefaultText, Settings
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -205,6 +205,9 @@ def main(run: Callable[[], int]) -> int:
     try:
         return run()
     except UserError as error:
+        # Commands keep no log.
+        if (cause := foreign_cause(error)) and logging.getLogger().handlers:
+            _log.error("the traceback of the error below", exc_info=cause)
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return EXIT_USER_ERROR
     except ActorQError as error:

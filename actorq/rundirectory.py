@@ -14,8 +14,9 @@ from typing import Any
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
-from actorq.statefiles.documents import copy_of, is_as_signed, read_document, sign_text, write_document
+from actorq.statefiles.documents import copy_of, is_as_signed, read_document, read_either, sign_text, write_document
 from actorq.statefiles.files import replace_file
 
 RUNS = Path("runs")
@@ -52,6 +53,11 @@ class RunDirectory:
     def policies(self) -> Path:
         """The quantizer's store."""
         return self.root / "policies"
+
+    @property
+    def evaluations(self) -> Path:
+        """The learner's log of evaluations, one JSON object on each line."""
+        return self.root / "evaluations.jsonl"
 
     @property
     def logs(self) -> Path:
@@ -117,6 +123,17 @@ class RunDirectory:
         except UserError as error:
             raise UserError(str(error).removeprefix("--config: ")) from None
 
+    def read_environment(self) -> EnvironmentSpec:
+        """The spec of the run's environment; raises UserError before an actor has told it, and for a damaged file."""
+        path = self.root / "environment.json"
+        try:
+            values = read_either(path)
+        except InvalidInputError as error:
+            raise UserError(f"{path}: {error}, and no copy of it is whole") from None
+        if values is None:
+            raise UserError(f"run directory {self.root} has no {path.name}: no actor has joined the run yet")
+        return EnvironmentSpec.from_json(values)
+
     def write_addresses(self, addresses: Addresses) -> None:
         """Tell other programs where the run's processes are."""
         write_document(self.addresses, asdict(addresses), indent=2)
@@ -148,6 +165,21 @@ class RunDirectory:
             return read_document(self.summary)
         except (OSError, InvalidInputError):
             return {}
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the launcher of the run or one of its processes lives."""
+        try:
+            shared = os.open(self.root / "processes.lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(shared)
+        return False
 
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Text of peers on one short line, fit for a terminal, a log and an error."""
+"""Text for people: what peers sent on one short line, and numbers of bytes."""
 
 # A log line, and the details of a gRPC status: those travel in a header of at most 8 KiB, where a byte may take three.
 MAX_LINE_BYTES = 2_000
@@ -20,3 +20,13 @@ def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
     if len(data) <= most_bytes:
         return data.decode()
     return data[: most_bytes - len(_ENDING)].decode("utf-8", "ignore") + _ENDING
+
+
+def size_text(count: float) -> str:
+    """A number of bytes, such as 812 B, 18.4 KiB, 410 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

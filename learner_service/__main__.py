@@ -1,4 +1,4 @@
-"""`python -m learner_service`: one learner, as pods and the launcher run it."""
+"""Entry point of the learner service: `python -m learner_service`."""
 
 import asyncio
 import contextlib
@@ -48,32 +48,30 @@ _EXIT_CODES = {
     RunState.STOPPED: EXIT_STOPPED,
     RunState.INTERRUPTED: EXIT_INTERRUPTED,
 }
-# Between two events for TensorBoard.
+# Time between two TensorBoard events.
 _PERIOD_S = 1.0
-# What actors and watchers get to hear that the run is over, or that its learner leaves, before the server stops.
+# Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
 
 
 class LearnerSettings(Settings):
-    """Where this learner keeps its run and finds its quantizer."""
+    """Settings of the learner process: its run directory and its quantizer."""
 
     run_directory: Path = Field(Path("runs/learner"), description="folder of the run's replay, checkpoints and events")
     quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
-    resume: bool = Field(False, description="go on with the run in the run directory, or begin one if there is none")
+    resume: bool = Field(False, description="continue the run in the run directory, or start one if there is none")
     linger: bool = Field(
         False,
-        description="when the run is over, serve its status until SIGTERM; a run that is over stays over when resumed",
+        description="serve the status of a finished run until SIGTERM; a finished run stays over when resumed",
     )
-    pod: str = Field(
-        "", description="name of the StatefulSet's pod that this learner runs in; only the first pod (-0) may train"
-    )
+    pod: str = Field("", description="name of this learner's StatefulSet pod; only the first pod (-0) may train")
 
     def require_first_pod(self) -> None:
         """Raise UserError in a second pod of a StatefulSet: a run has one learner."""
         name, _, ordinal = self.pod.rpartition("-")
         if name and ordinal.isdigit() and int(ordinal):
             raise UserError(
-                f"--pod: a run has one learner, in pod {name}-0, and this is {self.pod}: set it back with `kubectl "
+                f"--pod: only pod {name}-0 may train, and this is {self.pod}: return to one learner with `kubectl "
                 f"scale statefulset/{name} --replicas=1`; for more actors use `kubectl scale deployment/actor`"
             )
 
@@ -92,7 +90,7 @@ class LearnerService(Service):
         self._told_to_end = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add LearnerService, and KEDA's ExternalScaler."""
+        """Add LearnerService and KEDA's ExternalScaler; return their full names."""
         learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(self._run, self._reporter), server)
         externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ScalerServicer(self._run), server)
         return (
@@ -101,14 +99,14 @@ class LearnerService(Service):
         )
 
     async def until_ready(self) -> None:
-        """Ready once the run is restored."""
+        """Wait until the run is restored."""
         await self._run.restored.wait()
 
     async def run(self, address: str) -> int:
         """Train until the run is over or this learner is told to end.
 
         Returns 0 when the run was solved, 3 when its budget ended, 4 when it was stopped, and 6 when it was
-        interrupted. A learner that lingers serves on until it is told to end, and returns 0 in each case.
+        interrupted. A learner with `linger` serves until it is told to end, and always returns 0.
         """
         run = self._run
         was_over = not run.wants_actors
@@ -121,7 +119,7 @@ class LearnerService(Service):
             self._reporter.write_events()
         if run.fault is not None:
             self._raise(run.fault)
-        # Actors that leave report a last time what they have used.
+        # Leaving actors send a last report of the resources that they used.
         await run.farewell(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
@@ -132,24 +130,24 @@ class LearnerService(Service):
         return EXIT_OK if self._linger else _EXIT_CODES[run.state]
 
     def metrics(self) -> Iterable[Metric]:
-        """How the run goes."""
+        """The Prometheus metrics of the run."""
         return learner_metrics(self._run, self._reporter)
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):
-            # Not itself: the call that brought it to light has it too, and clears the frames that it passed through.
+            # A new exception: the failing call holds the same one, and clears its traceback frames.
             raise UserError(str(fault)) from fault
         training = self._run.training
         trainer = training.trainer if training is not None and fault is training.trainer.fault else None
         if trainer is not None and fails_again(self._directory, fault, trainer.made_updates):
             raise UserError(
-                f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; the "
-                "learner's log has the traceback; mend the cause, then go on with --resume"
-            ) from fault
-        raise ActorQError(f"the run cannot go on: {fault}") from fault
+                f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; fix "
+                "the cause, then continue with --resume"
+            ) from None
+        raise ActorQError(f"the run cannot continue: {fault}") from fault
 
     def begin_drain(self) -> None:
-        """SIGTERM: save everything; the run goes on with the next learner, unless it is over."""
+        """Save everything after SIGTERM. The next learner continues the run, unless the run is over."""
         self._told_to_end.set()
         self._run.interrupt()
 
@@ -164,7 +162,7 @@ def _main() -> int:
     settings.require_first_pod()
     torch.set_num_threads(config.learner.torch_threads)
     if config.algorithm not in ALGORITHMS:
-        # A mistake in a user's algorithm is told before an actor joins.
+        # Report a mistake in a user's algorithm before an actor joins.
         chosen_algorithm(config)
     try:
         service = LearnerService(config, settings, process.node)

@@ -1,4 +1,4 @@
-"""KEDA's ExternalScaler: decode, ask the run, encode."""
+"""KEDA's ExternalScaler service: tells KEDA how many actors the run can use."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,17 +10,17 @@ from actorq.externalscaler import externalscaler_pb2_grpc
 from actorq.wire import bounds
 from learner_service.run.run import Run
 
-# Of one replica: with it the metric is the number of replicas, whatever KEDA and HPA divide.
+# Target of one replica: KEDA and HPA divide the metric by it, so the metric is the number of replicas.
 _TARGET = 1
 _METRIC = "actorq-desired-actors"
 
 
 class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
-    """Tells KEDA how many actors a run can use."""
+    """Decodes a request, asks the run, and encodes the answer."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        # Actors that it had before may be on their way back; a new run has none to lose.
+        # A resumed run may have actors that are about to rejoin. A new run has none.
         self._comes_back = not run.restored.is_set()
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
@@ -28,9 +28,9 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.IsActiveResponse(result=self._run.wants_actors)
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
-        """Whether the run wants actors, now and when it is over; then nothing changes any more.
+        """Answer whether the run wants actors: once now, and again when the run is over.
 
-        Raises UnavailableError when the learner leaves a run that goes on.
+        Raises UnavailableError when the learner leaves a run that is not over.
         """
         if self._run.wants_actors:
             yield pb.IsActiveResponse(result=True)
@@ -41,14 +41,14 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         await asyncio.Event().wait()
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Any) -> pb.GetMetricSpecResponse:
-        """The number of actors, in units of one."""
+        """The name of the metric and its target of one per replica."""
         spec = pb.MetricSpec(metricName=_METRIC, targetSize=_TARGET, targetSizeFloat=_TARGET)
         return pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Any) -> pb.GetMetricsResponse:
-        """How many actors the run can use, under the name that KEDA knows the metric by.
+        """How many actors the run can use, under the metric name of the request.
 
-        Raises UnavailableError while that cannot be told, so that KEDA and HPA leave the number as it is.
+        Raises UnavailableError while the number is unknown. KEDA and HPA then keep the current number.
         """
         name = bounds.optional_name("metricName", request.metricName)
         value = self._desired_actors() * _TARGET
@@ -61,7 +61,7 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         if run.ended.is_set():
             return 0
         if not run.wants_actors:
-            raise UnavailableError("the learner is saving its run, and cannot tell yet whether it wants actors")
+            raise UnavailableError("the learner is saving its run and does not know yet whether the run needs actors")
         run.require_restored()
         if self._comes_back and not run.records.scaling.can_tell:
             raise UnavailableError("the learner has not measured yet how many actors its run can use")

@@ -1,4 +1,4 @@
-"""`python -m learner_service.profile`: what an update and a snapshot cost the learner, for `actorq profile`."""
+"""Measures the time of an update and of a policy snapshot, for `actorq profile`."""
 
 import time
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from learner_service.replay import SegmentSource
 from learner_service.training.training import Training, build_training
 
 _NAME = "profile"
-# Transitions that updates are drawn from.
+# Transitions in the replay.
 _STORED = 20_000
 _WINDOW_S = 0.25
 _SNAPSHOTS = 20
-# Nobody listens there, and nobody is asked.
+# The quantizer's address. Nothing connects to it.
 _NOWHERE = "127.0.0.1:1"
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Between two looks at a trainer: its updates, and the seconds of the clock and of all its threads."""
+    """One measured interval: updates, seconds of wall-clock time, and CPU seconds of all threads."""
 
     updates: int
     wall: float
@@ -39,7 +39,7 @@ class _Window:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Seconds of an update, with sampling; and of a snapshot with its message."""
+    """Seconds of an update with its sampling, and CPU seconds of a snapshot with its message."""
     segments = order.folder.segments()
     config = _unlimited(order.config)
     torch.set_num_threads(config.learner.torch_threads)
@@ -82,11 +82,11 @@ def measure(order: Order) -> dict[str, Any]:
 
 
 def _unlimited(config: RunConfig) -> RunConfig:
-    """The run without a limit on samples, and with a replay that is full enough at once."""
+    """The configuration without a rate limit and without checkpoints. Training starts at once."""
     replay = config.replay.model_copy(update={"min_size": 1})
     limiter = config.rate_limiter.model_copy(update={"error_buffer": 1e15})
     checkpoint = config.checkpoint.model_copy(update={"period_s": 1e9})
-    # Versions are measured apart.
+    # `_snapshot_seconds` measures publications.
     publication = config.publication.model_copy(update={"period_updates": 10**9})
     return config.model_copy(
         update={"replay": replay, "rate_limiter": limiter, "checkpoint": checkpoint, "publication": publication}
@@ -106,14 +106,14 @@ def _fill(training: Training, segments: list[Segment]) -> None:
 
 
 def _windows(training: Training, seconds: float) -> Iterator[_Window]:
-    """Let the trainer go on for short times until the seconds are over; the first one warms it up and is not told."""
+    """Run the trainer in short intervals until the seconds are over. The first interval warms up and is dropped."""
     trainer = training.trainer
     updates, told, deadline = trainer.pause(), -1, 0.0
     while told < 1 or time.perf_counter() < deadline:
         wall, cpu = time.perf_counter(), time.process_time()
         trainer.resume()
         time.sleep(_WINDOW_S)
-        # Returns after the updates that are under way.
+        # Returns when the updates under way are done.
         now = trainer.pause()
         if trainer.fault is not None:
             raise trainer.fault
@@ -129,7 +129,7 @@ def _windows(training: Training, seconds: float) -> Iterator[_Window]:
 
 
 def _snapshot_seconds(training: Training) -> float:
-    """Processor seconds of a snapshot and of the message that carries it."""
+    """Median CPU seconds of a snapshot and its encoding."""
     seconds = []
     tensors = snapshot_parameters(training.algorithm.policy)
     for _ in range(_SNAPSHOTS):
@@ -142,7 +142,7 @@ def _snapshot_seconds(training: Training) -> float:
 
 
 def run() -> int:
-    """Measure what the flags ask for."""
+    """Parse the flags, measure, and write the figures."""
     order = Order.parse("python -m learner_service.profile", "Measure what an update costs the learner.")
     order.folder.write("learner", measure(order))
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""LearnerService: decode, call the run, encode."""
+"""The learner's gRPC service. Each method decodes the request, calls the run and encodes the answer."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self._reporter = reporter
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
-        """An actor announces itself."""
+        """Admit an actor or evaluator to the run."""
         joining = wire.joining_from_proto(request)
         require_member(context, joining.name, joining.role)
         membership = self._run.join(joining.name, joining.incarnation, joining.role, joining.nonce)
@@ -33,7 +33,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def StreamTrajectories(
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
     ) -> AsyncIterator[learner_pb2.StreamTrajectoriesResponse]:
-        """Segments, evaluations and reports up; acknowledgements, credits and directives down."""
+        """Receive segments, evaluations and reports; send acknowledgments, credits and directives."""
         first = await anext(aiter(request_iterator), None)
         if first is None or first.WhichOneof("payload") != "open":
             raise InvalidInputError("stream: the first message must be `open`")
@@ -86,14 +86,14 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                 )
 
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
-        """How the run goes."""
+        """Return the status of the run."""
         self._run.require_restored()
         return learner_pb2.GetStatusResponse(status=wire.run_status_to_proto(self._reporter.status()))
 
     async def WatchStatus(
         self, request: learner_pb2.WatchStatusRequest, context: Any
     ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
-        """How the run goes, again and again."""
+        """Send the status of the run periodically until the run is over."""
         period = wire.watch_period_from_proto(request)
         await self._run.restored.wait()
         while True:
@@ -110,13 +110,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def PauseTraining(
         self, request: learner_pb2.PauseTrainingRequest, context: Any
     ) -> learner_pb2.PauseTrainingResponse:
-        """Stop updating."""
+        """Pause training."""
         return learner_pb2.PauseTrainingResponse(updates=await self._run.pause())
 
     async def ResumeTraining(
         self, request: learner_pb2.ResumeTrainingRequest, context: Any
     ) -> learner_pb2.ResumeTrainingResponse:
-        """Go on updating."""
+        """Resume training."""
         return learner_pb2.ResumeTrainingResponse(updates=self._run.resume())
 
     async def SaveCheckpoint(
@@ -136,13 +136,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def ResetEnvironment(
         self, request: learner_pb2.ResetEnvironmentRequest, context: Any
     ) -> learner_pb2.ResetEnvironmentResponse:
-        """Forget the run's environment."""
+        """Forget the run's environment spec."""
         return wire.environment_reset_to_proto(await self._run.reset_environment(request.discard))
 
     async def ReportEnergy(
         self, request: learner_pb2.ReportEnergyRequest, context: Any
     ) -> learner_pb2.ReportEnergyResponse:
-        """Take a node's energy."""
+        """Record the energy that a node measured."""
         energy, processes = wire.node_energy_from_proto(request.energy), wire.processes_from_proto(request.processes)
         self._run.records.resources.report_energy(energy, processes)
         return learner_pb2.ReportEnergyResponse()

@@ -1,4 +1,4 @@
-"""`python -m learner_service.verify RUN`: checks the learner's files of a run without changing them; prints JSON."""
+"""Checks the learner's files of a run without changing them: `python -m learner_service.verify RUN` prints JSON."""
 
 import sys
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint import read_checkpoint
 
-_LEAP = "numbers of versions go on far above the known ones"
+_LEAP = "version numbers continue far above the known ones"
 _DOCUMENTS = ("run", "environment", "outcome", "clock")
 
 
 def verify(directory: Path) -> list[Finding]:
-    """What is whole, damaged or missing among a learner's files, and what a resume does about each."""
+    """List the whole, damaged and missing files of a learner, and what a resume does about each."""
     return [
         *_identity(directory),
         *_evaluations(directory / "evaluations.jsonl"),
@@ -32,8 +32,8 @@ def _identity(directory: Path) -> Iterator[Finding]:
     run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
     identity = check_twice(run, _describe_run, "a resume is refused: restore one of the two from a backup")
     yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
-    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor tells it")
-    yield from check_twice(outcome, lambda values: str(values["state"]), "the run goes on as if it were not over")
+    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
+    yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
     published = directory / "published.json"
     if published.exists():
         yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
@@ -41,12 +41,12 @@ def _identity(directory: Path) -> Iterator[Finding]:
     if graph.exists():
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
     if identity:
-        goes_on = "the time goes on from the newest checkpoint or evaluation"
+        goes_on = "the time continues from the newest checkpoint or evaluation"
         yield check_document(clock, lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
 
 
 def _describe_run(values: dict[str, Any]) -> str:
-    return f"run {values['run_id']}, {values['lives']} lives of its learner"
+    return f"run {values['run_id']}, {values['lives']} learner processes so far"
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         else:
             usable = True
             yield Finding(folder.name, "whole", f"{state.updates:,} updates")
-    on_resume = "a whole checkpoint is used" if usable else "the networks start anew, with the replay as it is"
+    on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
     for name, reason in damaged:
         yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
 

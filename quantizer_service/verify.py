@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actorq.errors import InvalidInputError
+from actorq.statefiles import policies as stored
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
-from quantizer_service.store import files
 
 _LEAP = "numbers of versions go on far above the known ones"
 _AGAIN = "the learner sends the graph again, and versions of it are back after the next start"
@@ -41,8 +41,8 @@ def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
     found, whole = [], set()
     for path in sorted(directory.glob("[!.]*.json")):
         try:
-            files.read_json(path)
-            size = len(files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem)))
+            stored.read_json(path)
+            size = len(stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem)))
         except (InvalidInputError, ValueError) as error:
             found.append(Finding(path.stem[:16], "damaged", _short(error), _AGAIN))
         else:
@@ -56,10 +56,8 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
     schemes = []
     for path in sorted(folder.glob("policy-*.json")):
         try:
-            descriptor = files.descriptor_from_json(files.read_json(path))
-            files.read_verified(path.with_suffix(".onnx"), descriptor.sha256)
-            schemes.append(descriptor.scheme)
-        except (InvalidInputError, KeyError, TypeError, ValueError) as error:
+            schemes.append(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
+        except InvalidInputError as error:
             damaged.append(Finding(path.name, "damaged", _short(error), _TAKEN))
     evaluation = folder / "evaluation.json"
     returned = ""
@@ -73,8 +71,8 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
 
 def _checkpoint(path: Path, graphs: set[str]) -> Iterator[Finding]:
     try:
-        tree = files.read_json(path)
-        files.read_verified(path.with_suffix(".safetensors"), bytes.fromhex(tree["sha256"]))
+        tree = stored.read_json(path)
+        stored.read_verified(path.with_suffix(".safetensors"), bytes.fromhex(tree["sha256"]))
     except (InvalidInputError, KeyError, TypeError, ValueError) as error:
         yield Finding(path.name, "damaged", _short(error), _TAKEN)
         return

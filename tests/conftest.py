@@ -3,43 +3,72 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples in every run. New ones: pytest --hypothesis-profile=default
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
 
 
-# Whole services and whole runs, whose processes need the cores for themselves.
-ALONE = (
-    *("benchmarks", "integration", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
-    *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
-    *("learner_service/test_process.py", "quantizer_service/test_process.py"),
+# Whole runs. One worker makes them, one after another, while the others make all other tests: of two runs at a time on
+# two cores, actors come too late for a run of seconds.
+WHOLE_RUNS = (
+    *(f"benchmarks/faults/test_{name}.py" for name in ("corruption", "fuzz", "powercut")),
+    *(f"benchmarks/scale/test_{name}.py" for name in ("fanout", "load", "streams")),
+    *("documentation", "integration", "learner_service/test_process.py", "test_distribution.py"),
 )
-# What `make test-fast` leaves out besides: real environments, and long conformance suites.
+# What `make test-fast` leaves out besides: whole services, real environments, and long conformance suites.
 SLOW = (
+    *("benchmarks", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
+    *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
     *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
     *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
-    *("learner_service/algorithms", "learner_service/policy", "learner_service/replay/storage"),
+    *("learner_service/algorithms", "learner_service/policy", "learner_service/quantization/test_emitted_numbers.py"),
+    *("learner_service/replay/storage", "quantizer_service/test_process.py"),
     *("learner_service/training/test_training.py", "quantizer_service/command"),
     *("quantizer_service/emission/test_torch.py", "quantizer_service/emission/test_ladder.py"),
 )
 HERE = Path(__file__).parent
 
 
+@cache
+def _is_in(path: Path, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(HERE / place) for place in places)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, and what needs the cores for itself."""
+    """Mark what takes long. Whole runs come first, so that no worker waits for another one's at the end."""
+    items.sort(key=lambda item: not _is_in(item.path, WHOLE_RUNS))
     for item in items:
-        if any(item.path.is_relative_to(HERE / place) for place in (*ALONE, *SLOW)):
+        if _is_in(item.path, WHOLE_RUNS):
+            # Longer than the commands in them may take, so that these fail with their own words.
+            item.add_marker(pytest.mark.timeout(240))
+        if _is_in(item.path, (*WHOLE_RUNS, *SLOW)):
             item.add_marker("slow")
-        if any(item.path.is_relative_to(HERE / place) for place in ALONE):
-            item.add_marker("alone")
+
+
+class OneWholeRunAtATime(LoadScopeScheduling):
+    """Gives all whole runs to one worker, and other tests to workers by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "whole runs" if _is_in(HERE.parent / file, WHOLE_RUNS) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWholeRunAtATime:
+    """Take the order of collection: by default, files with the most tests come first."""
+    config.option.loadscopereorder = False
+    return OneWholeRunAtATime(config, log)
 
 
 def _seed() -> None:
@@ -58,9 +87,11 @@ def _same_random_numbers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_run_outlives_its_test() -> Iterator[None]:
+def _no_run_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """A run that a failed test has left would train beside all that follow. Its services go with it."""
     yield
+    if not request.node.get_closest_marker("slow"):
+        return
     for process in psutil.Process().children():
         # A child may end meanwhile, and it is a zombie until its parent asks for its exit code.
         with suppress(psutil.NoSuchProcess):

@@ -20,7 +20,7 @@ HOMES = {
     "torch": {"learner_service"},
     "onnxscript": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
-    "onnxruntime": {"quantizer_service", "actor_service"},
+    "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
     "gymnasium": {"actor_service"},
     "dm_control": {"actor_service"},
     "mujoco": {"actor_service"},
@@ -82,6 +82,10 @@ def test_only_the_room_of_quantization_imports_onnx_in_actorq() -> None:
     assert all(name.startswith("actorq/quantization/") for name in found)
 
 
+def test_only_one_module_of_actorq_imports_onnxruntime() -> None:
+    assert offenders("actorq", {"onnxruntime"}) == {"actorq/inference.py": {"onnxruntime"}}
+
+
 def test_no_actor_imports_the_room_of_quantization() -> None:
     for room in ("actor_service", "actorq"):
         for file in sources(room):
@@ -141,6 +145,19 @@ def test_only_the_transport_makes_channels_and_servers() -> None:
                 node.attr for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)
             }
             assert not called & {"insecure_channel", "secure_channel", "add_insecure_port", "add_secure_port"}, file
+
+
+def test_only_the_wire_makes_messages_of_domain_objects() -> None:
+    # Requests and responses are the envelopes of an RPC; the transport cuts blobs into parts.
+    for room in ROOMS:
+        for file in sources(room):
+            if any(file.is_relative_to(ROOT / "actorq" / name) for name in ("wire", "transport", *GENERATED)):
+                continue
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    module = node.func.value
+                    if isinstance(module, ast.Name) and module.id.endswith("_pb2"):
+                        assert node.func.attr.endswith(("Request", "Response")), f"{file}: {node.func.attr}"
 
 
 def test_domain_objects_know_no_grpc() -> None:

@@ -9,17 +9,22 @@ import sys
 from typing import get_args
 
 from actor_service.environments import Backend, describe_environment
-from actorq.errors import UserError
+from actorq.domain.environments import EnvironmentArguments
+from actorq.errors import InvalidInputError, UserError
 
 
 def _main() -> int:
     parser = argparse.ArgumentParser("actor_service.environments", description="Print an environment's spec as JSON.")
     parser.add_argument("id", help="of the environment, such as CartPole-v1")
     parser.add_argument("--backend", choices=get_args(Backend), default="python", help="who steps it (default: python)")
+    parser.add_argument(
+        "--arguments", default="", help="keyword arguments and wrappers, as RunSpec in the protos has them"
+    )
     arguments = parser.parse_args()
     try:
-        spec = describe_environment(arguments.id, arguments.backend)
-    except UserError as error:
+        made_with = EnvironmentArguments.from_text(arguments.arguments)
+        spec = describe_environment(arguments.id, arguments.backend, made_with)
+    except (UserError, InvalidInputError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     print(json.dumps(spec.to_json()))  # noqa: T201

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-from actorq.errors import UserError
 
 FRAME_SKIP, FRAME_STACK, SIZE, MOST_NO_OPS = 4, 4, 84, 30
 FRAMES_PER_SECOND = 60
@@ -24,10 +23,34 @@ FRAMES_PER_SECOND = 60
 MOST_FRAMES = 108_000
 
 
-def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
-    """A batch of a game; raises UserError when there is none of this name."""
+def make(
+    environment_id: str,
+    count: int,
+    rendered: bool,
+    /,
+    *,
+    mode: int | None = None,
+    difficulty: int | None = None,
+    repeat_action_probability: float = 0.25,
+    full_action_space: bool = False,
+) -> LoopedEnvironments:
+    """A batch of a game. Other arguments of the games are part of the preprocessing."""
     gymnasium.register_envs(ale_py)
-    singles = [_single(environment_id) for _ in range(count)]
+
+    def single() -> AtariGame:
+        game = gymnasium.make(
+            environment_id,
+            frameskip=1,
+            obs_type="ram",
+            max_num_frames_per_episode=MOST_FRAMES,
+            disable_env_checker=True,
+            mode=mode,
+            difficulty=difficulty,
+            repeat_action_probability=repeat_action_probability,
+        )
+        return AtariGame(game, full_action_space)
+
+    singles = [single() for _ in range(count)]
     spec = EnvironmentSpec(
         environment_id=environment_id,
         observations=ArraySpec((SIZE, SIZE), "uint8"),
@@ -36,35 +59,18 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
         max_episode_steps=MOST_FRAMES // FRAME_SKIP,
         frame_stack=FRAME_STACK,
     )
-    return LoopedEnvironments(spec, singles, lambda: _single(environment_id), limit=0)
-
-
-def _single(environment_id: str) -> "AtariGame":
-    try:
-        game = gymnasium.make(
-            environment_id,
-            frameskip=1,
-            obs_type="ram",
-            max_num_frames_per_episode=MOST_FRAMES,
-            disable_env_checker=True,
-        )
-    except gymnasium.error.Error as error:
-        raise UserError(
-            f"environment {environment_id!r} cannot be made: {' '.join(str(error).split())}; give a game such as "
-            "ALE/Pong-v5"
-        ) from None
-    return AtariGame(game)
+    return LoopedEnvironments(spec, singles, single, limit=0)
 
 
 class AtariGame:
     """One game as the loop calls it; observations are single frames uint8[84, 84]."""
 
-    def __init__(self, game: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, game: gymnasium.Env[Any, Any], full_action_space: bool = False) -> None:
         self._game = game
         self.metadata = {"render_fps": FRAMES_PER_SECOND / FRAME_SKIP}
         # Asked directly: the environment around it would fetch and copy what is not needed of each frame.
         self._ale: Any = game.unwrapped.ale  # type: ignore[attr-defined]
-        self._moves = list(self._ale.getMinimalActionSet())
+        self._moves = list(self._ale.getLegalActionSet() if full_action_space else self._ale.getMinimalActionSet())
         self.actions = len(self._moves)
         height, width = self._ale.getScreenDims()
         self._frames = np.zeros((2, height, width), np.uint8)

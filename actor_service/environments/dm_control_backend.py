@@ -1,7 +1,7 @@
 """Tasks of the DM Control suite (arXiv 1801.00690), `dm_control/DOMAIN-TASK`, such as dm_control/cheetah-run."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,10 @@ _DRAWN_BY_LOT = frozenset({"lqr"})
 _STEPS = 1000
 
 
-def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
-    """A batch of a task; raises UserError when the suite has none of this name."""
+def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> LoopedEnvironments:
+    """A batch of a task, made with `keywords`, such as time_limit; raises UserError when there is none of this name."""
     prepare_mujoco(rendered)
-    singles = [_single(environment_id, rendered) for _ in range(count)]
+    singles = [_single(environment_id, rendered, keywords) for _ in range(count)]
     spec = EnvironmentSpec(
         environment_id=environment_id,
         observations=ArraySpec((singles[0].size,), "float32"),
@@ -33,16 +33,16 @@ def make(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
         discrete_actions=0,
         max_episode_steps=singles[0].limit,
     )
-    return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered), limit=0)
+    return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered, keywords), limit=0)
 
 
-def observation_parts(environment_id: str) -> tuple[str, ...]:
+def observation_parts(environment_id: str, keywords: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of what a task observes, in its order."""
     prepare_mujoco(rendered=False)
-    return _single(environment_id, rendered=False).parts
+    return _single(environment_id, False, keywords).parts
 
 
-def _single(environment_id: str, rendered: bool) -> "SuiteTask":
+def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) -> "SuiteTask":
     # Only now: what is imported looks for a display unless it was told otherwise.
     from dm_control import suite
 
@@ -55,12 +55,12 @@ def _single(environment_id: str, rendered: bool) -> "SuiteTask":
         )
 
     def load(seed: int | None) -> Any:
-        environment = suite.load(domain, task, task_kwargs={"random": seed})
+        environment = suite.load(domain, task, task_kwargs=dict(random=seed, **keywords))
         if not math.isfinite(environment._step_limit):
             # Half a step less: the limit is a quotient of times, and rounding must not make it 1001.
             seconds = (_STEPS - 0.5) * environment.control_timestep()
             environment.close()
-            environment = suite.load(domain, task, task_kwargs={"random": seed, "time_limit": seconds})
+            environment = suite.load(domain, task, task_kwargs=dict(random=seed, time_limit=seconds, **keywords))
         if rendered:
             draw_fast(environment.physics.model)
         else:

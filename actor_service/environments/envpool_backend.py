@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
-from actor_service.environments.columns import Columns
 from actor_service.environments.dm_control_backend import observation_parts
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces import action_spec
+from actor_service.environments.step_columns import StepColumns
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
 
@@ -45,10 +46,11 @@ _ATARI_SETTINGS = {
 }
 
 
-def make(environment_id: str, count: int, rendered: bool) -> "PooledEnvironments":
+def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> "PooledEnvironments":
     """A pool of a task; raises UserError when EnvPool has none of this name, or another one under this name.
 
-    The spec is that of the task's own library, so that actors with and without EnvPool can serve one run.
+    The spec is that of the task's own library, so that actors with and without EnvPool can serve one run. Both
+    libraries must take the keyword arguments.
     """
     if rendered:
         raise UserError(f"environment {environment_id}: EnvPool has no pictures; leave --environment-backend out")
@@ -62,10 +64,11 @@ def make(environment_id: str, count: int, rendered: bool) -> "PooledEnvironments
             f"environment {environment_id}: EnvPool's was not compared with the suite's, since models of both are "
             "random; leave --environment-backend out"
         )
-    spec = describe_environment(environment_id)
-    parts = observation_parts(environment_id) if environment_id.startswith(_SUITE) else ()
+    spec = describe_environment(environment_id, arguments=EnvironmentArguments(keywords))
+    parts = observation_parts(environment_id, keywords) if environment_id.startswith(_SUITE) else ()
     settings = _ATARI_SETTINGS if environment_id.startswith(_ATARI) else {}
-    return PooledEnvironments(spec, task, {**settings, "num_threads": _threads(environment_id, count)}, parts, count)
+    settings = {**settings, **keywords, "num_threads": _threads(environment_id, count)}
+    return PooledEnvironments(spec, task, settings, parts, count)
 
 
 def task_name(environment_id: str) -> str:
@@ -93,7 +96,7 @@ class PooledEnvironments(Environments):
         self._pool = self._make(seed=0)
         self._check(self._pool)
         self._dtype = np.dtype(np.int32) if spec.discrete_actions else np.dtype(self._pool.action_space.dtype)
-        self._columns = Columns(spec.observations, self.lengths)
+        self._columns = StepColumns(spec.observations, self.lengths)
         self._rows = self._columns.observations.reshape(count, -1)
         self._ended: list[int] = []
         self._faults_in_a_row = 0

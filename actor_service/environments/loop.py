@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments.columns import Columns
 from actor_service.environments.interface import Environments, Fault, Step
+from actor_service.environments.step_columns import StepColumns
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError
 
@@ -67,7 +67,7 @@ class LoopedEnvironments(Environments):
         # So many steps no episode can reach the limit: the lengths need not be looked at.
         self._spare = 0
         self._discrete = bool(spec.discrete_actions)
-        self._columns = Columns(spec.observations, self.lengths)
+        self._columns = StepColumns(spec.observations, self.lengths)
         self._ended: list[int] = []
         self._faults_in_a_row = [0] * self.count
         self._faulty: set[int] = set()

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
 from actorq.domain.policy import GREEDY_OUTPUT, NOISE_INPUT, Policy, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
-
-# ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
-_SEVERITY_ERROR = 3
+from actorq.inference import open_session
 
 
 class OnnxPolicy:
@@ -41,16 +38,8 @@ class OnnxPolicy:
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         self.on_observations: Callable[[OnnxPolicy, NDArray[Any]], None] | None = None
-        options = onnxruntime.SessionOptions()
-        # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _SEVERITY_ERROR
-        # Weights that are only stored in int8 become float when the model is loaded, not at each call. All other
-        # optimizations stay on: they take 0.1 ms of a load, and convolutions are 1.7 times faster for them.
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            self._session = onnxruntime.InferenceSession(policy.model, options, providers=["CPUExecutionProvider"])
+            self._session = open_session(policy.model)
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             self.stochastic = self._bind(batch)
             self.greedy = self._bind_greedy(batch) if greedy and self.stochastic else self._outputs

@@ -10,7 +10,6 @@ from typing import ClassVar
 from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, make_environments
 from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy, policy_outputs
-from actor_service.policies.processor import saturating_schemes
 from actor_service.policies.selection import Selection, select
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, GreedyEpisodes
 from actor_service.roles.video import Video
@@ -20,7 +19,7 @@ from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
 from actorq.domain.status import ActorReport, ActorSelfStatus
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Role
 from actorq.errors import ConflictError, ExhaustedError
-from actorq.machine import processor_flags
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
 
@@ -144,7 +143,9 @@ class Actor:
         recorded = self._record is not None
         count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
         with watched:
-            environments = make_environments(spec.environment_id, count, self._host.backend, rendered=recorded)
+            environments = make_environments(
+                spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
+            )
         return GreedyEpisodes(environments, episodes, self.counts, watched)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:

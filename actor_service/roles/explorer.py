@@ -38,7 +38,7 @@ class Explorer(Participant):
         environment_seed, exploration_seed = (int(seed) for seed in seeds)
         explore = explorer(spec, membership.exploration, np.random.default_rng(exploration_seed))
         with self._own_call:
-            environments = make_environments(run.environment_id, count, self._host.backend)
+            environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
         greedy = explore.greedy_actions
         length = fitting_segment_length(
             spec, count, run.segment_length, run.max_segment_bytes, greedy=greedy is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from actor_service.environments import check_module, describe_environment
+from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.fallback import FallbackSubscription
@@ -158,9 +158,9 @@ class Participant(Actor):
     def _take_part(self, membership: Membership) -> None:
         run = membership.run
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
-        check_module(run.environment_id, self._allowed_modules)
+        check_modules(run.environment_id, run.environment_arguments, self._allowed_modules)
         with self._own_call:
-            self._spec = describe_environment(run.environment_id, self._host.backend)
+            self._spec = describe_environment(run.environment_id, self._host.backend, run.environment_arguments)
         # An evaluator chooses as actors do, so that it evaluates what they run.
         self._batch = run.environments_per_actor
         self._prepare(self._spec, membership)

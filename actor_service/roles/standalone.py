@@ -4,6 +4,7 @@ from pathlib import Path
 
 from actor_service.environments import describe_environment
 from actor_service.roles.actor import Actor, Host
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 
 
 class StandaloneEvaluator(Actor):
@@ -17,13 +18,19 @@ class StandaloneEvaluator(Actor):
     role = "standalone"
 
     def __init__(
-        self, host: Host, environment_id: str, scheme: str, environments: int, record: Path | None = None
+        self,
+        host: Host,
+        environment_id: str,
+        scheme: str,
+        environments: int,
+        record: Path | None = None,
+        arguments: EnvironmentArguments = NO_ARGUMENTS,
     ) -> None:
         super().__init__(host)
         self._record = record
         self._scheme = scheme
         self._batch = environments
-        self._spec = describe_environment(environment_id, host.backend, rendered=record is not None)
+        self._spec = describe_environment(environment_id, host.backend, arguments, rendered=record is not None)
 
     def start(self) -> None:
         """Wait for requests."""

@@ -64,7 +64,8 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
     """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
     environment, backend = config.environment, config.environment_backend
     # Not the whole actor, whose imports would be a fifth of the time until the first action.
-    command = (sys.executable, "-m", "actor_service.environments", environment, "--backend", backend)
+    arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text())
+    command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, open(os.devnull) as nothing:
         streams = (nothing.fileno(), output.fileno(), errors.fileno())
         process = (servers.start(command, streams) if servers else None) or subprocess.Popen(

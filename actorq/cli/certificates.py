@@ -15,7 +15,7 @@ from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
 _DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder for each role, such
-as learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/tls.md says which role may do what. The
+as learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/how-to/tls.md says which role may do what. The
 authority's own key is not kept, so nobody can add to them; make new ones in another folder before they expire."""
 
 

@@ -17,11 +17,13 @@ from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
+from actorq.config.versions import VersionChoice
 from actorq.domain.policy import AUTO
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
+from actorq.runpolicies import RunPolicies
 
 _TERMINATED = 143
 _EPISODES = 20
@@ -41,9 +43,9 @@ class EvaluateSettings(Settings):
         None, description="quantization of the policy; auto: the fastest here for the batches of the run's actors"
     )
     version: Annotated[
-        PositiveInt | None,
+        VersionChoice | None,
         DefaultText("the one evaluated last when the run has ended, or the best if it is gone, else the newest"),
-    ] = Field(None, description="version of the policy")
+    ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
@@ -76,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     request = EvaluationRequest(
         episodes=how.episodes or (1 if how.record else _EPISODES),
         scheme=how.scheme or _scheme_of_run(directory, config),
-        version=how.version or _evaluated_version(directory),
+        version=RunPolicies(directory).find(how.version).version if how.version else _evaluated_version(directory),
         seed=how.seed,
         record=how.record,
         # A version that was named is meant, and no other.

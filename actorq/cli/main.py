@@ -14,6 +14,7 @@ _COMMANDS = {
     "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
+    "policies": ("actorq.cli.policies", "list the policy versions of a run: evaluation, scheme, fidelity, size"),
     "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),
     "status": ("actorq.cli.status", "show how a run goes"),
     "reset-environment": ("actorq.cli.reset_environment", "have a run forget a wrong environment's spec"),
@@ -29,6 +30,7 @@ _SERVICES = {
 }
 # Commands that need a service's libraries, in a module of that service.
 _TOOLS = {
+    "export": ("quantizer_service.command.export", "write a policy of a run as an ONNX file with a description"),
     "quantize": (
         "quantizer_service.command.command",
         "compare the schemes for an ONNX policy of any library, and write one",
@@ -97,7 +99,8 @@ services, as started by train or in a cluster:
 
 Settings come from --config FILE, then ACTORQ_* environment variables, then flags.
 exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 an operator stopped the run
-(StopRun), 2 a mistake in what was given, 1 anything else, 130 and 143 ended by Ctrl-C and SIGTERM."""
+(StopRun), 2 a mistake in what was given, 7 the fidelity gate refused what was to be exported, 1 anything else,
+130 and 143 ended by Ctrl-C and SIGTERM."""
 
 
 def _fail(error: ActorQError, code: int) -> int:

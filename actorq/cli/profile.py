@@ -27,8 +27,8 @@ from actorq.telemetry.energy import MeterSettings, NodeMeter
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
 the policy and a version in each scheme, an update of the learner, the way of transitions to the replay. Then predict
 what limits the run, how many actors one learner can use, and what each scheme saves. Takes the settings of actorq
-train. Let little else run meanwhile. docs/profile.md explains the figures. Exit codes: 0, 2 for a mistake in what was
-given, 1 anything else."""
+train. Let little else run meanwhile. docs/how-to/profile.md explains the figures. Exit codes: 0,
+2 for a mistake in what was given, 1 anything else."""
 _WIDTH = 120
 
 

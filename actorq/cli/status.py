@@ -1,5 +1,6 @@
 """`actorq status`: how a run goes, asked of its learner."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,10 @@ from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
 from actorq.local.watching import StatusWatch
 from actorq.process import parse_arguments
-from actorq.rundirectory import newest_run
+from actorq.rundirectory import RunDirectory, newest_run
 from actorq.transport.options import Certificates
 
 
@@ -38,11 +38,12 @@ class StatusSettings(Settings):
 
 @dataclass(frozen=True)
 class Asked:
-    """A learner's address, what to call its run, and the certificates that this run is known to use."""
+    """A learner's address and what to show before it answers; of a run on this machine its folder and certificates."""
 
     address: str
-    title: str
-    certificates: Path | None
+    view: RunView
+    run: RunDirectory | None = None
+    certificates: Path | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,36 +52,35 @@ def run(arguments: Sequence[str]) -> int:
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
     found = asked(how.learner)
-    address, title = found.address, found.title
     certificates = Certificates.of(how.certificates or found.certificates, "monitor")
     try:
-        with LearnerClient(address, certificates) as client:
+        with LearnerClient(found.address, certificates) as client:
             status = client.status()
+        found.view.take_status(status)
+        elapsed_s = status.elapsed_s
     except UnavailableError as error:
-        raise UserError(
-            f"{error}: start it, or give the address of one that runs with --learner HOST:PORT, and --certificates DIR "
-            "where it uses TLS"
-        ) from None
+        # A run that starts has processes, but its learner does not answer yet.
+        if found.run is None or not found.run.is_in_use:
+            raise UserError(
+                f"{error}: start it, or give the address of one that runs with --learner HOST:PORT, and --certificates "
+                "DIR where it uses TLS"
+            ) from None
+        elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
     if how.watch:
-        _watch(address, certificates, _view(title, status), console)
+        _watch(found.address, certificates, found.view, console)
     else:
-        console.print(render(_view(title, status), status.elapsed_s, console.width, lambda _: None))
+        console.print(render(found.view, elapsed_s, console.width, lambda _: None))
     return 0
-
-
-def _view(title: str, status: RunStatus) -> RunView:
-    view = RunView(title, status.environment_id, status.algorithm)
-    view.take_status(status)
-    return view
 
 
 def asked(learner: str | None) -> Asked:
     """The learner at this address, else that of the newest run here; raises UserError where there is none."""
     if learner:
-        return Asked(learner, f"learner at {learner}", None)
+        return Asked(learner, RunView(f"learner at {learner}", "", ""))
     run = newest_run()
     config = settings.build(RunConfig, run.config_tree())
-    return Asked(run.read_addresses().learner, f"newest run: {run.root}", config.transport.certificates)
+    view = RunView(f"newest run: {run.root}", config.environment, config.algorithm)
+    return Asked(run.read_addresses().learner, view, run, config.transport.certificates)
 
 
 def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:

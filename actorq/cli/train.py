@@ -38,7 +38,8 @@ saves the run and ends it. What is not given comes from a preset (--help-all tel
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
 # What the networks, the replay's files and the checkpoints of a run are made for.
 _FIXED = (
-    *("environment", "algorithm", "network", "normalize_observations", "replay.capacity"),
+    *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
+    *("network", "normalize_observations", "replay.capacity"),
     *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
     *("td3.hidden_sizes", "sac.hidden_sizes"),
 )

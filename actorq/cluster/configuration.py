@@ -22,7 +22,10 @@ _DIGEST_CHARACTERS = 16
 # What the run's checkpoints and replay are made for: the learner refuses to resume with others.
 _KEPT = (
     "environment",
+    "environment_args",
+    "environment_wrappers",
     "algorithm",
+    "algorithm_args",
     "network",
     "normalize_observations",
     "replay.capacity",
@@ -64,7 +67,7 @@ def require_same_run(
         # A mistake that the overlay puts right.
         return
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    kept = [name for name in changed if name in _kept(before)]
+    kept = [name for name in changed if _kept(before) & {name, name.partition(".")[0]}]
     status = ask() if kept else None
     if status is not None and status.environment_steps:
         name = kept[0]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from actorq.comparison.figures import Point, RunFigures
+from actorq.comparison.intervals import band
 from actorq.comparison.result import Comparison, Side, seconds_to_target
-from actorq.comparison.statistics import band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

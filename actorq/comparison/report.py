@@ -9,9 +9,9 @@ from string import Template
 
 from actorq.comparison import published
 from actorq.comparison.figures import RunFigures, limit
+from actorq.comparison.intervals import CONFIDENCE, FEW_SEEDS, Ratio
 from actorq.comparison.plan import TORCH, PlannedRun
 from actorq.comparison.result import Comparison, Ratios, Spread, Value, seconds_to_target, steps_to_target
-from actorq.comparison.statistics import CONFIDENCE, FEW_SEEDS, Ratio
 from actorq.domain.policy import FP32
 
 _NONE = "-"

@@ -7,8 +7,8 @@ from typing import Any
 
 from actorq.comparison import published
 from actorq.comparison.figures import RunFigures, limit
+from actorq.comparison.intervals import CONFIDENCE, Ratio, ratio
 from actorq.comparison.plan import BASELINES, TORCH, PlannedRun, Variant
-from actorq.comparison.statistics import CONFIDENCE, Ratio, ratio
 from actorq.machine import Machine
 
 Value = Callable[[RunFigures], float | None]

@@ -1,7 +1,7 @@
 """Settings for an algorithm on a family of environments, below all that a file, the environment or flags say.
 
-Sources of the numbers: docs/algorithms.md. They are found by the names of preset, algorithm and environment alone, so
-that every service of a run finds the same, on whatever machine.
+Sources of the numbers: docs/how-to/presets.md. They are found by the names of preset, algorithm and environment
+alone, so that every service of a run finds the same, on whatever machine.
 
 STANDARD needs few environment steps. DATA_RICH needs few seconds where steps are cheap: it learns once or a few times
 from each transition, in large batches, and so takes its time from the learner's machine and not from the actors'.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, SACConfig, TD3Config
 from actorq.config.numbers import NonNegativeInt, PositiveInt
@@ -29,12 +29,24 @@ from actorq.config.sections import (
 )
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
 # Their returns are of several steps from the first update on.
 _MULTI_STEP_ANYWAY = ("dqn", "d4pg")
+
+
+def _wrapper(given: object) -> object:
+    """A wrapper by its name alone, or with its keyword arguments, as a mapping of one."""
+    match {given: {}} if isinstance(given, str) else given:
+        case dict(wrapper) if len(wrapper) == 1 and all(str(name).count(":") == 1 for name in wrapper):
+            return {name: arguments or {} for name, arguments in wrapper.items()}
+    raise ValueError("a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
+
+
+Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 
 class RunConfig(Settings):
@@ -44,6 +56,14 @@ class RunConfig(Settings):
 
     environment: Annotated[str, Field(min_length=1, max_length=128), ESSENTIAL] = Field(
         "CartPole-v1", description="environment id"
+    )
+    environment_args: dict[str, JsonValue] = Field(
+        {}, description="keyword arguments of the environment: NAME=VALUE,NAME=VALUE or a mapping in YAML or JSON"
+    )
+    environment_wrappers: tuple[Wrapper, ...] = Field(
+        (),
+        description="wrappers of a Gymnasium environment, the innermost first: MODULE:CLASS,MODULE:CLASS, or with "
+        "keyword arguments a list in YAML or JSON: [{MODULE:CLASS: {NAME: VALUE}}]",
     )
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="who steps the environments: their own library, or EnvPool's version of them"
@@ -135,6 +155,11 @@ class RunConfig(Settings):
                 f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
                 "learner would wait for the segment, and the actor for the policy that comes of it"
             )
+        if len(self.environment_arguments.to_text()) > MAX_ARGUMENTS_BYTES:
+            raise ValueError(
+                f"environment_args and environment_wrappers must have at most {MAX_ARGUMENTS_BYTES} bytes as JSON, got "
+                f"{len(self.environment_arguments.to_text())}"
+            )
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
@@ -160,6 +185,12 @@ class RunConfig(Settings):
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, whose are discrete"))
         return self
+
+    @property
+    def environment_arguments(self) -> EnvironmentArguments:
+        """What makes the environment besides its id."""
+        wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
+        return EnvironmentArguments(self.environment_args, wrappers)
 
     def resolved_quantizer(self) -> QuantizerConfig:
         """The quantizer's settings with `compensate` decided.

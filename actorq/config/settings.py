@@ -6,6 +6,7 @@ underscores of field names are dashes in flags.
 """
 
 import argparse
+import json
 import re
 import types
 import typing
@@ -72,10 +73,12 @@ class Leaf:
     @property
     def help(self) -> str:
         """Description, choices and default in a line."""
-        suffix = "" if self.field.is_required() else f" (default: {self._default()})"
+        suffix = "" if self.field.is_required() else f" (default: {self.default})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
 
-    def _default(self) -> str:
+    @property
+    def default(self) -> str:
+        """As a flag has it, or in words where it is found out later."""
         for extra in self.field.metadata:
             if isinstance(extra, DefaultText):
                 return extra.text
@@ -87,6 +90,8 @@ def value_text(value: object) -> str:
     """A setting's value as it is given in a flag."""
     if value is None:
         return "none"
+    if isinstance(value, dict) or (isinstance(value, tuple) and (not value or isinstance(value[0], dict))):
+        return json.dumps(value, sort_keys=True, default=str)
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -121,8 +126,9 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
         elif typing.get_origin(kind) is typing.Literal:
             options["metavar"] = "{" + ",".join(map(str, typing.get_args(kind))) + "}"
         else:
-            metavars = {int: "N", float: "X", Path: "PATH", str: "VALUE", dict[str, Any]: "NAME=VALUE,.."}
-            options["metavar"] = metavars.get(kind, "N,N,..")
+            metavars = {int: "N", float: "X", Path: "PATH", str: "VALUE", dict: "NAME=VALUE,..", tuple: "VALUE,.."}
+            numbers = _plain_type(next(iter(typing.get_args(kind)), None)) is int
+            options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
         action = groups[section].add_argument(leaf.flag, **options)
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
@@ -257,6 +263,8 @@ def _plain_type(annotation: Any) -> Any:
 
 def _text_to_value(leaf: Leaf, value: Any) -> Any:
     if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is tuple:
+        if value.lstrip().startswith("["):
+            return _text_to_list(leaf, value)
         return [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is dict:
         return _text_to_mapping(leaf, value)
@@ -277,6 +285,14 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
         expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
     return mapping
+
+
+def _text_to_list(leaf: Leaf, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        expected = "VALUE,VALUE or a list in YAML or JSON"
+        raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}") from None
 
 
 def _section_description(model: type[BaseModel], section: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """Policies as values: the graph a learner publishes, its checkpoints, and what a quantizer emits from them."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ SCHEMES = (FP32, FALLBACK, "int8", "int8-static", "int4")
 FLOAT_SCHEMES = (FP32, FALLBACK)
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
+
+# Names of versions besides numbers: the highest mean return in its newest evaluation, and the highest number.
+BEST, NEWEST = "best", "newest"
 
 # How a layer's weights are held.
 FLOAT32 = "float32"
@@ -196,3 +200,16 @@ class RetainedPolicy:
     learner_step: int
     schemes: tuple[str, ...]
     mean_return: float | None
+
+
+def chosen_version(choice: str, retained: Sequence[RetainedPolicy]) -> RetainedPolicy | None:
+    """The version that "best", "newest" or a number names; None when there is none.
+
+    Of equally good versions the newest one is the best.
+    """
+    if choice == BEST:
+        evaluated = [each for each in retained if each.mean_return is not None]
+        return max(evaluated, key=lambda each: (each.mean_return or 0.0, each.version), default=None)
+    if choice == NEWEST:
+        return max(retained, key=lambda each: each.version, default=None)
+    return next((each for each in retained if str(each.version) == choice), None)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
 from actorq.telemetry.process_stats import ProcessStats
@@ -48,6 +49,7 @@ class RunSpec:
     max_steps_per_policy: int
     evaluation_share: float = 1.0
     target_return: float | None = None
+    environment_arguments: EnvironmentArguments = NO_ARGUMENTS
 
 
 @dataclass(frozen=True)

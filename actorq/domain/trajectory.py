@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.errors import InvalidInputError, UserError
 
 Array = NDArray[np.generic]
@@ -69,6 +70,7 @@ class EnvironmentSpec:
     max_episode_steps: int = 0
     reward_threshold: float | None = None
     frame_stack: int = 1
+    environment_arguments: EnvironmentArguments = NO_ARGUMENTS
 
     @property
     def policy_observations(self) -> ArraySpec:
@@ -106,7 +108,7 @@ class EnvironmentSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that `from_json` turns back into an equal spec."""
-        return asdict(self)
+        return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
@@ -115,7 +117,8 @@ class EnvironmentSpec:
             ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
             for name in ("observations", "actions")
         )
-        return cls(**{**values, "observations": observations, "actions": actions})
+        made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
+        return cls(**{**values, "observations": observations, "actions": actions, "environment_arguments": made_with})
 
 
 def check_image(spec: EnvironmentSpec) -> None:

@@ -27,6 +27,7 @@ from actorq.rundirectory import RunDirectory
 
 METER_NICENESS = 10
 _LAST_LINES = 5
+_TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
 # What every service says when its address is taken; the launcher may have been given an unlucky port.
 _CANNOT_LISTEN = "cannot listen"
@@ -196,6 +197,11 @@ class Supervisor:
             self._restart_later(child, EXIT_USER_ERROR)
             return
         self._show(child.name, ProcessState.EXITED)
+        # An actor may only repeat what the learner has told it.
+        for each in (child, self._children.get(Kind.LEARNER.value, child)):
+            if any("Traceback" in line for line in each.last_lines(_TRACEBACK_LINES)):
+                mistake += f"; the traceback is in {each.log}"
+                break
         self._end(Outcome(EXIT_USER_ERROR, mistake, port_taken))
 
     def _restart_later(self, child: Child, code: int) -> None:

@@ -85,10 +85,10 @@ class _Services:
                     time.monotonic(), told.environment_steps, told.updates, told.policy_version, self._cpu_seconds()
                 )
 
-    def after(self, seconds: float) -> _Look:
-        """Look when so many seconds are over."""
+    def after(self, seconds: float, steps: int = -1) -> _Look:
+        """Look when so many seconds are over and more than `steps` transitions are stored."""
         moment = time.monotonic() + seconds
-        return self.look(lambda _: time.monotonic() >= moment)
+        return self.look(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
 
     def when_blocked(self) -> None:
         """Wait until the actor stands still, which it does for want of credit."""
@@ -131,10 +131,11 @@ def measure_links(config: RunConfig, folder: Path, seconds: float, step_s: float
         services = _Services(children, told)
         services.look(lambda status: status.environment_steps > 0)
         client.pause()
-        paused = (services.after(_WARM_UP_S), services.after(seconds / 2))
+        began = services.after(_WARM_UP_S)
+        ended = services.after(seconds / 2, began.steps)
         services.when_blocked()
         client.resume()
-        return _figures(*paused, services.after_update(_WARM_UP_S), services.after_update(seconds / 2))
+        return _figures(began, ended, services.after_update(_WARM_UP_S), services.after_update(seconds / 2))
 
 
 def _commands(config: Path, folder: Path, learner: str, quantizer: str) -> dict[str, tuple[str, ...]]:
@@ -178,8 +179,6 @@ def _failure(child: Child, code: int) -> ActorQError:
 def _figures(began: _Look, ended: _Look, first: _Look, last: _Look) -> LinkFigures:
     """From a window in which the learner is paused, and from one in which it trains."""
     stored = ended.steps - began.steps
-    if stored <= 0:
-        raise ActorQError(f"no transition was stored in {ended.at - began.at:.1f} s: give more --seconds")
     actor_s, learner_s = ((ended.cpu[name] - began.cpu[name]) / stored for name in ("actor", "learner"))
     steps, updates, versions = last.steps - first.steps, last.updates - first.updates, last.versions - first.versions
     spent = {name: last.cpu[name] - first.cpu[name] for name in last.cpu}

@@ -1,4 +1,7 @@
-"""Predicts the speed of a run from what its parts cost. Pure arithmetic: docs/profile.md has the formulas."""
+"""Predicts the speed of a run from the costs of its parts.
+
+Pure arithmetic. docs/concepts/performance-model.md has the formulas.
+"""
 
 import math
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Beside them it answers probes, for whoever asks after the process's health but has no client certificate.
 
 Services give families made with the functions here. A family whose value is not known yet is served without a sample,
-so that every name is there from the start. docs/metrics.md lists them.
+so that every name is there from the start. The reference of the documentation is made of these calls.
 """
 
 import asyncio
@@ -21,9 +21,6 @@ from actorq.errors import UnavailableError
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
 from actorq.transport.calls import CallCounts
-
-# An event loop that does not answer in this time hangs; the scrape still gets what needs no loop.
-_PATIENCE_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -72,14 +69,17 @@ def open_metrics(
     alive: Callable[[], bool],
     serving: Callable[[], bool],
     loop: asyncio.AbstractEventLoop,
+    patience_s: float = 5.0,
 ) -> HttpServer:
     """Serve what `collect` tells on `loop`, how calls ended, and what the process uses; and answer probes.
 
     /healthz is 200 while `alive` holds on `loop`, /readyz while `serving` does, and 503 otherwise.
 
+    patience_s: a `loop` that does not answer in this time hangs; the scrape still gets what needs no loop.
+
     Raises UserError when `listen` is no address or cannot be bound.
     """
-    on_loop = _OnLoop(loop)
+    on_loop = _OnLoop(loop, patience_s)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(_OfService(collect, on_loop))
@@ -110,8 +110,9 @@ def _application(
 class _OnLoop:
     """Asks on the event loop, where services live, for a request that came on another thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
         self._loop = loop
+        self._patience_s = patience_s
 
     def ask(self, question: Callable[[], T]) -> T:
         """What `question` answers; raises UnavailableError when the loop hangs or is closed."""
@@ -128,9 +129,9 @@ class _OnLoop:
         except RuntimeError:
             raise UnavailableError("the process is about to end") from None
         try:
-            return answer.result(_PATIENCE_S)
+            return answer.result(self._patience_s)
         except TimeoutError:
-            raise UnavailableError(f"the service has not answered for {_PATIENCE_S:.0f} s") from None
+            raise UnavailableError(f"the service has not answered for {self._patience_s:.0f} s") from None
 
     def holds(self, condition: Callable[[], bool]) -> bool:
         """Whether the loop answers, and with True."""
@@ -167,10 +168,16 @@ class _Calls(Collector):
                 errors[end.service, end.method] = errors.get((end.service, end.method), 0) + failed
         yield labelled_gauge("actorq_info", "Always 1; tells the version.", ("version",), {(__version__,): 1})
         yield labelled_counter(
-            "actorq_grpc_handled", "Calls that have ended.", ("grpc_service", "grpc_method", "grpc_code"), handled
+            "actorq_grpc_handled",
+            "Ended calls of this project's services; CANCELLED when the client hung up.",
+            ("grpc_service", "grpc_method", "grpc_code"),
+            handled,
         )
         yield labelled_counter(
-            "actorq_stream_errors", "Streams that ended otherwise than OK.", ("grpc_service", "grpc_method"), errors
+            "actorq_stream_errors",
+            "Streams that ended with another code than OK.",
+            ("grpc_service", "grpc_method"),
+            errors,
         )
 
 

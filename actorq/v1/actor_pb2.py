@@ -22,29 +22,36 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from actorq.v1 import access_pb2 as actorq_dot_v1_dot_access__pb2
 from actorq.v1 import learner_pb2 as actorq_dot_v1_dot_learner__pb2
 from actorq.v1 import trajectory_pb2 as actorq_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61\x63torq/v1/actor.proto\x12\tactorq.v1\x1a\x17\x61\x63torq/v1/learner.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\"\x17\n\x15GetActorStatusRequest\"\x97\x01\n\x16GetActorStatusResponse\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x02 \x01(\t\x12&\n\x06report\x18\x03 \x01(\x0b\x32\x16.actorq.v1.ActorReport\x12/\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32\x1a.actorq.v1.EnvironmentSpec\"Y\n\x0f\x45valuateRequest\x12\x10\n\x08\x65pisodes\x18\x01 \x01(\r\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"q\n\x10\x45valuateResponse\x12%\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x12.actorq.v1.EpisodeH\x00\x12+\n\nevaluation\x18\x02 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"\x0e\n\x0c\x44rainRequest\"?\n\rDrainResponse\x12\x15\n\rsent_segments\x18\x01 \x01(\r\x12\x17\n\x0funsent_segments\x18\x02 \x01(\r2\xe8\x01\n\x0c\x41\x63torService\x12U\n\x0eGetActorStatus\x12 .actorq.v1.GetActorStatusRequest\x1a!.actorq.v1.GetActorStatusResponse\x12\x45\n\x08\x45valuate\x12\x1a.actorq.v1.EvaluateRequest\x1a\x1b.actorq.v1.EvaluateResponse0\x01\x12:\n\x05\x44rain\x12\x17.actorq.v1.DrainRequest\x1a\x18.actorq.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61\x63torq/v1/actor.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/access.proto\x1a\x17\x61\x63torq/v1/learner.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\"\x17\n\x15GetActorStatusRequest\"\x97\x01\n\x16GetActorStatusResponse\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63tivity\x18\x02 \x01(\t\x12&\n\x06report\x18\x03 \x01(\x0b\x32\x16.actorq.v1.ActorReport\x12/\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32\x1a.actorq.v1.EnvironmentSpec\"Y\n\x0f\x45valuateRequest\x12\x10\n\x08\x65pisodes\x18\x01 \x01(\r\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"q\n\x10\x45valuateResponse\x12%\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x12.actorq.v1.EpisodeH\x00\x12+\n\nevaluation\x18\x02 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"\x0e\n\x0c\x44rainRequest\"?\n\rDrainResponse\x12\x15\n\rsent_segments\x18\x01 \x01(\r\x12\x17\n\x0funsent_segments\x18\x02 \x01(\r2\x9a\x02\n\x0c\x41\x63torService\x12k\n\x0eGetActorStatus\x12 .actorq.v1.GetActorStatusRequest\x1a!.actorq.v1.GetActorStatusResponse\"\x14\x8a\xb5\x18\x10operator monitor\x12S\n\x08\x45valuate\x12\x1a.actorq.v1.EvaluateRequest\x1a\x1b.actorq.v1.EvaluateResponse\"\x0c\x8a\xb5\x18\x08operator0\x01\x12H\n\x05\x44rain\x12\x17.actorq.v1.DrainRequest\x1a\x18.actorq.v1.DrainResponse\"\x0c\x8a\xb5\x18\x08operatorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.actor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETACTORSTATUSREQUEST']._serialized_start=89
-  _globals['_GETACTORSTATUSREQUEST']._serialized_end=112
-  _globals['_GETACTORSTATUSRESPONSE']._serialized_start=115
-  _globals['_GETACTORSTATUSRESPONSE']._serialized_end=266
-  _globals['_EVALUATEREQUEST']._serialized_start=268
-  _globals['_EVALUATEREQUEST']._serialized_end=357
-  _globals['_EVALUATERESPONSE']._serialized_start=359
-  _globals['_EVALUATERESPONSE']._serialized_end=472
-  _globals['_DRAINREQUEST']._serialized_start=474
-  _globals['_DRAINREQUEST']._serialized_end=488
-  _globals['_DRAINRESPONSE']._serialized_start=490
-  _globals['_DRAINRESPONSE']._serialized_end=553
-  _globals['_ACTORSERVICE']._serialized_start=556
-  _globals['_ACTORSERVICE']._serialized_end=788
+  _globals['_ACTORSERVICE'].methods_by_name['GetActorStatus']._loaded_options = None
+  _globals['_ACTORSERVICE'].methods_by_name['GetActorStatus']._serialized_options = b'\212\265\030\020operator monitor'
+  _globals['_ACTORSERVICE'].methods_by_name['Evaluate']._loaded_options = None
+  _globals['_ACTORSERVICE'].methods_by_name['Evaluate']._serialized_options = b'\212\265\030\010operator'
+  _globals['_ACTORSERVICE'].methods_by_name['Drain']._loaded_options = None
+  _globals['_ACTORSERVICE'].methods_by_name['Drain']._serialized_options = b'\212\265\030\010operator'
+  _globals['_GETACTORSTATUSREQUEST']._serialized_start=113
+  _globals['_GETACTORSTATUSREQUEST']._serialized_end=136
+  _globals['_GETACTORSTATUSRESPONSE']._serialized_start=139
+  _globals['_GETACTORSTATUSRESPONSE']._serialized_end=290
+  _globals['_EVALUATEREQUEST']._serialized_start=292
+  _globals['_EVALUATEREQUEST']._serialized_end=381
+  _globals['_EVALUATERESPONSE']._serialized_start=383
+  _globals['_EVALUATERESPONSE']._serialized_end=496
+  _globals['_DRAINREQUEST']._serialized_start=498
+  _globals['_DRAINREQUEST']._serialized_end=512
+  _globals['_DRAINRESPONSE']._serialized_start=514
+  _globals['_DRAINRESPONSE']._serialized_end=577
+  _globals['_ACTORSERVICE']._serialized_start=580
+  _globals['_ACTORSERVICE']._serialized_end=862
 # @@protoc_insertion_point(module_scope)

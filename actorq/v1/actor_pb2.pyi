@@ -1,3 +1,4 @@
+from actorq.v1 import access_pb2 as _access_pb2
 from actorq.v1 import learner_pb2 as _learner_pb2
 from actorq.v1 import trajectory_pb2 as _trajectory_pb2
 from google.protobuf import descriptor as _descriptor

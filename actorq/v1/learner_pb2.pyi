@@ -1,5 +1,6 @@
 import datetime
 
+from actorq.v1 import access_pb2 as _access_pb2
 from actorq.v1 import policy_pb2 as _policy_pb2
 from actorq.v1 import process_pb2 as _process_pb2
 from actorq.v1 import trajectory_pb2 as _trajectory_pb2
@@ -97,7 +98,7 @@ class Exploration(_message.Message):
     def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ...) -> None: ...
 
 class RunSpec(_message.Message):
-    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return")
+    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_PER_ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +112,7 @@ class RunSpec(_message.Message):
     MAX_STEPS_PER_POLICY_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SHARE_FIELD_NUMBER: _ClassVar[int]
     TARGET_RETURN_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     environment_id: str
     environments_per_actor: int
@@ -124,7 +126,8 @@ class RunSpec(_message.Message):
     max_steps_per_policy: int
     evaluation_share: float
     target_return: float
-    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ...) -> None: ...
+    environment_arguments: str
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
     __slots__ = ("open", "segment", "evaluation", "report", "sent_sequence")

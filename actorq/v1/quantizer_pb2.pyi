@@ -1,5 +1,6 @@
 import datetime
 
+from actorq.v1 import access_pb2 as _access_pb2
 from actorq.v1 import policy_pb2 as _policy_pb2
 from actorq.v1 import process_pb2 as _process_pb2
 from actorq.v1 import tensor_pb2 as _tensor_pb2

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack")
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class EnvironmentSpec(_message.Message):
     MAX_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
     REWARD_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -23,7 +24,8 @@ class EnvironmentSpec(_message.Message):
     max_episode_steps: int
     reward_threshold: float
     frame_stack: int
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ...) -> None: ...
+    environment_arguments: str
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ...) -> None: ...
 
 class PolicySpan(_message.Message):
     __slots__ = ("first_step", "version", "scheme")

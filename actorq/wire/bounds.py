@@ -1,7 +1,7 @@
 """The limits of all that a peer may send, and the checks that hold a decoded value to them.
 
 Each check takes the name of what it checks and the value, and returns the value. It raises InvalidInputError that names
-the limit and the value. docs/api.md has the limits as a table.
+the limit and the value. docs/concepts/limits.md has the limits as a table.
 """
 
 import math

@@ -8,7 +8,11 @@ from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds
-from actorq.wire.trajectories import environment_from_proto, environment_to_proto
+from actorq.wire.trajectories import (
+    environment_arguments_from_text,
+    environment_from_proto,
+    environment_to_proto,
+)
 
 _ROLES: dict[Role, learner_pb2.ActorRole] = {
     "actor": learner_pb2.ACTOR_ROLE_ACTOR,
@@ -114,6 +118,7 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
             max_steps_per_policy=run.max_steps_per_policy,
             evaluation_share=run.evaluation_share,
             target_return=run.target_return,
+            environment_arguments=run.environment_arguments.to_text(),
         ),
         actor_index=membership.actor_index,
         exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
@@ -149,6 +154,7 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
             target_return=(
                 bounds.figure("run.target_return", run.target_return) if run.HasField("target_return") else None
             ),
+            environment_arguments=environment_arguments_from_text(run.environment_arguments),
         ),
         actor_index=message.actor_index,
         exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,

@@ -1,5 +1,6 @@
 """Segments, episodes, evaluations and the spec of an environment."""
 
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
@@ -17,6 +18,7 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
         max_episode_steps=spec.max_episode_steps,
         reward_threshold=spec.reward_threshold,
         frame_stack=spec.frame_stack,
+        environment_arguments=spec.environment_arguments.to_text(),
     )
 
 
@@ -33,7 +35,13 @@ def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> Environme
         max_episode_steps=message.max_episode_steps,
         reward_threshold=None if threshold is None else bounds.figure("environment.reward_threshold", threshold),
         frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, bounds.MAX_FRAME_STACK)),
+        environment_arguments=environment_arguments_from_text(message.environment_arguments),
     )
+
+
+def environment_arguments_from_text(text: str) -> EnvironmentArguments:
+    """Decode an environment's arguments."""
+    return EnvironmentArguments.from_text(bounds.text("environment_arguments", text, MAX_ARGUMENTS_BYTES))
 
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:

@@ -38,7 +38,7 @@ from benchmarks.processes import ServiceProcess, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 
-# What docs/api.md names. Unknown methods, and calls that this benchmark leaves, are not among what it sends.
+# The statuses of docs/concepts/limits.md. The benchmark sends no unknown methods and leaves no call.
 _DOCUMENTED = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,

@@ -20,7 +20,7 @@ from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from benchmarks.faults.fuzz_corpus import ENVIRONMENT, EVALUATION, REPORT, VALID, segment
 from benchmarks.faults.fuzz_messages import altered, anything, mutated, noise
-from quantizer_service.store.files import encode_tensors
+from quantizer_service.store.policy_files import encode_tensors
 
 # These do what they say whatever the message holds: they get only bytes that are none.
 _ENDING = ("StopRun", "Drain", "ResetEnvironment", "ResumeTraining")

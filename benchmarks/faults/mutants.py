@@ -2,7 +2,9 @@
 
 The glue is the code in which one tested part calls another. A mutant is a copy of the project with one comparison,
 constant, operator, call or condition of it changed. A mutant is killed when a test of its room fails, or takes longer
-than the limit. The sample follows from the seed, which is printed. Survivors are told with their line.
+than the limit. The tests that reach the changed line run first, the quickest before the others. All tests of the room
+follow when none of these has failed, since tests that start processes reach lines too. The sample follows from the
+seed, which is printed. Survivors are told with their line.
 """
 
 import argparse
@@ -14,16 +16,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+
+from coverage import CoverageData
 
 from benchmarks.harness import Target, run_benchmark
 
 _ROOT = Path(__file__).parents[2]
 _LEAST_KILLED = 0.95
 _LIMIT_S = 300.0
+# Tests that reach a line and run first.
+_MOST_FIRST = 60
 # Modules of glue, and the tests that hold each.
 GLUE: dict[str, tuple[str, ...]] = {
     "learner_service/training/trainer.py": ("tests/learner_service/training", "tests/learner_service/test_process.py"),
@@ -149,20 +156,89 @@ def _copied(folder: Path) -> Path:
     return folder
 
 
-def _is_killed(project: Path, tests: tuple[str, ...]) -> bool:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", *tests]
-    with subprocess.Popen(
-        command,
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+def _is_killed(mutant: Mutant, project: Path, reach: "Reach") -> bool:
+    file = project / mutant.file
+    original = file.read_text(encoding="utf-8")
+    file.write_text(mutant.source, encoding="utf-8")
+    try:
+        first = reach.tests(mutant.file, mutant.line)
+        return bool(first and _fails(project, first)) or _fails(project, GLUE[mutant.file])
+    finally:
+        file.write_text(original, encoding="utf-8")
+
+
+def _fails(project: Path, tests: Sequence[str]) -> bool:
+    with _pytest(project, "-x", "--timeout", "60", *tests) as process:
         try:
             return process.wait(_LIMIT_S) != 0
         except subprocess.TimeoutExpired:
             process.kill()
             return True
+
+
+def _pytest(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+class Reach:
+    """Which tests reach a line within their own process.
+
+    seconds: of each test, by its name. lines: of each file and line the names of the tests.
+    """
+
+    def __init__(self, seconds: Mapping[str, float], lines: Mapping[tuple[str, int], Iterable[str]]) -> None:
+        self._seconds = seconds
+        self._lines = lines
+
+    @classmethod
+    def measured(cls, project: Path) -> "Reach":
+        """Run the tests of all the glue once; raises SystemExit when one fails: it would kill each mutant."""
+        with tempfile.TemporaryDirectory() as folder:
+            data_file, times = Path(folder) / "coverage", Path(folder) / "times.xml"
+            packages = dict.fromkeys(file.partition("/")[0] for file in GLUE)
+            settings = Path(folder) / "coveragerc"
+            settings.write_text(f"[run]\ndata_file = {data_file}\n", encoding="utf-8")
+            with _pytest(
+                *(project, "--cov-context=test", "--cov-report=", f"--cov-config={settings}", f"--junitxml={times}"),
+                *(f"--cov={package}" for package in packages),
+                *_without_nested({place for tests in GLUE.values() for place in tests}),
+            ) as process:
+                if process.wait() != 0:
+                    raise SystemExit("the tests of the glue fail without a mutant: mend them first (make test)")
+            seconds = {
+                f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}": float(case.get("time", 0))
+                for case in ElementTree.parse(times).iter("testcase")
+            }
+            data = CoverageData(str(data_file))
+            data.read()
+            lines = {
+                (file, line): [context.partition("|")[0] for context in contexts if context]
+                for file in GLUE
+                for line, contexts in data.contexts_by_lineno(str((project / file).resolve())).items()
+            }
+        return cls(seconds, lines)
+
+    def tests(self, file: str, line: int) -> list[str]:
+        """The quickest that reach a line, the quickest first; there may be none."""
+        names = sorted(set(self._lines.get((file, line), ())), key=lambda name: (self._time(name), name))
+        return names[:_MOST_FIRST]
+
+    def _time(self, name: str) -> float:
+        """JUnit names a test by its module and its name."""
+        path, _, test = name.partition("::")
+        return self._seconds.get(f"{Path(path).stem}::{test}", 0.0)
+
+
+def _without_nested(places: Iterable[str]) -> list[str]:
+    """The places, but for those that lie within another one."""
+    found = sorted(places)
+    return [place for place in found if not any(place.startswith(f"{other}/") for other in found)]
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -176,15 +252,14 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     print(f"{len(sample)} mutants, seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         project = _copied(Path(folder))
+        reach = Reach.measured(project)
+        print("the tests pass without a mutant", flush=True)
         for number, mutant in enumerate(sample, 1):
-            file = project / mutant.file
-            original = file.read_text(encoding="utf-8")
-            file.write_text(mutant.source, encoding="utf-8")
-            killed = _is_killed(project, GLUE[mutant.file])
-            file.write_text(original, encoding="utf-8")
-            if not killed:
+            if not _is_killed(mutant, project, reach):
                 survivors.append(mutant)
                 print(f"{number:4} {mutant.file}:{mutant.line} survives: {mutant.before} -> {mutant.after}", flush=True)
+            if number % 10 == 0:
+                print(f"{number:4} tried, {number - len(survivors)} killed", flush=True)
     share = 1 - len(survivors) / len(sample)
     figures = {
         "seed": arguments.seed,

@@ -36,7 +36,7 @@ from actorq.errors import UnavailableError
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.processes import serving
 from learner_service.replay import ReplayStore, SegmentSource
-from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.mapped_files import Machine
 from learner_service.training.checkpoint import Checkpoints
 
 _ENVIRONMENT = "CartPole-v1"

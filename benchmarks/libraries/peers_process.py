@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 
 _SAMPLE_S = 0.5
-# For a process that is asked to end. After it, it is killed.
-_GRACE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,14 @@ class Outcome:
 
 
 class ProcessTree:
-    """A process and all that it has started, also those whose parent has ended since."""
+    """A process and all that it has started, also those whose parent has ended since.
 
-    def __init__(self, root: subprocess.Popen[str]) -> None:
+    grace_s: for a process that is asked to end. After it, it is killed.
+    """
+
+    def __init__(self, root: subprocess.Popen[str], grace_s: float) -> None:
         self._root = root
+        self._grace_s = grace_s
         self._known = {psutil.Process(root.pid)}
         self.peak_bytes = 0
 
@@ -50,7 +52,7 @@ class ProcessTree:
         self.sample()
         self._root.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self._root.wait(_GRACE_S)
+            self._root.wait(self._grace_s)
         self.kill()
 
     def kill(self) -> None:
@@ -60,7 +62,7 @@ class ProcessTree:
         for process in self._known:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(self._known, timeout=_GRACE_S)
+        psutil.wait_procs(self._known, timeout=self._grace_s)
 
 
 def run_tree(
@@ -70,11 +72,12 @@ def run_tree(
     errors: Path,
     on_line: Callable[[float, str], None],
     variables: Mapping[str, str] | None = None,
+    grace_s: float = 20.0,
 ) -> Outcome:
     """Run a command to its end, or end it at the time limit.
 
     given: its stdin. errors: the file for its stderr. variables: of its environment, beside this process's own.
-    on_line: is called for each line of stdout, with the seconds since the start.
+    on_line: is called for each line of stdout, with the seconds since the start. grace_s: see ProcessTree.
     """
     environment = {**os.environ, **(variables or {})}
     done, late = threading.Event(), threading.Event()
@@ -86,7 +89,7 @@ def run_tree(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=environment, text=True
         )
     assert process.stdout is not None
-    tree = ProcessTree(process)
+    tree = ProcessTree(process, grace_s)
 
     def watch() -> None:
         while not done.wait(_SAMPLE_S):
@@ -103,7 +106,7 @@ def run_tree(
             for line in lines:
                 on_line(time.monotonic() - started, line)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+            process.wait(grace_s)
         seconds = time.monotonic() - started
     finally:
         done.set()

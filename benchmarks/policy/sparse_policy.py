@@ -41,7 +41,7 @@ from learner_service.training.publisher import Snapshot, checkpoint_requests
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.prepared_graph import PreparedGraph
 from quantizer_service.serving.policy_stream import policy_messages
-from quantizer_service.store.files import encode_tensors
+from quantizer_service.store.policy_files import encode_tensors
 from quantizer_service.store.store import PolicyStore
 
 ENDS = ", ends too"

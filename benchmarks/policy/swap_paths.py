@@ -26,11 +26,11 @@ from torch import nn
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import FidelityReport, Policy, PolicyDescriptor
+from actorq.quantization.calibration import Statistics
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import scheme_named
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.statistics import Statistics
 from benchmarks.policies import PolicyNetwork
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from quantizer_service.emission.fidelity import measure

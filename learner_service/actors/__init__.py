@@ -1,1 +1,1 @@
-"""The actors of a run: who they are, when they may send, and what becomes of what they send."""
+"""The actors of a run: membership, credit to send, and storage of their segments."""

@@ -1,4 +1,4 @@
-"""Lets actors send: the rate limiter's admission, leased to the open streams in turn."""
+"""Flow control of actors: grants credits to open streams in turn, as the rate limiter admits inserts."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -10,24 +10,24 @@ from actorq.errors import CorruptedError, UnavailableError
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 
-# Segments that a stream may have in flight: hides the round trip, and keeps what waits at the learner small.
+# Segments that a stream may have in flight: enough to hide the round trip, few enough to keep the queues here short.
 _WINDOW = 2
-# For which a credit keeps its reservation while others wait: longer than an actor with data takes to send a segment.
+# A lease lasts this long while other streams wait. An actor with data sends a segment sooner.
 _LEASE_S = 2.0
-# In which every stream that waits gets its turn, even if nobody uses a credit: many streams shorten the leases.
+# Each waiting stream gets its turn within this time, even if no stream uses its credit. Many streams shorten leases.
 _TURN_S = 5.0
-# Of all segments that wait here for a reservation.
+# Limit for all segments that wait here for a reservation.
 _MOST_LATE_BYTES = 64 * 1024 * 1024
 
 
 class Loop(Protocol):
-    """What credits need of an event loop."""
+    """The methods of an event loop that `Credits` uses."""
 
     def time(self) -> float:
-        """Seconds that never go back."""
+        """Monotonic seconds."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` at a time of `time`."""
+        """Call `callback` when `time` reaches `when`."""
 
     def call_soon_threadsafe(self, callback: Callable[[], None]) -> object:
         """Call `callback` on the loop, from any thread."""
@@ -54,13 +54,13 @@ class _Late:
 
 
 class ActorStream:
-    """What the learner tells one actor. Lives on the event loop; `changed` is set when there is something to say.
+    """The state of one actor's stream. Lives on the event loop. `changed` is set when there is an answer to send.
 
-    acknowledged <= received <= credit: the highest sequences that are stored, that have come, and that may be sent.
-    storing: how many segments of the stream the storage thread has.
-    ended: the actor will send nothing more.
+    acknowledged <= received <= credit: the highest sequences that are stored, received, and allowed.
+    storing: number of the stream's segments at the storage thread.
+    ended: the actor sends nothing more.
     fault: an error that ends the stream.
-    refused: a segment was refused, so that none after it may be stored; for the thread that stores.
+    refused: a segment was refused, so no later one may be stored; used by the storage thread.
     """
 
     def __init__(self, member: Member, acknowledged: int) -> None:
@@ -82,70 +82,71 @@ class ActorStream:
         self.changed.set()
 
     def note_durable(self, sequence: int) -> None:
-        """Everything up to `sequence` survives a power cut."""
+        """Note that everything up to `sequence` survives a power cut."""
         if sequence > self.durable:
             self.durable = sequence
             self.tell()
 
     def note_sent(self, sequence: int) -> None:
-        """The actor has sent everything up to `sequence`. Raises CorruptedError when a part of it has not come.
+        """Check that everything the actor has sent, up to `sequence`, was received; raise CorruptedError otherwise.
 
-        The actor gets an answer, in case it has missed the last one.
+        Answers the actor again, because the last answer may be lost.
         """
         self.require_all_before(sequence + 1)
         self.changed.set()
 
     def require_all_before(self, sequence: int) -> None:
-        """Raise CorruptedError when something that the actor has sent before `sequence` has not come."""
+        """Raise CorruptedError when a sequence before `sequence` was not received."""
         if sequence > self.received + 1:
             raise CorruptedError(
                 f"stream: sequences {self.received + 1} to {sequence - 1} were lost on the way; send them again"
             )
 
     def acknowledge(self, sequence: int) -> None:
-        """Everything up to `sequence` is stored."""
+        """Note that everything up to `sequence` is stored."""
         self.acknowledged = max(self.acknowledged, sequence)
         self.received = max(self.received, sequence)
         self.credit = max(self.credit, sequence)
         self.tell()
 
     def tell(self) -> None:
-        """Answer the actor; while a further segment is being stored, its acknowledgement is the answer to both.
+        """Answer the actor, unless another of its segments is being stored: that acknowledgment covers both.
 
-        A response costs both ends as much as a small segment. The window bounds how many segments share one.
+        A response costs both ends as much as a small segment. At most a window of segments shares one response.
         """
         if not self.storing:
             self.changed.set()
 
     def fail(self, error: BaseException) -> None:
-        """End the stream with an error; the first one counts."""
+        """End the stream with an error. Keeps the first error."""
         self.fault = self.fault or error
         self.changed.set()
 
     def end(self) -> None:
-        """The actor will send nothing more."""
+        """Note that the actor sends nothing more."""
         self.ended = True
         self.changed.set()
 
     @property
     def over(self) -> bool:
-        """Whether there will be nothing more to say; once the run is over, what was not stored never will be."""
+        """Whether there is no further answer. Once the run is over, nothing more is stored."""
         return self.fault is not None or (self.ended and (self.stop or self.acknowledged >= self.received))
 
 
 class Credits:
-    """Grants one segment at a time, in turn, to streams that want one, as long as the limiter admits inserts.
+    """Grants credits for one segment at a time, in turn, while the limiter admits inserts.
 
-    A credit is the permission to send a segment, and holds for as long as its stream is open. It comes with a lease: a
-    reservation at the limiter for `segment_transitions`. When other streams wait, a lease ends after two seconds, or
-    sooner where many streams share few leases. A segment that comes without a lease waits here, ahead of all new
-    credits: it gets the next reservation, or takes the oldest lease for which no segment has come. So reservations go
-    to segments that are here. A stream that lets a lease end gets no other one before it has sent its segment, so that
-    a silent stream costs the others one lease in all.
+    A credit is the permission to send a segment. It holds as long as its stream is open. Each credit comes with a
+    lease: a reservation at the limiter for `segment_transitions`. When other streams wait, a lease ends after two
+    seconds. It ends sooner when many streams share few leases.
 
-    Lives on the event loop; the limiter's callbacks come from the trainer's thread and are passed on to the loop.
+    A segment without a lease waits here, ahead of all new credits. It gets the next reservation, or the oldest lease
+    whose segment has not come. So reservations go to segments that are here. A stream whose lease has ended gets no
+    new lease before it sends its segment. A silent stream thus costs the others one lease in total.
 
-    may_insert: whether there is room for data at all; `look_again` tells that its answer may have changed.
+    Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
+
+    may_insert: whether there is room for data. Call `look_again` when its answer may have changed.
     """
 
     def __init__(
@@ -170,17 +171,17 @@ class Credits:
         limiter.on_inserts_possible(self._pump_soon)
 
     def open(self, stream: ActorStream) -> None:
-        """A stream wants credit."""
+        """Add a stream that wants credit."""
         self._open.add(stream)
         self._queue(stream)
         self._pump()
 
     def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> bool:
-        """A segment came. Calls `insert` once it has a reservation, now or later; False when it has no credit.
+        """Take a received segment. Calls `insert` once it has a reservation. Returns False when it has no credit.
 
-        From then on the reservation is the intake's, which uses it up whether it stores or refuses the segment.
-        size: tells the bytes of the segment. Raises UnavailableError when too many wait, and CorruptedError when the
-        segment before it has not come.
+        The reservation then belongs to the intake, which uses it for a stored segment and releases it otherwise.
+        size: returns the bytes of the segment. Raises UnavailableError when too many segments wait, and CorruptedError
+        when an earlier segment is missing.
         """
         if sequence > stream.credit:
             return False
@@ -201,7 +202,7 @@ class Credits:
         return True
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
-        """The segment is stored, and its reservation used up: acknowledge it and grant further ones."""
+        """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""
         stream.storing -= 1
         stream.acknowledge(sequence)
         if not stream.closed:
@@ -209,17 +210,17 @@ class Credits:
         self._pump()
 
     def look_again(self) -> None:
-        """Whether inserts are possible may have changed."""
+        """Grant credits again, because `may_insert` may have changed."""
         self._pump()
 
     def stop(self) -> None:
-        """The run is ending: grant nothing more."""
+        """Grant nothing more, because the run is ending."""
         self._stopped = True
         self._late.clear()
         self._late_bytes = 0
 
     def close(self, stream: ActorStream) -> None:
-        """A stream ended: what it did not use of its grants is free for others."""
+        """Remove a stream that has ended, and release its unused reservations."""
         stream.closed = True
         self._open.discard(stream)
         if stream.wants_credit:
@@ -235,17 +236,17 @@ class Credits:
 
     @property
     def lease_s(self) -> float:
-        """Seconds after which a lease ends when others wait: so short that the turn comes round in time."""
+        """Seconds after which a lease ends while other streams wait."""
         return min(_LEASE_S, _TURN_S * max(1, len(self._leases)) / max(1, len(self._open)))
 
     def _queue(self, stream: ActorStream) -> None:
-        # The stream knows whether it is queued: looking for it would cost as much as there are streams, per segment.
+        # A flag on the stream, because a search in the queue for each segment is O(streams).
         if not stream.wants_credit:
             stream.wants_credit = True
             self._waiting.append(stream)
 
     def _pump_soon(self) -> None:
-        # On any thread. Whoever begins to wait looks by itself, after it has joined the queue.
+        # Called on any thread. A stream that begins to wait calls `_pump` itself after it has joined the queue.
         if (self._waiting or self._late) and not self._pump_is_due and not self._loop.is_closed():
             self._pump_is_due = True
             self._loop.call_soon_threadsafe(self._pump)
@@ -258,7 +259,7 @@ class Credits:
             self._end_leases_later()
 
     def _admit_late(self) -> bool:
-        """Insert the segment that has waited longest; False when there is none, or no reservation for it."""
+        """Insert the segment that has waited longest. Returns False without such a segment or a reservation."""
         if not self._late:
             return False
         if not self._limiter.try_reserve(self.segment_transitions):
@@ -272,7 +273,7 @@ class Credits:
         return True
 
     def _grant(self) -> bool:
-        """Give a credit to the stream whose turn it is; False when nobody wants one, or nothing is admitted."""
+        """Give a credit to the next stream in turn. Returns False when no stream waits, or no insert is admitted."""
         while self._waiting and not _is_eligible(self._waiting[0]):
             self._waiting.popleft().wants_credit = False
         if not self._waiting or self._late or not self._limiter.try_reserve(self.segment_transitions):
@@ -287,7 +288,7 @@ class Credits:
         return True
 
     def _end_leases_later(self) -> None:
-        """Nobody minds a lease while nobody waits."""
+        """Start the timer that ends leases. Called only while streams wait."""
         if self._timer is None and self._leases:
             due = next(iter(self._leases)).granted_at + self.lease_s
             self._timer = self._loop.call_at(max(due, self._loop.time()), self._end_leases)
@@ -304,11 +305,11 @@ class Credits:
         self._pump()
 
     def _end(self, lease: _Lease) -> None:
-        """Take a reservation from a stream; its credit stays."""
+        """Take a lease from a stream. Its credit stays."""
         del self._leases[lease]
         lease.stream.leases.remove(lease)
 
 
 def _is_eligible(stream: ActorStream) -> bool:
-    """Whether a stream may get one more credit: not while it has a window of them, or one without a lease."""
+    """Whether a stream may get a credit: it has fewer than a window of them, and none without a lease."""
     return stream.credit - stream.acknowledged < _WINDOW and stream.credit - stream.received == len(stream.leases)

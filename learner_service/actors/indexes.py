@@ -1,14 +1,14 @@
-"""Exploration indexes: the lowest free number, or a wished one, in O(log n)."""
+"""Allocates exploration indexes: a preferred number if it is free, else the lowest free one, in O(log n)."""
 
 import heapq
 
 
 class Indexes:
-    """Numbers from 0 that are held or free. Not thread-safe."""
+    """The held and free numbers from 0. Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
-        # All numbers below `_next` are held or in the heap; the heap may name held ones too, each number once.
+        # All numbers below `_next` are held or in the heap. The heap has each number once, perhaps a held one.
         self._next = 0
         self._heap: list[int] = []
         self._in_heap: set[int] = set()
@@ -22,7 +22,7 @@ class Indexes:
         return index
 
     def free(self, index: int) -> None:
-        """Give a held number back."""
+        """Release a held number."""
         self._held.discard(index)
         if index < self._next and index not in self._in_heap:
             self._in_heap.add(index)

@@ -1,4 +1,4 @@
-"""Takes what actors send: checks it against the run, stores it exactly once, and keeps the run's statistics."""
+"""Checks the segments of actors, stores each exactly once in the replay, and keeps statistics of them."""
 
 import logging
 import threading
@@ -15,17 +15,17 @@ from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
 from learner_service.replay import LastSequences, ReplayBuffer, SegmentSource
-from learner_service.reporting.statistics import Episodes, StalenessHistogram
+from learner_service.reporting.meters import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class IntakeStatistics:
-    """What has been stored: episodes and their mean return lately, staleness in versions, transitions by scheme.
+    """Statistics of stored data: episodes, their recent mean return, staleness in versions, transitions by scheme.
 
     stored_segments, duplicate_segments, lost_segments: since this process started.
-    exploring_returns: the lowest and the highest of all episodes; None before the first.
+    exploring_returns: the lowest and the highest return of all episodes; None before the first.
     """
 
     episodes: int
@@ -45,8 +45,8 @@ NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
 class Intake:
     """Stores segments in the replay. Thread-safe.
 
-    scheme: the run's; segments may come from policies of all its `acting_schemes`.
-    published_version: tells the newest version, against which staleness is measured.
+    scheme: the scheme of the run. Segments may come from policies of all its `acting_schemes`.
+    published_version: returns the newest version, from which staleness is measured.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Intake:
         self._scheme = scheme
         self._acting_schemes = acting_schemes(scheme)
         self._published_version = published_version
-        # Never held for the replay's lock or the disk: the event loop takes it too.
+        # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
         self._lock = threading.Lock()
         self._sequences = LastSequences()
         for (key, incarnation), sequence in replay.last_sequences().items():
@@ -71,10 +71,10 @@ class Intake:
         self._lost_segments = 0
 
     def insert(self, member: Member, segment: Segment, reserved: int) -> None:
-        """Store a segment under its credit of `reserved` transitions; a duplicate is dropped.
+        """Store a segment under its reservation of `reserved` transitions. Drops a duplicate.
 
-        Raises InvalidInputError, and stores nothing, when the segment does not fit the run; the replay knows whether it
-        is to tell greedy actions.
+        Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
+        greedy actions must be present.
         """
         try:
             segment.check(self._spec)
@@ -95,17 +95,17 @@ class Intake:
             self._count(segment)
 
     def give_back(self, reserved: int) -> None:
-        """Nothing will come under this credit."""
+        """Release a reservation that is not used."""
         self._replay.limiter.release(reserved)
 
     def note_duplicate(self, member: Member, sequence: int) -> None:
-        """A segment came that is stored already."""
+        """Count a segment that is stored already."""
         _log.info("%s sent segment %d again: dropped", member.name, sequence)
         with self._lock:
             self._duplicate_segments += 1
 
     def note_lost(self, member: Member, stored: int, through: int) -> None:
-        """An actor has the segments after `stored` up to `through` no more, and the replay has lost them too."""
+        """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
         self._replay.skip(member.source(through))
@@ -113,22 +113,22 @@ class Intake:
             self._lost_segments += lost
 
     def resume_after(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        """The highest stored sequence of this incarnation; 0 when there is none."""
         with self._lock:
             return self._sequences.last(member.source(0))
 
     def newest_incarnation(self, name: str) -> int:
-        """The highest incarnation of this name that has stored a segment, 0 when none has."""
+        """The highest incarnation of this name that has a stored segment; 0 when there is none."""
         with self._lock:
             return self._sequences.newest_incarnation(SegmentSource.from_name(name, 0, 0))
 
     def doubt(self, evaluation: Evaluation) -> str:
-        """Why an evaluation cannot be true, by what actors have sent; empty when it can."""
+        """Why an evaluation contradicts the data of the actors; empty when it is plausible."""
         with self._lock:
             return self._plausibility.doubt(evaluation)
 
     def statistics(self) -> IntakeStatistics:
-        """What has been stored so far."""
+        """Statistics of the data stored so far."""
         with self._lock:
             return IntakeStatistics(
                 episodes=self._episodes.count,
@@ -161,9 +161,9 @@ class Intake:
             self._by_scheme.update(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
-        """After a crash the log has transitions that the last checkpoint has not counted.
+        """Count the transitions in the replay that the last checkpoint misses after a crash.
 
-        They are shared out among the schemes as those that were counted; before any was, they are the run's.
+        They are split among the schemes like the counted ones. Without counted ones, the run's scheme gets them all.
         """
         with self._lock:
             counted = sum(self._by_scheme.values())
@@ -189,12 +189,12 @@ class Intake:
             self._episodes.add(episode.episode_return)
 
     def _check_policies(self, segment: Segment) -> None:
-        # Not only those that were published: a run that was restored from a copy may have forgotten later versions.
+        # Accept versions above the published ones: a run restored from a copy may not know its latest versions.
         highest = self._published_version() + LEAP
         for span in segment.spans:
             if not 1 <= span.version <= highest:
                 raise InvalidInputError(f"segment: expected policy versions from 1 to {highest}, got {span.version}")
             if span.scheme not in self._acting_schemes:
                 raise InvalidInputError(
-                    f"segment: must come from {' or '.join(self._acting_schemes)} policies, got {span.scheme!r}"
+                    f"segment: expected a policy scheme of {' or '.join(self._acting_schemes)}, got {span.scheme!r}"
                 )

@@ -1,4 +1,4 @@
-"""Who takes part in a run: actors and evaluators, their incarnations, indexes, streams and reports."""
+"""The members of a run: actors and evaluators with their incarnations, indexes and reports."""
 
 import logging
 import threading
@@ -16,9 +16,9 @@ from learner_service.replay import SegmentSource, actor_key
 
 _MAX_MEMBERS = 20_000
 _MOST_STATUSES = 1000
-# For which a member that has joined holds its index without a stream. An actor joins again when it opens one.
+# A joined member keeps its index this long without a stream. After that it has to join again.
 _PATIENCE_S = 60.0
-# An incarnation is the learner's life in its upper bits, and a count of the joins of that life in the lower ones.
+# An incarnation has the learner's life in its upper bits, and the count of that life's joins in the lower bits.
 _LIFE_BITS = 32
 
 _log = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 class Member:
     """One incarnation of an actor or evaluator. It holds its index until it has left.
 
-    life: how often this index has been given out, this time included.
-    nonce: tells the process that joined from others; 0 when it did not say.
+    life: how often this index has been assigned, this time included.
+    nonce: identifies the process that joined; 0 when unknown.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Member:
     nonce: int = 0
 
     def source(self, sequence: int) -> SegmentSource:
-        """Names what this incarnation sent under `sequence`."""
+        """The identity of the segment with number `sequence` of this incarnation."""
         return SegmentSource(self._key, self.incarnation, sequence)
 
     @cached_property
@@ -51,12 +51,11 @@ class Member:
 
 
 class Members:
-    """Members by name, each in its newest incarnation.
+    """Members by name, each in its newest incarnation. Thread-safe.
 
-    An index is freed when its member's stream closes, or when it opens none for a minute, and given to the next that
-    joins. Thread-safe.
+    An index is freed when its member's stream closes, or when the member opens no stream within a minute.
 
-    learner_life: how many learners have worked on the run, this one included: incarnations of later lives are higher.
+    learner_life: how many learner processes the run has had, this one included. Later lives give higher incarnations.
     clock: monotonic seconds.
     """
 
@@ -67,23 +66,23 @@ class Members:
         self._lives: dict[tuple[Role, int], int] = {}
         self._indexes: dict[Role, Indexes] = {"actor": Indexes(), "evaluator": Indexes()}
         self._connected: Counter[Role] = Counter()
-        # By name, oldest first: since when members wait for their stream, and members that have left.
+        # By name, oldest first: when a member without a stream joined, and the members that have left.
         self._waiting: OrderedDict[str, float] = OrderedDict()
         self._left: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def known(self, name: str) -> Member | None:
-        """The member of this name in its newest incarnation, whether it is there or has left."""
+        """The newest incarnation of the member with this name, present or left."""
         return self._members.get(name)
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0) -> Member:
-        """Take in an actor; the same name gets the same index again as long as nobody else holds it.
+        """Admit an actor or evaluator. A known name gets its old index again if that is free.
 
         Raises ConflictError when another process has taken over the name.
 
-        incarnation: 0 for a process that joins for the first time, else what it was given then.
-        nonce: of the process; the same one twice is one join whose answer was lost.
-        newest_stored: the highest incarnation of this name that has stored anything.
+        incarnation: 0 when the process joins for the first time, else the incarnation that it got then.
+        nonce: identifies the process. The same nonce again means that the first answer was lost.
+        newest_stored: the highest incarnation of this name that has a stored segment.
         """
         if not 1 <= len(name) <= 128:
             raise InvalidInputError(f"actor_name: must have 1 to 128 characters, got {len(name)}")
@@ -100,7 +99,7 @@ class Members:
             return self._take_in(name, role, incarnation or self._new_incarnation(newest), nonce, known)
 
     def connect(self, name: str, incarnation: int) -> Member:
-        """An actor opened its stream; it must have joined with this incarnation."""
+        """Mark a member as connected. Raises NotFoundError when it has not joined with this incarnation."""
         with self._lock:
             self._expire()
             member = self._members.get(name)
@@ -115,17 +114,17 @@ class Members:
             return member
 
     def disconnect(self, member: Member) -> None:
-        """An actor's stream closed: its index is free, and it has to join again."""
+        """Mark a member as left and free its index. It has to join again."""
         with self._lock:
             self._leave(member)
 
     def report(self, member: Member, report: ActorReport) -> None:
-        """An actor told how it is."""
+        """Keep the newest report of a member."""
         with self._lock:
             member.report = report
 
     def statuses(self) -> tuple[ActorStatus, ...]:
-        """Those who have joined and not left, actors first, by index; at most 1000 of them."""
+        """Statuses of the present members, actors first, by index; at most 1000 of them."""
         with self._lock:
             self._expire()
             present = [member for member in self._members.values() if member.state != "left"]
@@ -133,7 +132,7 @@ class Members:
             return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
 
     def connected(self, role: Role) -> int:
-        """How many members of a role have an open stream."""
+        """Number of members of a role with an open stream."""
         with self._lock:
             return self._connected[role]
 
@@ -146,7 +145,7 @@ class Members:
             )
 
     def _new_incarnation(self, newest: int) -> int:
-        # Normally the next number. A replay of other origin may hold higher ones under this name.
+        # Normally the next number. A replay that was copied from another run may hold higher ones.
         incarnation = max(self._next_incarnation, newest + 1)
         self._next_incarnation += 1
         return incarnation
@@ -194,7 +193,7 @@ class Members:
 
     def _forget_one_that_left(self) -> None:
         if not self._left:
-            raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors; all of them are there")
+            raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors, and has that many")
         name, _ = self._left.popitem(last=False)
         del self._members[name]
 
@@ -206,7 +205,7 @@ def _is_same(known: Member, incarnation: int, role: Role, nonce: int) -> bool:
 
 
 def taken_over(name: str, incarnation: int) -> ConflictError:
-    """What the older of two processes of one name is told."""
+    """The error for the older of two processes with one name."""
     return ConflictError(
         f"actor {name!r}: another process has taken over this name since incarnation {incarnation}; give every actor a "
         "name of its own"
@@ -214,6 +213,6 @@ def taken_over(name: str, incarnation: int) -> ConflictError:
 
 
 def _ordinal(name: str) -> tuple[int, ...]:
-    """The number at the end of a name: "actor-3" likes to be number 3, so that names and indexes agree."""
+    """The number at the end of a name, as the preferred index: "actor-3" prefers index 3."""
     ordinal = name.rpartition("-")[2]
     return (int(ordinal),) if ordinal.isdecimal() and len(ordinal) < 9 and int(ordinal) < _MAX_MEMBERS else ()

@@ -1,7 +1,7 @@
-"""Whether an evaluation can be true, by what the actors of the run have seen.
+"""Flags evaluations whose return is impossible, given the rewards and returns of the run's actors.
 
-An evaluation that cannot be true is flagged: status and log tell it, and it does not end the run as solved. The limits
-are far from honest results, so that no honest run is delayed (docs/decisions/0024-flagged-evaluations.md).
+Status and log show a flagged evaluation. It does not end the run as solved. The limits are far from honest results, so
+no honest run is delayed (docs/decisions/0024-flagged-evaluations.md).
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ import numpy as np
 
 from actorq.domain.trajectory import Evaluation, Segment
 
-# By how much a return may pass the bound of the rewards: a share of the bound, and the largest size of a reward so many
-# times. A policy may reach a goal, and its reward, before any exploring actor does.
+# A return may exceed the bound by a share of the bound, plus a multiple of the largest absolute reward. A policy may
+# reach a rewarded goal before any exploring actor does.
 _SLACK, _SLACK_REWARDS = 0.01, 10
 # An honest policy is at most this many spreads of the exploring returns above the best of them.
 _SPREADS = 8.0
 
 
 class Plausibility:
-    """The largest reward and the range of episode returns that actors have sent. Not thread-safe.
+    """Keeps the largest reward and the range of episode returns of all actors. Not thread-safe.
 
-    step_limit: steps of an episode, at most; 0 where there is no limit.
+    step_limit: maximum steps of an episode; 0 without a limit.
     """
 
     def __init__(self, step_limit: int) -> None:
         self._step_limit = step_limit
-        # The largest reward, and the largest size of a reward.
+        # The largest reward, and the largest absolute reward.
         self._rewards: tuple[float, float] | None = None
         self._returns: tuple[float, float] | None = None
-        # Of a run that was begun without this record: it cannot tell.
+        # False for a run whose checkpoint has no such record. Nothing is flagged then.
         self._is_complete = True
 
     def note(self, segment: Segment) -> None:
-        """Take in what an actor sent."""
+        """Update the record with a segment."""
         rewards = segment.rewards[segment.valid]
         if rewards.size:
             largest, lowest = float(rewards.max()), float(rewards.min())
@@ -44,11 +44,11 @@ class Plausibility:
             self._returns = min(worst, episode.episode_return), max(best, episode.episode_return)
 
     def doubt(self, evaluation: Evaluation) -> str:
-        """Why an evaluation cannot be true, in one line; empty when it can."""
+        """Why an evaluation is implausible, in one line; empty when it is plausible."""
         if not self._is_complete:
             return ""
         if self._rewards is None:
-            return "no actor has sent anything yet, so that there is nothing to compare it with"
+            return "no actor has sent data yet, so there is nothing to compare it with"
         doubt = self._beyond_rewards(evaluation, *self._rewards)
         if not doubt and self._returns is not None:
             doubt = self._beyond_returns(evaluation.mean_return, *self._returns)
@@ -64,7 +64,7 @@ class Plausibility:
         return {"rewards": self._rewards and list(self._rewards), "returns": self._returns and list(self._returns)}
 
     def load_state(self, state: Mapping[str, Any] | None) -> None:
-        """Restore what `state` returned; None for a checkpoint that has none."""
+        """Restore what `state` returned; None for a checkpoint without a record."""
         if state is None:
             self._is_complete = False
             return
@@ -80,8 +80,8 @@ class Plausibility:
         if evaluation.mean_return <= bound + _SLACK * abs(bound) + _SLACK_REWARDS * size:
             return ""
         return (
-            f"its return of {evaluation.mean_return:,.1f} is above {bound:,.1f}, the largest reward that an actor has "
-            f"seen ({largest:g}) in each step of its episodes"
+            f"its return of {evaluation.mean_return:,.1f} is above {bound:,.1f}, the return with the largest reward of "
+            f"any actor ({largest:g}) in each step"
         )
 
     def _beyond_returns(self, mean_return: float, lowest: float, highest: float) -> str:
@@ -89,6 +89,6 @@ class Plausibility:
         if mean_return <= highest + _SPREADS * spread:
             return ""
         return (
-            f"its return of {mean_return:,.1f} is far above those of all episodes of the actors, {lowest:,.1f} to "
+            f"its return of {mean_return:,.1f} is far above the returns of all actors' episodes, {lowest:,.1f} to "
             f"{highest:,.1f}"
         )

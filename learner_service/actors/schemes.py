@@ -1,4 +1,4 @@
-"""Which schemes may act in a run, and which one of a receipt's policies stands for what its actors do."""
+"""Chooses the schemes that may act in a run, and the policy of a receipt that represents its actors."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from actorq.domain.status import ActorStatus
 
 
 def acting_schemes(scheme: str) -> tuple[str, ...]:
-    """The schemes that policies of a run with this scheme may have acted in.
+    """The schemes whose policies may act in a run with this scheme.
 
-    With "auto" every actor chooses. Otherwise it is the run's own, or fp32 where the quantizer found nothing to
-    quantize or the fidelity gate let no quantized policy through. Actors whose processors do not compute the run's
-    scheme as they should act in the fallback.
+    With "auto" each actor chooses. Otherwise actors use the run's scheme. They use fp32 when the quantizer finds
+    nothing to quantize, or when no quantized policy passes the fidelity gate. An actor uses the fallback scheme when
+    its processor computes the run's scheme inexactly.
     """
     if scheme == AUTO:
         return SCHEMES
@@ -22,15 +22,15 @@ def acting_schemes(scheme: str) -> tuple[str, ...]:
 def policy_of(
     scheme: str, policies: Sequence[PolicyDescriptor], actors: Sequence[ActorStatus]
 ) -> PolicyDescriptor | None:
-    """The one of a version's policies that stands for the run; None when there is none in its scheme.
+    """The policy of a version that represents the run; None when there is none in the run's scheme.
 
-    With "auto" it is the one in the scheme that most actors report, the first of equals in the order of `SCHEMES`; the
-    first policy while nobody has reported one of these.
+    With "auto" it is the policy in the scheme that most actors report. The order of `SCHEMES` decides between equals.
+    Before any report it is the first policy.
     """
     if scheme != AUTO:
         return next((policy for policy in policies if policy.scheme == scheme), None)
     reports = Counter(actor.report.scheme for actor in actors if actor.role == "actor" and actor.report is not None)
-    # An actor reports what acts: where there is no fp32 policy, "fp32" means one that came to nothing else.
+    # Actors report the effective scheme: a policy of another scheme may have become fp32.
     candidates = {policy.effective_scheme: policy for policy in policies}
     candidates |= {policy.scheme: policy for policy in policies}
     reported = [name for name in SCHEMES if reports[name] and name in candidates]

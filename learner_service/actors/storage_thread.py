@@ -1,4 +1,4 @@
-"""The thread for everything that may wait for the replay's lock or for the disk, so that the event loop never does."""
+"""A thread for work that may wait for the replay's lock or the disk, so that the event loop never waits."""
 
 import asyncio
 import queue
@@ -10,7 +10,7 @@ from typing import Any
 
 from actorq.errors import UnavailableError
 
-# Jobs that wait for the thread before streams are no longer read; the message of a segment has at most 2 MiB.
+# With this many waiting jobs, streams are no longer read. A segment's message has at most 2 MiB.
 _MOST_JOBS = 64
 
 
@@ -24,10 +24,10 @@ class _Job:
 
 
 class StorageThread:
-    """Does one job after the other, in the order in which they were submitted, and tells the event loop of each.
+    """Runs jobs one at a time, in the order of submission, and reports each result on the event loop.
 
-    Jobs that are done while the loop is busy are told together. All methods are called on the event loop; the first
-    job starts the thread.
+    Jobs that finish while the loop is busy are reported together. Call all methods on the event loop. The first job
+    starts the thread.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StorageThread:
     def submit(
         self, work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[BaseException], None]
     ) -> None:
-        """Do `work` on the thread; then call `done` with its result, or `failed` with its error, on the event loop."""
+        """Run `work` on the thread. Then call `done(result)` or `failed(error)` on the event loop."""
         if self._closed:
             raise UnavailableError("the learner is ending")
         if self._loop is None:
@@ -56,12 +56,12 @@ class StorageThread:
         self._jobs.put(_Job(work, done, failed))
 
     async def room(self) -> None:
-        """Wait until more may be submitted."""
+        """Wait until the queue has room for more jobs."""
         if not self._has_room.is_set():
             await self._has_room.wait()
 
     async def settle(self) -> None:
-        """Wait until all jobs that were submitted before are done and told."""
+        """Wait until all jobs submitted so far are done and reported."""
         if self._loop is not None and not self._closed:
             done = asyncio.Event()
             self.submit(lambda: None, lambda _: done.set(), lambda _: done.set())
@@ -84,7 +84,7 @@ class StorageThread:
             except BaseException as error:
                 job.error = error
             self._done.append(job)
-            # Read and written without a lock: at worst the loop is woken once too often.
+            # No lock is needed: a race wakes the loop once more than necessary, at most.
             if not self._telling and not self._loop.is_closed():
                 self._telling = True
                 self._loop.call_soon_threadsafe(self._tell)

@@ -1,4 +1,4 @@
-"""The open streams of actors and evaluators, and the credit that they send by."""
+"""The open streams of actors and evaluators, and their credit."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """Lives on the event loop. Actors have no credit before `admit`."""
+    """All open streams. Runs on the event loop. Actors have no credit before `admit`."""
 
     def __init__(self, storage: StorageThread) -> None:
         self._storage = storage
@@ -26,19 +26,19 @@ class Streams:
 
     @property
     def refused_segments(self) -> int:
-        """Segments that were refused since `admit`."""
+        """Number of segments refused since `admit`."""
         return self._uploads.refused if self._uploads else 0
 
     def admit(self, intake: Intake, limiter: RateLimiter, transitions: int, on_stored: Callable[[], None]) -> None:
         """Let actors send from now on.
 
-        transitions: of a segment. on_stored: called after each segment.
+        transitions: per segment. on_stored: called after each stored segment.
         """
         self._credits = Credits(limiter, transitions, asyncio.get_running_loop())
         self._uploads = Uploads(intake, self._credits, self._storage, on_stored)
 
     def open(self, member: Member, acknowledged: int, stop: bool) -> ActorStream:
-        """The only stream of a member from now on: it has given up the one before, noticed here or not.
+        """Open a member's stream, and end the member's earlier stream if there is one.
 
         stop: the run is over.
         """
@@ -51,14 +51,14 @@ class Streams:
         return stream
 
     def close(self, stream: ActorStream) -> None:
-        """A stream ended, for whatever reason."""
+        """Forget a stream that has ended."""
         self._open.discard(stream)
         self._left.set()
         if stream.member.role == "actor" and self._credits is not None:
             self._credits.close(stream)
 
     def has(self, member: Member) -> bool:
-        """Whether a member has a stream."""
+        """Whether a member has an open stream."""
         return any(stream.member is member for stream in self._open)
 
     def insert(
@@ -75,7 +75,7 @@ class Streams:
                 stream.fail(error)
 
     def end_all(self, reason: str) -> None:
-        """Let all actors come again."""
+        """End all streams, so that the actors reconnect."""
         for stream in self._open:
             stream.fail(UnavailableError(reason))
 
@@ -85,7 +85,7 @@ class Streams:
             self._credits.stop()
 
     def forget(self, reason: str) -> None:
-        """Take what `admit` has given back, and let all actors come again."""
+        """Undo `admit`, and end all streams so that the actors reconnect."""
         self.stop_credit()
         for stream in self._open:
             if self._credits is not None:
@@ -94,24 +94,27 @@ class Streams:
         self.end_all(reason)
 
     def tell_over(self) -> None:
-        """Tell all that the run is over."""
+        """Tell all actors and evaluators that the run is over."""
         for stream in self._open:
             stream.stop = True
             stream.changed.set()
 
     def ask_for_evaluation(self, version: int) -> None:
-        """Have evaluators evaluate a version."""
+        """Ask all evaluators to evaluate a version."""
         for stream in self._of("evaluator"):
             stream.evaluate_version = version
             stream.changed.set()
 
     def tell_durable(self, role: Role, durable: Callable[[Member], int]) -> None:
-        """Let those of a role forget what survives a power cut by now: all up to the sequence of `durable`."""
+        """Tell the members of a role the sequence up to which their data survives a power cut.
+
+        durable: returns that sequence for a member.
+        """
         for stream in self._of(role):
             stream.note_durable(durable(stream.member))
 
     async def until_closed(self, timeout_s: float) -> None:
-        """Wait until no stream is open, at most `timeout_s` seconds."""
+        """Wait until no stream is open, or for `timeout_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._open:

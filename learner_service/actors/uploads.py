@@ -1,4 +1,4 @@
-"""The way of a segment from its stream into the replay: order, credit, storage, acknowledgement."""
+"""Takes a segment from its stream into the replay: order, credit, storage, acknowledgment."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +11,9 @@ from learner_service.actors.storage_thread import StorageThread
 
 
 class Uploads:
-    """Stores the segments of all streams, each stream's in order. Lives on the event loop.
+    """Stores the segments of each stream in order. Runs on the event loop.
 
-    on_stored: called after each segment. refused: segments that were refused.
+    on_stored: called after each stored segment. refused: number of refused segments.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class Uploads:
     def insert(
         self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
     ) -> None:
-        """Store a segment, and acknowledge it once it is stored.
+        """Store a segment, then acknowledge it.
 
-        Raises ConflictError when it came without credit, and CorruptedError when one before it has not come. A segment
-        that is refused later, for what is in it, ends the stream.
-        size: tells the bytes of the message. decode: makes the segment, on another thread.
+        Raises ConflictError without credit, and CorruptedError when an earlier segment is missing. A segment whose
+        content is invalid ends the stream later.
+        size: returns the bytes of the message. decode: returns the segment; called on the storage thread.
         """
         if sequence <= stream.received:
             self._intake.note_duplicate(stream.member, sequence)
@@ -47,12 +47,12 @@ class Uploads:
             raise
 
     def _submit(self, stream: ActorStream, sequence: int, decode: Callable[[], Segment]) -> None:
-        """The segment has its reservation."""
+        """Hand a segment with a reservation to the storage thread."""
         store, done = partial(self._store, stream, decode), partial(self._stored, stream, sequence)
         self._storage.submit(store, done, partial(self._refuse, stream))
 
     def _store(self, stream: ActorStream, decode: Callable[[], Segment]) -> bool:
-        """Runs on the storage thread; False when a segment before this one was refused."""
+        """Runs on the storage thread. Returns False when an earlier segment of the stream was refused."""
         reserved = self._credits.segment_transitions
         if stream.refused:
             self._intake.give_back(reserved)

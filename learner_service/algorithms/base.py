@@ -1,4 +1,4 @@
-"""What the trainer asks of an algorithm, and the batches that it trains on."""
+"""The interface between the trainer and an algorithm, and the minibatches that algorithms train on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,23 +36,22 @@ class Algorithm(Protocol):
     """Trains on batches of n-step transitions. Not thread-safe: one trainer owns it.
 
     The registry calls the class with the run's configuration, the environment's spec, and the device of networks and
-    optimizers. The seed is `config.seed`; `config.learner.compile` asks for torch.compile;
-    `config.normalize_observations` for networks with a Normalizer.
+    optimizers. `config.seed` is the seed. `config.learner.compile` asks for torch.compile.
+    `config.normalize_observations` asks for networks with a Normalizer.
 
-    action_spaces: kinds of actions that it can choose; continuous actions have finite bounds.
-    settings: the class of its settings, a subclass of actorq.config.settings.Settings. `settings_of(config, settings)`
-        gives those of the run, which users give as `algorithm_args`. An algorithm without it has no settings.
-    sparsity_methods: the values of `config.sparsity.method` that it trains with, such as
-        learner_service.sparsity.METHODS. Without it, only dense networks are accepted.
-    flops: learner_service.sparsity.Flops of its networks as they are now. Without it, the status shows none.
-    precision: of the products of wide hidden layers, as networks.precision.use_precision returned it. Without it, the
-        status shows fp32.
+    action_spaces: kinds of actions that the algorithm supports; continuous actions have finite bounds.
     stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
-        deterministically when that is left out. For a replay of dynamic capacity it has a method `with_greedy` that
-        takes the same and gives two outputs: the actions with noise and those without.
+        deterministically without it. For a replay of dynamic capacity the policy has a method `with_greedy`. That
+        method takes the same inputs and returns two outputs: the actions with noise and those without.
 
-    An algorithm whose targets have a term for each step of a window has an attribute `needs_windows` that is true:
-    where its returns are of more than one step, its batches are WindowBatches.
+    Optional attributes:
+    settings: a subclass of actorq.config.settings.Settings. Users give its values as `algorithm_args`.
+        `settings_of(config, settings)` returns the values of a run. Without it the algorithm has no settings.
+    sparsity_methods: the supported values of `config.sparsity.method`, such as learner_service.sparsity.METHODS.
+        Without it only dense networks are accepted.
+    flops: learner_service.sparsity.Flops of the present networks. Without it the status shows none.
+    precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
+    needs_windows: the targets have a term for each step of a window. With n > 1 the batches are then WindowBatches.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Algorithm(Protocol):
 
     @property
     def policy(self) -> nn.Module:
-        """Maps observations [B, *policy_observations] to the output that actors use; its state_dict is published.
+        """The module that is published. Maps observations [B, *policy_observations] to the output that actors use.
 
         The output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
         """
@@ -77,7 +76,7 @@ class Algorithm(Protocol):
         ...
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with these from now on, [*observation] each; nothing where that is not asked for."""
+        """Normalize observations with this mean and std, [*observation] each. No effect without normalization."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -92,7 +91,7 @@ class Algorithm(Protocol):
 def settings_of(config: RunConfig, model: type[S]) -> S:
     """The settings of an algorithm whose class has `settings = model`.
 
-    Raises UserError with one line when `config.algorithm_args` has something that `model` does not take.
+    Raises UserError with one line when `model` does not accept `config.algorithm_args`.
     """
     section = next((name for name, field in RunConfig.model_fields.items() if field.annotation is model), None)
     if section is None:
@@ -103,9 +102,9 @@ def settings_of(config: RunConfig, model: type[S]) -> S:
 
 
 class Minibatch(NamedTuple):
-    """B rows of an NStepBatch on a device, with their importance weights float32[B]; dtypes are the batch's.
+    """B rows of an NStepBatch on a device, with importance weights float32[B]. The dtypes are those of the batch.
 
-    between_observations, between_discounts: of a WindowBatch; None otherwise.
+    between_observations, between_discounts: from a WindowBatch; None otherwise.
     """
 
     observations: Tensor
@@ -123,7 +122,7 @@ def minibatches(
 ) -> Iterator[Minibatch]:
     """Cut a batch into minibatches of `size` rows on `device`.
 
-    One asynchronous copy per column carries all of them; on the CPU they are views of the batch. Raises ValueError
+    Each column takes one asynchronous copy. On the CPU the minibatches are views of the batch. Raises ValueError
     unless the rows are a multiple of `size`.
     """
     if len(weights) % size:

@@ -1,17 +1,17 @@
 """D4PG (Barth-Maron et al. 2018, arXiv 1804.08617): deterministic policy, distribution of returns, n-step targets.
 
-One update, for transitions i of a batch with importance weights w_i; Z(s, a) has probabilities p(s, a) on fixed values
-z, and Q(s, a) = sum_j p_j(s, a) z_j:
+One update, for transitions i of a batch with importance weights w_i. Z(s, a) has probabilities p(s, a) on fixed values
+z. Q(s, a) = sum_j p_j(s, a) z_j.
 
     a'      = pi(s_{t+m}; phi^-)                                                  arXiv 1804.08617, algorithm 1
     y_i     = Phi( sum_{k<m} gamma^k r_{t+k} + gamma^m Z(s_{t+m}, a'; theta^-) )  projected, arXiv 1707.06887, eq. 7
     L       = mean_i w_i  -sum_j y_ij log p_j(s_t, a_t; theta)                    cross entropy
     dJ/dphi = mean_i clip_1(dQ(s_t, a; theta)/da at a = pi(s_t)) dpi(s_t; phi)/dphi
 
-m is n, or less where the episode or the segment ended; past a terminal state Z is 0 and all mass is on the return.
-|E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta from every
-`target_update_period` updates. clip_1 keeps a state's gradient to norm 1 at most, as Acme does, so that states of high
-value do not outweigh the others. Actions are in [-1, 1] here; the policy's graph scales them.
+m is n, or less where the episode or the segment ends. Past a terminal state Z is 0, and all mass is on the return.
+|E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta, renewed every
+`target_update_period` updates. clip_1 limits the norm of a state's gradient to 1, as Acme does, so that states of high
+value do not dominate. Actions are in [-1, 1] here; the policy's graph scales them.
 """
 
 import logging
@@ -33,7 +33,7 @@ from learner_service.sparsity import Flops
 
 _log = logging.getLogger(__name__)
 
-# Share of targets beyond the support from which the distribution is more clipped than learned.
+# Warn above this share of targets outside the support, because the distribution is then mostly clipped.
 _TOO_MANY_BEYOND = 0.1
 
 
@@ -56,7 +56,7 @@ class D4PG(GradientAlgorithm):
         self._z = self.network(
             *("critic", critic, settings.critic_sizes, settings.critic_learning_rate), max_gradient_norm=largest
         )
-        # Not the parameters that a user's network has frozen.
+        # Without the parameters that a user's network has frozen.
         self._theta = tuple(parameter for parameter in self._z.network.parameters() if parameter.requires_grad)
         self._loss = self.compiled(self._critic_loss)
         self._warned = False
@@ -69,13 +69,13 @@ class D4PG(GradientAlgorithm):
         return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
 
     def _steps(self, group: Sequence[Minibatch]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Make one update with each minibatch; phi^- and theta^- stand still meanwhile."""
+        """Make one update with each minibatch. phi^- and theta^- stay constant."""
         targets, beyond = (torch.split(each, self.batch_size) for each in self._targets(group))
         for minibatch, target, outside in zip(group, targets, beyond, strict=True):
             yield *self._step(minibatch, target), outside.float().mean()
 
     def _targets(self, group: Sequence[Minibatch]) -> tuple[Tensor, Tensor]:
-        """y, float32[rows, atoms], of all rows of a group, and whether their means are beyond the support."""
+        """y float32[rows, atoms] of all rows of a group, and bool[rows]: whether its mean is outside the support."""
         following, returns, discounts = (
             torch.cat([getattr(minibatch, column) for minibatch in group])
             for column in ("bootstrap_observations", "returns", "bootstrap_discounts")
@@ -88,12 +88,12 @@ class D4PG(GradientAlgorithm):
             return self._support.project(probabilities, returns, discounts), beyond
 
     def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the critic, then the policy, and copy both to their targets when that is due."""
+        """Update the critic, then the policy. Copy both to their targets when the period has passed."""
         loss, errors = self._loss(batch, targets)
         self._z.minimize(loss)
 
         squashed, direction = self._direction(batch.observations)
-        # Its gradient by phi is -dJ/dphi: the direction is a constant here.
+        # The direction is a constant here, so the gradient by phi is -dJ/dphi.
         self._pi.minimize(-(direction * squashed).sum(1).mean())
 
         self.updates += 1
@@ -111,7 +111,7 @@ class D4PG(GradientAlgorithm):
         return (batch.weights * cross_entropies).mean(), errors
 
     def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """pi(s) float32[B, components], and dQ/da there of norm 1 at most; the critic's parameters get no gradient."""
+        """pi(s) float32[B, components], and clip_1 of dQ/da there. The critic's parameters get no gradient."""
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
         self._train_critic(False)
@@ -129,13 +129,13 @@ class D4PG(GradientAlgorithm):
         if beyond > _TOO_MANY_BEYOND and not self._warned:
             self._warned = True
             _log.warning(
-                "%.0f%% of the returns to learn are beyond d4pg.value_min..value_max (%g..%g) and are clipped to it; "
-                "set these to the lowest and highest discounted return that can be",
+                "%.0f%% of the target returns are outside d4pg.value_min..value_max (%g..%g) and are clipped; "
+                "set value_min and value_max to the lowest and highest possible discounted return",
                 *(100 * beyond, self._support.lowest, self._support.highest),
             )
 
     @property
     def flops(self) -> Flops:
-        """What the networks cost: targets, the critic, and the policy, judged by it."""
+        """FLOPs of the targets, of the critic's update, and of the policy's update through the critic."""
         actor, critic = self._pi.cost, self._z.cost
         return Flops(action=actor, update=self.batch_size * (actor + critic + 3 * critic + 3 * actor + critic))

@@ -8,8 +8,8 @@ One update, for transitions i of a batch with importance weights w_i:
     L      = mean_i w_i Huber(delta_i)                                            prioritized, arXiv 1511.05952
     dL / dQ(s_t, a_t; theta) = -w_i clip(delta_i, -kappa, kappa) / batch size     kappa is `huber_delta`
 
-m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state. |delta_i|
-is the transition's new priority. theta^- is a copy of theta from every `target_update_period` updates.
+m is n, or less where the episode or the segment ends. The bootstrap term is absent past a terminal state. |delta_i|
+is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period` updates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ class DQN(GradientAlgorithm):
     state_names: ClassVar[dict[Network, tuple[str, str]]] = {"actor": ("online", "target")}
 
     def make_networks(self, settings: DQNConfig) -> None:
-        """Make Q, which is the policy and its own critic: the actor's sparsity is the one that counts."""
+        """Make Q. It is both policy and critic, and has the actor's sparsity."""
         self._settings = settings
         self._q = self.network(
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
@@ -61,7 +61,7 @@ class DQN(GradientAlgorithm):
         return Losses(loss=float((scales * losses).mean()), priorities=errors.abs_().cpu().numpy())
 
     def _steps(self, group: Sequence[Minibatch]) -> Iterator[Tensor]:
-        """Make one update with each minibatch; theta^- stands still meanwhile."""
+        """Make one update with each minibatch. theta^- stays constant."""
         with torch.no_grad():
             values = self._q.target(torch.cat([minibatch.bootstrap_observations for minibatch in group]))
         for minibatch, target_values in zip(group, values.split(self.batch_size), strict=True):
@@ -72,7 +72,7 @@ class DQN(GradientAlgorithm):
         values: Tensor
         errors: Tensor
         values, errors = self._differences(batch, target_values)
-        # dL / dQ(s_t, a_t; theta) is written down. The rest of the gradient is torch's.
+        # dL / dQ(s_t, a_t; theta) is computed here, and the rest of the gradient by autograd.
         slopes = errors.clamp(-self._settings.huber_delta, self._settings.huber_delta)
         self._set_learning_rate()
         self._q.minimize(values, batch.weights * slopes / -len(slopes))
@@ -101,6 +101,6 @@ class DQN(GradientAlgorithm):
 
     @property
     def flops(self) -> Flops:
-        """What the network costs: the target's values, the choice between them, and the update."""
+        """FLOPs of the target network's values, of the choice of a*, and of the update."""
         network = self._q.cost
         return Flops(action=network, update=self.batch_size * ((5 if self._settings.double else 4) * network))

@@ -1,4 +1,4 @@
-"""What algorithms share that train networks by gradient descent, so that each module is its losses and its update."""
+"""Base class of algorithms that train by gradient descent. An algorithm adds its networks, losses and update."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +27,16 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class GradientAlgorithm:
-    """An `Algorithm` that lacks its settings, its networks and its update.
+    """An `Algorithm` without settings, networks and update.
 
     A subclass has `name`, `action_spaces` and `settings`. It makes its networks in `make_networks`, and one update in
-    `step`, or all updates of a batch in `update`. Sparsity, precision, normalization and resuming come from here.
+    `step`, or all updates of a batch in `update`. This class adds sparsity, precision, normalization and resuming.
 
-    settings: class of its settings, which have `batch_size`, `n_step` and `discount`.
-    policy: the network of the actor's role.
-    networks: all networks that are trained, by their role.
+    settings: the class of its settings, with the fields `batch_size`, `n_step` and `discount`.
+    policy: the network with the role "actor".
+    networks: all trained networks by role.
     updates: gradient updates so far; `step` counts them.
-    generator: what noise is drawn from, on the device.
+    generator: the source of noise, on the device.
     """
 
     name: str
@@ -48,7 +48,7 @@ class GradientAlgorithm:
         "actor": ("policy", "target_policy"),
         "critic": ("critic", "target_critic"),
     }
-    """Names of a network and of its target network in checkpoints."""
+    """Names of a network and its target network in checkpoints, by role."""
 
     policy: nn.Module
     batch_size: int
@@ -62,7 +62,7 @@ class GradientAlgorithm:
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(config.seed)
         self._config, self._spec, self._device = config, spec, device
-        # One for all networks, so that they always see the same thing.
+        # All networks share one normalizer, so that their inputs always agree.
         self._normalizer = (
             Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
         )
@@ -75,7 +75,7 @@ class GradientAlgorithm:
 
     @abstractmethod
     def make_networks(self, settings: Any) -> None:
-        """Make the networks, with calls of `network`; settings: an instance of `self.settings`."""
+        """Make the networks with `network`. settings: an instance of `self.settings`."""
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Make one update; returns the loss float32[] and the |TD errors| float32[B], both without gradient."""
@@ -90,10 +90,10 @@ class GradientAlgorithm:
         has_target: bool = True,
         **options: Any,
     ) -> TrainedNetwork[M]:
-        """Make a network for the run: sparse, normalized, with the user's own layers, as the configuration says.
+        """Make a network with the sparsity, the normalizer and the user's own layers of the configuration.
 
         make: called with the environment's spec, the units of each hidden layer, the normalizer, and `feature_layers`.
-        sizes: units of each hidden layer of a dense network. options: further ones of TrainedNetwork.
+        sizes: units of each hidden layer of a dense network. options: passed to TrainedNetwork.
         """
         config, spec = self._config, self._spec
 
@@ -111,7 +111,7 @@ class GradientAlgorithm:
         return trained
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled where `learner.compile` asks for that."""
+        """The function, compiled if `learner.compile` is set."""
         return torch.compile(function) if self._config.learner.compile else function
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
@@ -124,11 +124,11 @@ class GradientAlgorithm:
         return minibatches(batch, weights, self.batch_size, self._device)
 
     def between_copies(self, cut: Sequence[Minibatch], period: int) -> Iterator[Sequence[Minibatch]]:
-        """Groups of minibatches in whose updates the target networks stand still; they are copies every `period`.
+        """Group the minibatches between two copies of the target networks, which are `period` updates apart.
 
-        One call of a target network then serves a group. Frames on the CPU come one by one, because many at a time
-        leave its caches and take longer. Where masks change within a group, its later minibatches have targets from
-        before the change.
+        One call of a target network then serves a group. With frames on the CPU each group has one minibatch, because
+        more do not fit into its caches and take longer. When masks change within a group, its later minibatches have
+        targets from before the change.
         """
         alone = self._device.type == "cpu" and are_frames(self._spec)
         while cut:
@@ -141,12 +141,12 @@ class GradientAlgorithm:
         return torch.randn((rows, components), generator=self.generator, device=self._device)
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with these from now on, if the run asks for it and they are not frames."""
+        """Normalize observations with this mean and std, if the run asks for it and they are not frames."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
 
     def state(self) -> dict[str, Tensor]:
-        """Networks and their targets, Adam's moments, the number of updates, the generator, the normalizer."""
+        """Networks, target networks, Adam's moments, the number of updates, the generator and the normalizer."""
         state = {"updates": torch.tensor(self.updates), "generator": self.generator.get_state()}
         for role, network in self.networks.items():
             state |= network.state(*self.state_names[role])
@@ -158,7 +158,7 @@ class GradientAlgorithm:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         for role, network in self.networks.items():
             network.load_state(state, *self.state_names[role])
-        # Older checkpoints lack the number where the algorithm did not count, and the generator where it drew nothing.
+        # Older checkpoints of some algorithms have no number of updates or no generator.
         self.updates = int(state.get("updates", 0))
         if "generator" in state:
             _restore(self.generator, state["generator"].cpu())

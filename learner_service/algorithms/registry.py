@@ -1,4 +1,4 @@
-"""Algorithms by name: ours, those that installed packages declare as entry points, and MODULE:CLASS."""
+"""Finds an algorithm by name: a built-in one, an entry point of an installed package, or MODULE:CLASS."""
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -11,20 +11,20 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
+from actorq.plugins import load
 from learner_service.algorithms.base import Algorithm, settings_of
-from learner_service.plugins import load
 from learner_service.sparsity import check_supported
 
-# As paths, so that a run imports only the algorithm that it trains with.
+# Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
-_WHAT_ONE_HAS = "learner_service.algorithms.base.Algorithm says what one has"
-# Of the class, and of what it makes.
+_WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
+# Attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 _REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
 
 
 def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
-    """Build the run's algorithm for an environment, on the CPU unless told otherwise.
+    """Build the run's algorithm for an environment, on the CPU by default.
 
     Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
     """
@@ -38,20 +38,20 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
 
 
 def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
-    """The class of the run's algorithm; raises UserError when there is none, or it refuses `algorithm_args`."""
+    """The class of the run's algorithm. Raises UserError when it does not exist or refuses `algorithm_args`."""
     algorithm = algorithm_class(config.algorithm)
     _check_settings(config, algorithm)
     return algorithm
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of an algorithm; raises UserError when there is none of that name, or it is no algorithm."""
+    """The class of an algorithm. Raises UserError when the name is unknown, or the object is no algorithm."""
     installed = {point.name: point.value for point in entry_points(group=ALGORITHM_ENTRY_POINTS)}
     path = name if ":" in name else _OURS.get(name) or installed.get(name)
     if path is None:
         raise UserError(
-            f"algorithm {name!r} does not exist; there are {', '.join((*_OURS, *sorted(installed)))}, or MODULE:CLASS "
-            "of one's own"
+            f"algorithm {name!r} does not exist; expected {', '.join((*_OURS, *sorted(installed)))}, or MODULE:CLASS "
+            "for your own"
         )
     found = load(path, f"algorithm {name}")
     if not isinstance(found, type):
@@ -100,10 +100,10 @@ def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec)
         fitting = ", ".join(name for name, takes in ALGORITHMS.items() if takes == given)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
-            f"{have} of shape {list(spec.actions.shape)}; for {given} actions there are: {fitting}"
+            f"{have} of shape {list(spec.actions.shape)}; for {given} actions use {fitting}"
         )
     if not spec.discrete_actions and not spec.actions.bounded:
         raise UserError(
-            f"{spec.environment_id} has actions without finite bounds; supported are discrete actions, and continuous "
-            "ones with a lowest and a highest value for each component"
+            f"{spec.environment_id} has actions without finite bounds; actions must be discrete, or continuous with "
+            "finite bounds for each component"
         )

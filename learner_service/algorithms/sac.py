@@ -11,16 +11,16 @@ One update, for transitions i of a batch with importance weights w_i (algorithm 
     L_alpha = -log alpha mean_i (log pi(a_i | s_t; phi) + target entropy)                                 eq. 18
     theta^- <- tau theta + (1 - tau) theta^-
 
-L_Q is minimized first. The updated critics then judge the policy. L_alpha is the paper's with log alpha in place of
-alpha, as in the authors' code, so that alpha stays positive. The whole update uses alpha from before the update.
+L_Q is minimized first. L_pi uses the updated critics. L_alpha has log alpha in place of the paper's alpha, as in the
+authors' code, so that alpha stays positive. The whole update uses alpha from before the update.
 
-m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state, and with it
-its entropy. y_i is eq. 3 inserted into itself m - 1 times: with n > 1 each step in between adds the policy's entropy in
-its state. An action a'_k, drawn anew from the present policy, estimates this entropy (as in RLx2, arXiv 2205.15043).
-k = 0 adds no entropy, because a_t is given.
+m is n, or less where the episode or the segment ends. The bootstrap term and its entropy are absent past a terminal
+state. y_i is eq. 3 inserted into itself m - 1 times. With n > 1, each step in between adds the policy's entropy in that
+state. An action a'_k, drawn from the present policy, estimates this entropy (as in RLx2, arXiv 2205.15043). k = 0 adds
+no entropy, because a_t is given.
 
-Actions are those of the environment scaled to [-1, 1], and densities are over these. A transition's new priority is the
-mean of its two |delta_ij|; importance weights correct L_Q, which is the one that regresses.
+Actions are scaled from the environment's bounds to [-1, 1], and densities are over these. A transition's new priority
+is the mean of its two |delta_ij|. Importance weights correct L_Q only, because only L_Q is a regression.
 """
 
 import math
@@ -37,9 +37,9 @@ from learner_service.sparsity import Flops
 
 
 class Temperature(nn.Module):
-    """The weight alpha of the entropy: a constant, or adjusted until the policy has the target entropy.
+    """The weight alpha of the entropy: constant, or adjusted until the policy has the target entropy.
 
-    target_entropy: in nats, of actions that are in [-1, 1].
+    target_entropy: in nats, of actions in [-1, 1].
     """
 
     def __init__(self, config: SACConfig, components: int) -> None:
@@ -50,7 +50,7 @@ class Temperature(nn.Module):
         self._is_constant = config.temperature is not None
 
     def loss(self, log_probabilities: Tensor) -> Tensor:
-        """L_alpha, for log pi of actions of the policy, float32[B]: low entropy drives alpha up, high entropy down."""
+        """L_alpha from log pi of sampled actions, float32[B]. Low entropy raises alpha, high entropy lowers it."""
         if self._is_constant:
             return torch.zeros_like(self.log_alpha)
         return -self.log_alpha * (log_probabilities.detach().mean() + self.target_entropy)
@@ -72,24 +72,24 @@ class SAC(GradientAlgorithm):
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         self._components = math.prod(self._spec.actions.shape)
         self._temperature = Temperature(settings, self._components).to(self._device)
-        # One vector of parameters for both, since they take their steps together.
+        # One parameter vector for policy and temperature, because they take their steps together.
         besides = (self._temperature,)
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._critic_loss)
-        # How many actions a target takes besides the last one, as of the last update.
+        # Number of sampled actions for the entropies in between, as of the last update.
         self._steps_between = settings.n_step - 1
 
     @property
     def temperature(self) -> float:
-        """The weight alpha of the entropy as it is now."""
+        """The present weight alpha of the entropy."""
         return float(self._temperature.log_alpha.detach().exp())
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
         alpha = self._temperature.log_alpha.detach().exp()
 
-        # The policy draws outside of what is compiled, because its layers may be replaced by quantized ones.
+        # The policy samples outside of the compiled function, because quantized layers may replace its layers.
         with torch.no_grad():
             following = self._draw(batch.bootstrap_observations)
             soft = self._soft_returns(batch, alpha)
@@ -100,7 +100,7 @@ class SAC(GradientAlgorithm):
         actions, log_probabilities = self._draw(batch.observations)
         values = self._q.network.judge(batch.observations, actions).amin(0)
         policy_loss = (alpha * log_probabilities - values).mean()  # eq. 9
-        # Neither has a gradient for the other's parameters.
+        # Neither loss has a gradient for the other's parameters.
         self._pi.minimize(policy_loss + self._temperature.loss(log_probabilities))
 
         self._q.move_target(self._settings.target_rate)
@@ -110,7 +110,7 @@ class SAC(GradientAlgorithm):
     def _critic_loss(
         self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """L_Q, and the mean of both |delta|, float32[B]; following: a' float32[B, components], then its log pi."""
+        """L_Q, and the mean of both |delta|, float32[B]. following: a' float32[B, components]; then log pi(a')."""
         with torch.no_grad():
             values = self._q.target(batch.bootstrap_observations, following).amin(0)
             targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3
@@ -119,7 +119,7 @@ class SAC(GradientAlgorithm):
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
     def _soft_returns(self, batch: Minibatch, alpha: Tensor) -> Tensor:
-        """The returns float32[B] with the entropies of the steps in between, where a window has any."""
+        """The returns float32[B], plus the entropies of the steps in between if the batch has windows."""
         if batch.between_observations is None or batch.between_discounts is None:
             return batch.returns
         self._steps_between = batch.between_discounts.shape[1]
@@ -133,7 +133,7 @@ class SAC(GradientAlgorithm):
 
     @property
     def flops(self) -> Flops:
-        """What the networks cost: targets with their entropies, both critics, and the policy, judged by both."""
+        """FLOPs of the targets with their entropies, of both critics, and of the policy through both critics."""
         actor, critics = self._pi.cost, self._q.cost
         targets = (1 + self._steps_between) * actor + critics
         return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))

@@ -12,9 +12,9 @@ and after every `policy_delay`-th such update of the critics (sec. 5.2)
     J      = mean_i Q_1(s_t, pi(s_t; phi); theta)                                                           eq. 11
     phi^-  <- tau phi + (1 - tau) phi^-,  theta^- likewise
 
-m is n, or less where the episode or the segment ended; the bootstrap term is absent past a terminal state. Actions are
-those of the environment scaled to [-1, 1]. A transition's new priority is the mean of its two |delta_ij|; importance
-weights correct the critics' loss, which is the one that regresses, and not J.
+m is n, or less where the episode or the segment ends. The bootstrap term is absent past a terminal state. Actions are
+scaled from the environment's bounds to [-1, 1]. A transition's new priority is the mean of its two |delta_ij|.
+Importance weights correct the critics' loss only, because only that loss is a regression.
 """
 
 from typing import ClassVar
@@ -46,7 +46,7 @@ class TD3(GradientAlgorithm):
         self._loss = self.compiled(self._critic_loss)
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Update the critics, and every `policy_delay`-th time the policy and both targets."""
+        """Update the critics. Every `policy_delay`-th time, also update the policy and both targets."""
         loss, errors = self._loss(batch, self.noise(len(batch.weights), self.policy.scale.components))
         self._q.minimize(loss)
         self.updates += 1
@@ -57,7 +57,7 @@ class TD3(GradientAlgorithm):
         return loss.detach(), errors
 
     def _critic_loss(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """L, and the mean of both critics' |delta|, float32[B]; noise: standard normal, float32[B, components]."""
+        """L, and the mean of both critics' |delta|, float32[B]. noise: standard normal, float32[B, components]."""
         with torch.no_grad():
             largest = self._settings.target_noise_clip
             noise = (self._settings.target_noise * noise).clamp(-largest, largest)
@@ -75,7 +75,7 @@ class TD3(GradientAlgorithm):
 
     @property
     def flops(self) -> Flops:
-        """What the networks cost: targets, both critics, and every so often the policy, judged by one of them."""
+        """FLOPs of the targets, of both critics, and of the delayed policy update through one critic."""
         actor, critics = self._pi.cost, self._q.cost
         policy = (1 / self._settings.policy_delay) * (3 * actor + 0.5 * critics)
         return Flops(action=actor, update=self.batch_size * (actor + critics + 3 * critics + policy))

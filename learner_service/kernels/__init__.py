@@ -1,1 +1,1 @@
-"""Fast forms of what networks compute, each with the plain form beside it."""
+"""Fast implementations of network operations, each with a plain fallback."""

@@ -1,10 +1,10 @@
 """Products of wide hidden layers in bfloat16, whose weights stay float32.
 
-A number of bfloat16 has the range of a float32 and 8 bits of precision. Processors with AVX512-BF16 or AMX, and GPUs,
-multiply such numbers faster and add the products in float32. A layer takes and returns float32. Its
-conversions cost less than a large product gains.
+bfloat16 has the range of float32 and 8 bits of precision. GPUs, and processors with AVX512-BF16 or AMX, multiply
+bfloat16 faster and add the products in float32. A layer takes and returns float32. Its conversions cost less than a
+large product gains.
 
-A float32 bias is added to the float32 product. torch's own elementwise operations are slower in bfloat16.
+The bias is added in float32, because torch's elementwise operations are slower in bfloat16.
 """
 
 from typing import Any
@@ -17,27 +17,27 @@ from torch.nn import functional
 from learner_service.kernels.written_gradient import WrittenGradient, write
 
 FEWEST_UNITS = 128
-"""Inputs and units of the narrowest layer that gains."""
+"""Smallest number of inputs and of units for which bfloat16 is faster."""
 
 
 FEWEST_MULTIPLICATIONS = 2**23
-"""Multiplications above which a product gains: with fewer the conversions take what the product gains."""
+"""Number of multiplications above which bfloat16 is faster, conversions included."""
 
 
 def is_large(rows: int, weight: Tensor) -> bool:
-    """Whether so many rows of inputs and a weight [..., units, inputs] are enough multiplications."""
+    """Whether this many rows of inputs and a weight [..., units, inputs] are enough multiplications."""
     return rows * weight.shape[-2] * weight.shape[-1] > FEWEST_MULTIPLICATIONS
 
 
 def is_wide(weight: Tensor) -> bool:
-    """Whether products with a weight [..., units, inputs] gain, if there are enough rows."""
+    """Whether products with a weight [..., units, inputs] are faster in bfloat16, given enough rows."""
     return min(weight.shape[-2:]) >= FEWEST_UNITS
 
 
 class Bfloat16Weight:
-    """The copy in bfloat16 of a weight. It is renewed when the weight has changed.
+    """The bfloat16 copy of a weight. It is renewed when the weight has changed.
 
-    vector: the vector that the weight is a view of (parameters.py). torch counts the changes of the two apart.
+    vector: the vector that the weight is a view of (parameters.py). torch counts the changes of both separately.
     """
 
     def __init__(self, vector: Tensor) -> None:
@@ -46,10 +46,10 @@ class Bfloat16Weight:
         self._copied: tuple[int, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
-        """A copied network, such as the one that is exported, computes in float32."""
+        """Return None: a copied network, such as the exported one, computes in float32."""
 
     def of(self, weight: Tensor) -> Tensor:
-        """The copy of this weight, bfloat16 of the same shape; gradients do not flow."""
+        """The copy of this weight, bfloat16 of the same shape, without gradient."""
         state = (weight.data_ptr(), weight._version, self._vector._version)
         if self._copy is None:
             self._copy = weight.detach().to(torch.bfloat16)
@@ -60,27 +60,27 @@ class Bfloat16Weight:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b: bfloat16[B, K], bfloat16[N, K], float32[N] -> float32[B, N]; gradients do not flow."""
+    """x W^T + b: bfloat16[B, K], bfloat16[N, K], float32[N] -> float32[B, N], without gradient."""
     y = functional.linear(x, weight).float()
     return y if bias is None else y.add_(bias)
 
 
 def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient bfloat16[N, K] of W in x W^T, given that of the product, bfloat16[B, N], and bfloat16[B, K]."""
+    """The gradient of W in x W^T, bfloat16[N, K]. gradient: of the product, bfloat16[B, N]; x: bfloat16[B, K]."""
     return gradient.t() @ x
 
 
 def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
-    """The gradient float32[B, K] of x in x W^T, given that of the product, bfloat16[B, N], and bfloat16[N, K]."""
+    """The gradient of x in x W^T, float32[B, K]. gradient: of the product, bfloat16[B, N]; weight: bfloat16[N, K]."""
     return (gradient @ weight).float()
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, written: WrittenGradient | None = None
 ) -> Tensor:
-    """x W^T + b of float32 tensors, through which gradients flow.
+    """x W^T + b of float32 tensors, with gradient.
 
-    copy: the weight in bfloat16. written: where the weight's gradient is written; None to leave it to autograd.
+    copy: the weight in bfloat16. written: where the weight's gradient is written; None leaves it to autograd.
     """
     if not torch.is_grad_enabled():
         return product(x.to(torch.bfloat16), copy, bias)

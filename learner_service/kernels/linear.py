@@ -1,14 +1,13 @@
-"""Linear layers in the fastest form for the size and the device, with the gradient that belongs to it.
+"""Linear layers that choose the fastest matrix product for the size and the device.
 
-The matrix products of 256-unit networks are most of an update's time. On the CPU torch gives float32 products to MKL.
-On AMD's processors MKL leaves AVX-512 unused. There large products go to oneDNN, which torch has for convolutions: a
-product of 256 x 256 x 256 takes 155 us instead of 320 us on one thread of an EPYC of the Zen 5 generation. Small
-products stay with MKL, because oneDNN looks each one up first. On Intel's processors all products stay with MKL: an
-update of DQN, TD3 or SAC takes a sixth less time than with oneDNN, an update of D4PG a fifth less. Very sparse layers
-leave their zeros out.
+Matrix products take most of an update's time in 256-unit networks. On the CPU, torch computes float32 products with
+MKL. On AMD processors MKL does not use AVX-512, so large products go to oneDNN, which torch uses for convolutions. This
+halves the time of a 256 x 256 x 256 product on Zen 5. Small products stay with MKL, because oneDNN first looks up a
+kernel for each product. On Intel processors all products stay with MKL: updates take about a sixth less time than with
+oneDNN. Very sparse layers skip their zeros.
 
-Callers see activations [B, units]. Sparse products read and write them column by column. The layers that follow keep
-this order in memory, because a change of order takes half as long as a sparse product.
+Callers see activations [B, units]. Sparse products read and write them column by column. The following layers keep
+this memory order, because a change of order takes half as long as a sparse product.
 """
 
 import contextlib
@@ -29,21 +28,24 @@ from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.kernels.torch_private import Product, onednn_product, plain_product
 from learner_service.kernels.written_gradient import WrittenGradient, write
 
-# Multiplications from which it matters which product is taken; measured, see above.
+# Number of multiplications above which a product counts as large (measured).
 _LARGE = 2**20
-# How many times as many units as inputs a layer has whose gradient is computed transposed: 64 x 5 x 2048 takes 50 us
-# instead of 310 us.
+# With at least this ratio of units to inputs, the weight gradient is computed transposed. With 64 rows, 5 inputs and
+# 2048 units this takes a sixth of the time.
 _FEW_INPUTS = 2
-# Numbers that a product of few inputs gives, from which it is taken for a large one.
+# A product with at least this many outputs counts as large, even with few inputs.
 _MANY_OUTPUTS = 2**17
-# Weights from which it matters that their gradients are written once.
+# Number of weights from which a direct write of their gradient saves time.
 _LARGE_WEIGHT = 2**15
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 @cache
 def large_product(cpuinfo: Path = _CPUINFO) -> Product:
-    """The faster product of large matrices on this processor. Its maker decides, so that runs repeat."""
+    """The faster product of large matrices on this processor.
+
+    The processor's vendor decides, not a measurement, so that runs are reproducible.
+    """
     with contextlib.suppress(OSError):
         if "GenuineIntel" in cpuinfo.read_text(encoding="utf-8", errors="replace"):
             return plain_product
@@ -53,7 +55,7 @@ def large_product(cpuinfo: Path = _CPUINFO) -> Product:
 def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False, active: ActiveWeights | None = None
 ) -> Tensor:
-    """x W^T + b, and max(0, .) of that if asked for: float32[B, K], [N, K], [N] -> [B, N]; gradients do not flow."""
+    """x W^T + b, with `relu` max(0, x W^T + b): float32[B, K], [N, K], [N] -> [B, N], without gradient."""
     if active is not None and active.multiplies and _is_large(x, len(weight)):
         y = active.product(weight, x.t(), bias)
     elif _in_columns(x):
@@ -65,7 +67,7 @@ def product(
 
 
 def weight_gradient(gradient: Tensor, x: Tensor, active: ActiveWeights | None = None) -> Tensor:
-    """The gradient [N, K] of W in x W^T, given that of the product, [B, N]."""
+    """The gradient of W in x W^T, [N, K]. gradient: of the product, [B, N]."""
     if active is not None and not active.whole_gradient and _is_large(x, gradient.shape[1]):
         return active.gradient(gradient.t(), x.t())
     if _FEW_INPUTS * x.shape[1] <= gradient.shape[1]:
@@ -74,24 +76,24 @@ def weight_gradient(gradient: Tensor, x: Tensor, active: ActiveWeights | None = 
 
 
 def input_gradient(gradient: Tensor, weight: Tensor, active: ActiveWeights | None = None) -> Tensor:
-    """The gradient [B, K] of x in x W^T, given that of the product, [B, N]."""
+    """The gradient of x in x W^T, [B, K]. gradient: of the product, [B, N]."""
     if active is not None and active.multiplies and _is_large(gradient, weight.shape[1]):
         return active.transposed_product(weight, gradient.t()).t()
     return _dense(weight.t(), gradient).t() if _in_columns(gradient) else _dense(gradient, weight.t())
 
 
 def in_columns(x: Tensor) -> Tensor:
-    """The same float32[B, K], one column after the other in memory, for networks whose products are sparse."""
+    """The same float32[B, K] in column-major order, for networks with sparse products."""
     return x.t().contiguous().t()
 
 
 class Linear(nn.Linear):
-    """torch's layer, of the same parameters, initial values and exported graph, but faster on the CPU when large.
+    """nn.Linear with faster products for large layers. Parameters, initial values and exported graph are the same.
 
-    active: those of the weights that are not always 0; None for all of them.
+    active: the active weights of a sparse layer; None for a dense one.
     bf16_weight: the weight for products in bfloat16; None for products in float32.
-    written: where the gradient of a large weight is written; None to leave it to autograd.
-    keeps_fp32: whether the layer is a first or last one, whose products always are in float32.
+    written: where the gradient of a large weight is written; None leaves it to autograd.
+    keeps_fp32: products are always in float32, as in first and last layers.
     """
 
     active: ActiveWeights | None = None
@@ -100,22 +102,22 @@ class Linear(nn.Linear):
     written: WrittenGradient | None = None
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on write the gradient of a large weight into the present `weight.grad`; returns an object for it."""
+        """From now on, write the gradient of a large weight into the present `weight.grad`."""
         self.written = WrittenGradient(self.weight) if self.weight.numel() >= _LARGE_WEIGHT else None
         return [] if self.written is None else [self.written]
 
     def wide_weights(self) -> list[Tensor]:
-        """The weights whose products gain in bfloat16: this layer's, if it is a dense, wide and hidden one."""
+        """The weight if its products are faster in bfloat16: the layer must be dense, wide and hidden."""
         dense = self.active is None and not self.keeps_fp32
         return [self.weight] if dense and bfloat16.is_wide(self.weight) else []
 
     def use_bfloat16(self, vector: Tensor) -> None:
-        """Multiply the wide weights in bfloat16 from now on; vector: of which the parameters are views."""
+        """Multiply the wide weights in bfloat16 from now on. vector: the vector that the parameters are views of."""
         self.bf16_weight = Bfloat16Weight(vector) if self.wide_weights() else None
 
     def forward(self, input: Tensor) -> Tensor:
         """float32[B, K] -> float32[B, N]."""
-        # A trace keeps torch's own operation, for which compilers and exporters have rules.
+        # Keep torch's own operation while tracing, because compilers and exporters know it.
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
         if self.bf16_weight is not None and bfloat16.is_large(len(input), self.weight):
@@ -132,7 +134,7 @@ class Linear(nn.Linear):
 
 
 def keep_fp32(layer: Linear) -> Linear:
-    """The layer, which from now on keeps float32 products whatever the run's precision is: a first or last one."""
+    """Make a first or last layer keep float32 products in every precision. Returns the layer."""
     layer.keeps_fp32 = True
     return layer
 
@@ -188,7 +190,7 @@ class _Product(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
         to_x = input_gradient(gradient, weight, ctx.active) if needs_x else None
         return (
-            # The gradient of x lies in memory as x does. Two orders take several times as long in what follows.
+            # The gradient of x has the memory order of x, because mixed orders slow the next operations several times.
             to_x.contiguous() if to_x is not None and ctx.rows else to_x,
             write(weight_gradient(gradient, x, ctx.active), ctx.written) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,

@@ -1,15 +1,14 @@
-"""Products of a layer that leave its zeros out: with MKL's compressed sparse rows, where these are the faster ones.
+"""Products of very sparse layers that skip the zeros, with MKL's compressed sparse rows.
 
-A dense product makes several times as many multiplications a second, so that few layers are sparse enough. Microseconds
-for 256 rows and 256 x 256 weights on one thread of an EPYC of the Zen 5 generation, with parameters that are whole
-matrices, out of which active weights are gathered and into which their gradients are scattered:
+A dense product makes several times as many multiplications per second, so only very sparse layers gain. The table has
+microseconds for 256 rows and 256 x 256 weights on one thread of a Zen 5 EPYC. The parameters are whole matrices: the
+times include gathering the active weights and scattering their gradients.
 
     density                               dense     3%     7%    14%
     values, or gradients of the inputs      150     45     90    160
     gradients of the weights                170     35     65    140
 
-A gradient of the weights is computed for the active ones only, as a sampled product, which is worth it at densities at
-which the other two are not.
+The weights' gradient is a sampled product of the active weights only. It gains at higher densities than the others.
 """
 
 import warnings
@@ -17,24 +16,24 @@ import warnings
 import torch
 from torch import Tensor
 
-# Layers of fewer weights are multiplied as they are.
+# Layers with fewer weights use dense products.
 _SMALLEST = 2**14
 DENSEST_PRODUCT, DENSEST_GRADIENT = 0.10, 0.15
-"""Shares of active weights up to which sparse products are faster, and sampled gradients; measured, see above."""
+"""Densities up to which sparse products and sampled gradients are faster (measured, see above)."""
 
 
 def worth_leaving_out(active: int, weights: int) -> bool:
-    """Whether a linear layer with so many active weights of so many gains something without its zeros."""
+    """Whether a linear layer with `active` of `weights` weights gains from skipping zeros."""
     return weights >= _SMALLEST and active <= DENSEST_GRADIENT * weights
 
 
 class ActiveWeights:
-    """The active weights of a matrix [N, K], in a form for products; a layer and its target networks share one.
+    """The active weights of a matrix [N, K] in a form for products. A layer shares it with its target network.
 
-    Activations are transposed, [units, B], as sparse products want them. Not for several threads.
+    Activations are transposed, [units, B], as sparse products need them. Not thread-safe.
 
-    multiplies: whether `product` and `transposed_product` are faster than dense ones.
-    whole_gradient: whether gradients are wanted of inactive weights too, to grow some of them.
+    multiplies: `product` and `transposed_product` are faster than dense products.
+    whole_gradient: inactive weights get gradients too, to grow some of them.
     """
 
     def __init__(self) -> None:
@@ -43,11 +42,11 @@ class ActiveWeights:
         self.multiplies = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "ActiveWeights":
-        """A copied network has the same weights active as the one that it was copied from."""
+        """Return self: a copied network shares the active weights of its original."""
         return self
 
     def set(self, mask: Tensor) -> None:
-        """From now on the weights are active where `mask`, [N, K], is not 0."""
+        """Make the weights active where `mask`, [N, K], is not 0."""
         rows, columns = mask.nonzero(as_tuple=True)
         by_column = torch.argsort(columns, stable=True)
         self._shape = mask.shape
@@ -70,14 +69,14 @@ class ActiveWeights:
         return self._transposed @ y
 
     def gradient(self, to_y: Tensor, x: Tensor) -> Tensor:
-        """dL/dW, [N, K], given dL/dy [N, B] and x [K, B]: 0 for inactive weights."""
+        """dL/dW, [N, K], 0 for inactive weights. to_y: dL/dy, [N, B]; x: [K, B]."""
         sampled = torch.sparse.sampled_addmm(self._matrix, to_y, x.t(), beta=0.0)
         whole = to_y.new_zeros(self._shape.numel())
         return whole.index_copy_(0, self._places, sampled.values()).view(self._shape)
 
 
 def _compressed(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """A matrix in compressed rows, with indices of 32 bits as MKL wants them, given its places in the order of rows."""
+    """A matrix of zeros in compressed rows, with the 32-bit indices that MKL needs. The positions are sorted by row."""
     starts = torch.zeros(height + 1, dtype=torch.int32)
     starts[1:] = torch.bincount(rows, minlength=height).cumsum(0)
     values = torch.zeros(len(rows))

@@ -1,7 +1,7 @@
-"""Operations that torch keeps private, each with a public form that takes its place where torch lacks or changed it.
+"""Fast private operations of torch, each with a public fallback for other versions of torch.
 
-A private operation is used only if it gives what its public form gives on a small example. Nothing runs when this
-module is imported, because processes are forked afterwards, and torch's threads do not survive that.
+A private operation is used only if it gives the same result as its fallback on a small example. Nothing runs at
+import, because processes are forked afterwards, and torch's threads do not survive a fork.
 """
 
 import logging
@@ -15,28 +15,28 @@ from torch.nn import functional
 
 Divisor = Tensor | None
 AdamStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Divisor], None]
-"""Changes a vector and Adam's two moments by the gradient over the divisor, at a step (from 1 on) and a learning rate.
+"""Updates a vector and Adam's two moments in place with the gradient / divisor. Steps count from 1.
 
 vector, gradient, mean, square: float32[parameters]; step, divisor: float32[].
 """
 F = TypeVar("F", bound=Callable[..., Any])
 Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
-"""x W^T + b, and max(0, .) of that if asked for: float32[B, K], [N, K], [N] -> [B, N]."""
+"""x W^T + b, optionally with ReLU: float32[B, K], [N, K], [N] -> [B, N]."""
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Adam's (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
+"""Constants of Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 
 _log = logging.getLogger(__name__)
 
 
 def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
-    """The private form of an operation if it works, as a small example tells; else the public form."""
+    """The private form of an operation if it works on a small example; else the public form."""
     try:
         if works(private):
             return private
-        reason = "it gives other numbers"
+        reason = "it gives different numbers"
     except Exception as error:
-        # torch may raise anything where the operation is missing, or takes other arguments.
+        # torch may raise anything when the operation is missing or takes other arguments.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
     name = getattr(private, "__name__", private)
     _log.warning("torch %s: %s is not used, so updates are slower: %s", torch.__version__, name, reason)
@@ -45,7 +45,7 @@ def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
 
 @cache
 def adam_step() -> AdamStep:
-    """A step of Adam: torch's fused operation, which reads and writes each number once."""
+    """One step of Adam: torch's fused operation, which reads and writes each number once, or the fallback."""
 
     def after_two_steps(step: AdamStep) -> Tensor:
         vector, mean, square = torch.linspace(-1, 1, 24).view(3, 8).unbind()
@@ -89,10 +89,10 @@ def plain_adam(  # noqa: D103
 
 @cache
 def backward() -> Callable[[Tensor, Tensor], None]:
-    """Accumulates the gradients of the parameters behind outputs, given the gradient of the outputs.
+    """A function of outputs and their gradient that accumulates the gradients of the parameters.
 
-    torch.autograd.backward first imports torch's compiler to compare two shapes. That takes half a second in the first
-    update, and a tenth of each update of a small network.
+    torch.autograd.backward imports torch's compiler to compare two shapes. The import takes half a second. The
+    comparison takes a tenth of each update of a small network.
     """
 
     def works(run: Callable[[Tensor, Tensor], None]) -> bool:
@@ -113,7 +113,7 @@ def engine_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
 
 @cache
 def onednn_product() -> Product:
-    """oneDNN's product, which torch has for convolutions."""
+    """The linear product of oneDNN."""
 
     def works(product: Product) -> bool:
         x, weight, bias = torch.linspace(-1, 1, 6).view(2, 3), torch.linspace(-2, 1, 12).view(4, 3), torch.ones(4)
@@ -142,7 +142,7 @@ def plain_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
 
 @cache
 def relu_gradient() -> Callable[[Tensor, Tensor], Tensor]:
-    """The gradient by x of y = max(0, x), given the gradient by y, and y; all of one shape."""
+    """A function that returns the gradient of x in y = max(0, x), from the gradient of y and y; all of one shape."""
 
     def works(gradient: Callable[[Tensor, Tensor], Tensor]) -> bool:
         return gradient(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0])).tolist() == [0.0, -2.0, 3.0]

@@ -1,7 +1,6 @@
-"""Gradients of large parameters, which a layer's backward pass writes where the optimizer reads them.
+"""Lets a layer's backward pass write the gradients of large parameters where the optimizer reads them.
 
-autograd adds what it gets to a gradient that was zeroed before. For 2048 x 2048 weights that reads and writes 48 MB
-more than writing the gradient once.
+autograd adds to a gradient that was zeroed before. For 2048 x 2048 weights, this moves 48 MB more than a direct write.
 """
 
 from typing import Protocol, runtime_checkable
@@ -10,12 +9,10 @@ from torch import Tensor
 
 
 class WrittenGradient:
-    """Where the gradient of a parameter belongs, `parameter.grad`, for a layer that writes it itself.
+    """The memory of `parameter.grad`, for a layer that writes the gradient itself.
 
-    Between `begin` and `finish` the first backward pass of the layer takes the place and fills it. All other gradients
-    of the parameter go through autograd, and `finish` adds them.
-
-    parameter: whose gradient it is.
+    Between `begin` and `finish`, the layer's first backward pass takes the memory and fills it. All other gradients of
+    the parameter go through autograd, and `finish` adds them.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -24,20 +21,20 @@ class WrittenGradient:
         self._free = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
-        """A copied network leaves its gradients to autograd."""
+        """Return None: a copied network leaves its gradients to autograd."""
 
     def begin(self) -> None:
-        """Gradients are about to be computed. What the place holds does not count anymore."""
+        """Begin a new gradient. The content of the memory no longer counts."""
         self.parameter.grad = None
         self._free = True
 
     def take(self) -> Tensor | None:
-        """The place, of which the caller must write every number; None where it returns its gradient instead."""
+        """The memory, which the caller must fill completely; None when the gradient has to go through autograd."""
         free, self._free = self._free, False
         return self._place if free else None
 
     def finish(self) -> None:
-        """All gradients are computed: `parameter.grad` is the place again, with the sum of them."""
+        """Put the sum of all gradients into the memory, and make it `parameter.grad` again."""
         place, other = self._place, self.parameter.grad
         assert place is not None
         if self._free and other is None:
@@ -54,12 +51,12 @@ class WritesGradients(Protocol):
     """A layer that writes gradients of its parameters itself."""
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on write them into the present `grad` of the parameters; returns one object for each."""
+        """From now on, write gradients into the present `grad` of the parameters. Returns one object for each."""
         ...
 
 
 def write(gradient: Tensor, written: WrittenGradient | None) -> Tensor | None:
-    """Write a gradient to its place; returns it as float32, for autograd, where there is none."""
+    """Write a gradient to its memory and return None. Without such memory, return it as float32 for autograd."""
     place = None if written is None else written.take()
     if place is None:
         return gradient.float()

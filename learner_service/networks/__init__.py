@@ -1,4 +1,4 @@
-"""Policy and critic modules. Actors run the policies, whose graph the quantizer gets."""
+"""Policy and critic networks. The graphs of the policies are published to the actors."""
 
 from learner_service.kernels.linear import Linear, relu_mlp
 from learner_service.networks.actions import ActionScale

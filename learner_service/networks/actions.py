@@ -1,4 +1,4 @@
-"""Scales between the actions of networks, which are in [-1, 1], and those of the environment."""
+"""Scales a network's actions in [-1, 1] to the environment's bounds, and back."""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +7,11 @@ from actorq.domain.trajectory import EnvironmentSpec
 
 
 class ActionScale(nn.Module):
-    """The last step of a policy for continuous actions: middle + half_range * action, a part of its graph.
+    """The last step of a policy for continuous actions: middle + half_range * action.
 
     forward: float32[B, components] in [-1, 1] -> float32[B, *action] within the environment's bounds.
 
-    Bounds never change, so they are constants of the graph and no part of the parameters.
+    The bounds never change, so they are constants of the policy graph, not parameters.
     """
 
     middle: Tensor
@@ -24,7 +24,7 @@ class ActionScale(nn.Module):
         self.components = low.numel()
         self.register_buffer("middle", ((high + low) / 2).flatten(), persistent=False)
         self.register_buffer("half_range", ((high - low) / 2).flatten(), persistent=False)
-        # Decided once, so that the graph has no operation without effect.
+        # Bounds of [-1, 1] need no scaling operation in the graph.
         self._unit = not bool(self.middle.any()) and bool((self.half_range == 1).all())
 
     def forward(self, actions: Tensor) -> Tensor:
@@ -34,6 +34,6 @@ class ActionScale(nn.Module):
         return actions if len(self.shape) == 1 else actions.view(-1, *self.shape)
 
     def normalize(self, actions: Tensor) -> Tensor:
-        """The reverse, as critics see them: [B, *action] of any dtype -> float32[B, components] in [-1, 1]."""
+        """Scale actions for the critics: [B, *action] of any dtype -> float32[B, components] in [-1, 1]."""
         actions = actions.to(torch.float32).flatten(1)
         return actions if self._unit else (actions - self.middle) / self.half_range

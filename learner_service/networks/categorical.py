@@ -1,4 +1,4 @@
-"""A critic that gives a distribution of returns over fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
+"""A critic that predicts a distribution of returns over fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ class CategoricalCritic(nn.Module):
 
 
 class Support(nn.Module):
-    """The values z_1 < ... < z_N that a distribution of returns is over, evenly spaced from `lowest` to `highest`."""
+    """The values z_1 < ... < z_N of a distribution of returns, evenly spaced from `lowest` to `highest`."""
 
     values: Tensor
 
@@ -51,21 +51,21 @@ class Support(nn.Module):
         self.register_buffer("values", torch.linspace(lowest, highest, atoms), persistent=False)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Expected return, float32[B], of logits float32[B, N]."""
+        """The expected return, float32[B], from logits float32[B, N]."""
         return torch.softmax(logits, 1) @ self.values
 
     def project(self, probabilities: Tensor, returns: Tensor, discounts: Tensor) -> Tensor:
-        """The distribution of `returns + discounts * Z` on the support again: arXiv 1707.06887, eq. 7.
+        """Project the distribution of `returns + discounts * Z` onto the support (arXiv 1707.06887, eq. 7).
 
             p'_i = sum_j p_j [1 - |clip(R + gamma z_j, z_1, z_N) - z_i| / dz]_0^1
 
-        probabilities: float32[B, N] of Z; returns, discounts: float32[B]; a discount of 0 puts everything on R.
-        Returns float32[B, N]. Each moved value is between two neighbours and gives each a share, so that two sums into
-        the rows are all it takes: 0.06 ms for B = 256, N = 51 on one core, where the products of all pairs take 0.6.
+        probabilities: float32[B, N] of Z; returns, discounts: float32[B]. A discount of 0 puts all mass on R.
+        Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds take a tenth of
+        the time of the products of all pairs (B = 256, N = 51, one core).
         """
         moved = (returns.unsqueeze(1) + discounts.unsqueeze(1) * self.values).clamp_(self.lowest, self.highest)
         positions = moved.sub_(self.lowest).mul_(self._last / (self.highest - self.lowest)).clamp_(0, self._last)
-        # The last value has no neighbour above: it is its lower neighbour's upper one, with the whole share.
+        # The last value has no upper neighbor. It counts as the upper neighbor of the value below.
         below = positions.floor().clamp_(max=self._last - 1)
         to_above = positions.sub_(below).mul_(probabilities)
         index = below.to(torch.int64)

@@ -1,4 +1,4 @@
-"""Policies of ReLU layers for continuous actions."""
+"""ReLU networks for continuous actions: the base class, and the deterministic policy of TD3."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -16,7 +16,8 @@ from learner_service.networks.observations import Observations, input_size
 class ContinuousPolicy(nn.Module):
     """A ReLU MLP with `outputs` outputs for each component of an action, and the scale of the actions.
 
-    hidden_sizes: of the MLP, which is what there is unless `layers` are given with the number of their features.
+    hidden_sizes: units of the MLP's layers.
+    layers: the user's layers in place of the MLP, with the number of their features.
     """
 
     outputs: ClassVar[int] = 1
@@ -35,19 +36,19 @@ class ContinuousPolicy(nn.Module):
         self.head = keep_fp32(Linear(features, self.outputs * self.scale.components))
 
     def computed(self, observations: Tensor) -> Tensor:
-        """The outputs, float32[B, outputs * components]."""
+        """The outputs of the last layer, float32[B, outputs * components]."""
         outputs: Tensor = self.head(self.torso(self.observe(observations)))
         return outputs
 
 
 class DeterministicPolicy(ContinuousPolicy):
-    """A policy whose output is squashed by tanh and scaled to the bounds of the actions.
+    """A policy that squashes its outputs with tanh and scales them to the bounds of the actions.
 
     forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
     """
 
     def squashed(self, observations: Tensor) -> Tensor:
-        """The actions as critics see them: float32[B, A] in [-1, 1]."""
+        """The actions for the critics: float32[B, A] in [-1, 1]."""
         return torch.tanh(self.computed(observations))
 
     def forward(self, observations: Tensor) -> Tensor:

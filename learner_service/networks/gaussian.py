@@ -1,4 +1,4 @@
-"""A policy that draws its actions from a distribution."""
+"""The stochastic policy of SAC: a Gaussian squashed by tanh."""
 
 import math
 
@@ -8,15 +8,15 @@ from torch.nn import functional
 
 from learner_service.networks.deterministic import ContinuousPolicy
 
-# Bounds of the logarithm of the standard deviation, as in the published code of arXiv 1801.01290.
+# Bounds of the log standard deviation, as in the published code of arXiv 1801.01290.
 _LOWEST, _HIGHEST = -20.0, 2.0
 
 
 class GaussianPolicy(ContinuousPolicy):
-    """tanh of a Gaussian with independent components, whose means and deviations a ReLU MLP gives (arXiv 1812.05905).
+    """tanh of a Gaussian with independent components (arXiv 1812.05905). A ReLU MLP gives means and deviations.
 
     forward: observations [B, *policy_observations] of the environment's dtype and standard normal noise float32[B, A]
-        -> actions float32[B, *action]; without noise, or with zeros, those of the means.
+        -> actions float32[B, *action]. Without noise, or with zeros, the actions are those of the means.
     """
 
     outputs = 2
@@ -29,20 +29,20 @@ class GaussianPolicy(ContinuousPolicy):
         return actions
 
     def with_greedy(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """What `forward` returns with the noise, and what it returns without, from one pass through the layers."""
+        """The actions with noise and those without, from one pass through the layers."""
         mean, log_deviation = self._gaussian(observations)
         drawn = mean + log_deviation.exp() * noise
         return self.scale(torch.tanh(drawn)), self.scale(torch.tanh(mean))
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions as critics see them, float32[B, A] in [-1, 1], and the logarithms float32[B] of their densities.
+        """Actions for the critics, float32[B, A] in [-1, 1], and the logarithms of their densities, float32[B].
 
         For a = tanh(u) with u = mean + deviation * noise (arXiv 1812.05905, appendix C, equation 26):
 
             log p(a) = sum_components log N(u; mean, deviation) - log(1 - tanh(u)^2)
             log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
 
-        The second line is exact where 1 - tanh(u)^2 in float32 would be 0.
+        The second line stays exact where 1 - tanh(u)^2 is 0 in float32.
         """
         mean, log_deviation = self._gaussian(observations)
         drawn = mean + log_deviation.exp() * noise
@@ -51,6 +51,6 @@ class GaussianPolicy(ContinuousPolicy):
         return torch.tanh(drawn), (gaussian - squash).sum(1)
 
     def _gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and logarithms of the standard deviations, float32[B, A] each."""
+        """Means and log standard deviations, float32[B, A] each."""
         mean, log_deviation = self.computed(observations).chunk(2, dim=1)
         return mean, log_deviation.clamp(_LOWEST, _HIGHEST)

@@ -1,4 +1,4 @@
-"""The networks of continuous control in Acme (arXiv 2006.00979, `LayerNormMLP`), and D4PG's policy made of them."""
+"""Acme's networks for continuous control (`LayerNormMLP`, arXiv 2006.00979), and D4PG's policy."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from learner_service.networks.actions import ActionScale
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
-# Variance of the last layer's outputs for inputs of variance 1: a new policy acts in the middle of the range.
+# Variance of the last layer's outputs for inputs of variance 1. A new policy thus acts in the middle of the range.
 _NEAR_ZERO = 1e-4
 
 
@@ -30,7 +30,8 @@ def layer_norm_mlp(sizes: Sequence[int]) -> nn.Sequential:
 class LayerNormPolicy(nn.Module):
     """A deterministic policy: observations [B, *policy_observations] -> actions float32[B, *action] within bounds.
 
-    hidden_sizes: of the MLP, which comes after `layers` where these are given with the number of their features.
+    hidden_sizes: units of the MLP's layers.
+    layers: the user's layers before the MLP, with the number of their features.
     """
 
     def __init__(
@@ -54,5 +55,5 @@ class LayerNormPolicy(nn.Module):
         return self.scale(self.squashed(observations))  # type: ignore[no-any-return]
 
     def squashed(self, observations: Tensor) -> Tensor:
-        """The same actions as critics see them, float32[B, components] in [-1, 1]."""
+        """The actions for the critics, float32[B, components] in [-1, 1]."""
         return self.head(self.torso(self.features(self.observe(observations)))).tanh()  # type: ignore[no-any-return]

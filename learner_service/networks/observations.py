@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
+from actorq.plugins import load
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.images import image_layers
 from learner_service.networks.normalizer import Normalizer
-from learner_service.plugins import load
 
 
 class Observations(nn.Module):

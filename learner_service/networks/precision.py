@@ -1,4 +1,4 @@
-"""Chooses the precision of an algorithm's products, `learner.precision`, and tells its layers."""
+"""Chooses the precision of an algorithm's products (`learner.precision`) and switches its layers to it."""
 
 import logging
 import time
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "bf16"]
 FP32: Precision = "fp32"
-# Instructions that multiply numbers of bfloat16.
+# Instruction sets that multiply bfloat16 numbers.
 _INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
-# How many times as fast bf16 must be for auto to choose it.
+# Speedup from which `auto` chooses bf16.
 _WORTHWHILE = 1.1
 _BUDGET_S = 0.1
 
@@ -40,14 +40,14 @@ class Shape(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """How long a layer takes forwards and backwards in each precision."""
+    """Seconds of a layer's forward and backward pass in each precision."""
 
     fp32: float
     bf16: float
 
 
 def measure(shape: Shape, device: torch.device) -> Seconds:
-    """Time the three products of a layer of a shape in each precision."""
+    """Time the three products of a layer in each precision."""
     generator = torch.Generator().manual_seed(0)
     x, weight, gradient = (
         torch.randn(rows, columns, generator=generator).to(device)
@@ -74,7 +74,7 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    # On one thread of the CPU other work on the machine does not count.
+    # With one CPU thread, CPU time leaves out other work on the machine.
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
     seconds = time_calls({"fp32": fp32, "bf16": bf16}, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished))
     return Seconds(**seconds)
@@ -87,11 +87,11 @@ def use_precision(
     flags: Callable[[], frozenset[str]] = processor_flags,
     measure: Callable[[Shape, torch.device], Seconds] = measure,
 ) -> Precision:
-    """Have the wide hidden layers of an algorithm's networks multiply as `learner.precision` says.
+    """Switch the wide hidden layers of an algorithm's networks to `learner.precision`.
 
-    networks: all that are updated, and their targets. Call it once, after sparse layers have their masks.
+    networks: all trained networks and their targets. Call once, after sparse layers have their masks.
 
-    Returns the precision that is used. The log says in one line how it was chosen, unless it is fp32 and was asked for.
+    Returns the chosen precision. One log line gives the reason, unless the setting is fp32.
     """
     asked = config.learner.precision
     if asked == "fp32":
@@ -107,8 +107,8 @@ def use_precision(
     largest = max(shapes, key=prod, default=None)
     if largest is None or prod(largest) <= FEWEST_MULTIPLICATIONS:
         _log.info(
-            "learner.precision %s: fp32 is used, since no dense hidden layer has %d inputs and units at least and more "
-            "than %d multiplications in a batch",
+            "learner.precision %s: using fp32, because bf16 needs a dense hidden layer with at least %d inputs and "
+            "units, and more than %d multiplications per batch",
             *(asked, FEWEST_UNITS, FEWEST_MULTIPLICATIONS),
         )
         return "fp32"
@@ -128,7 +128,7 @@ def _choose(
 ) -> Precision:
     has_bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else bool(flags() & _INSTRUCTIONS)
     if asked == "auto" and not has_bf16:
-        _log.info("learner.precision auto: fp32, since the %s has no bf16 instructions", _name(device))
+        _log.info("learner.precision auto: fp32, because the %s has no bf16 instructions", _name(device))
         return "fp32"
     if asked == "bf16" and has_bf16:
         _log.info("learner.precision bf16: used for products such as %s", largest)
@@ -136,8 +136,8 @@ def _choose(
     seconds = measure(largest, device)
     if asked == "bf16":
         _log.warning(
-            "the %s has no bf16 instructions: bf16 products take %.1f times as long as fp32 here (%s); take "
-            "learner.precision fp32 or auto",
+            "the %s has no bf16 instructions: bf16 products take %.1f times as long as fp32 here (%s); set "
+            "learner.precision to fp32 or auto",
             *(_name(device), seconds.bf16 / seconds.fp32, largest),
         )
         return "bf16"

@@ -1,4 +1,4 @@
-"""Action values of discrete actions."""
+"""The network of DQN: values of discrete actions."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ from learner_service.networks.observations import Observations, input_size
 
 
 class QNetwork(nn.Module):
-    """Hidden layers and one head, or two dueling ones (arXiv 1511.06581, eq. 9).
+    """Hidden layers and one head, or two dueling heads (arXiv 1511.06581, eq. 9).
 
-    hidden_sizes: of a ReLU MLP, which is what there is unless `layers` are given with the number of their features.
+    hidden_sizes: units of a ReLU MLP's layers.
+    layers: the user's layers in place of the MLP, with the number of their features.
     forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions].
     """
 

@@ -1,4 +1,4 @@
-"""A network in training, with its target network and everything that belongs to the two."""
+"""A network in training, together with its target network, optimizer, masks and FLOPs."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -16,10 +16,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Minimizer:
-    """Adam on flat parameters; the only one who changes a network, sparse ones included.
+    """Adam on flat parameters. All changes of a network's parameters and masks go through it.
 
-    max_gradient_norm: global norm to which gradients of active weights are clipped; none are when None.
-    topology: of a sparse network; None for dense ones.
+    max_gradient_norm: global norm to which gradients of active weights are clipped; None for no clipping.
+    topology: the masks of a sparse network; None for a dense one.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class Minimizer:
         self._adam.learning_rate = learning_rate
 
     def step(self, loss: Tensor, slopes: Tensor | None = None) -> None:
-        """Take one step down the gradient of a loss of the parameters, or let it change the topology.
+        """Take one gradient step, or use the gradient to change the topology.
 
-        slopes: the gradient of the loss by what was given in its place, of the same shape; None for a loss itself.
+        loss: the loss; or, with `slopes`, outputs of the network.
+        slopes: the gradient of the loss with respect to these outputs, of the same shape.
         """
         if self._topology:
             self._topology.begin()
@@ -57,7 +58,7 @@ class Minimizer:
         self._adam.step(None if largest is None else self._parameters.clipping_divisor(largest))
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the parameters, of Adam's moments and number of steps after the first one, and of the topology."""
+        """Copies of the parameters, the topology, and Adam's moments and number of steps (after the first step)."""
         topology = {} if self._topology is None else self._topology.state()
         return {
             "parameters": self._parameters.vector.clone(),
@@ -71,17 +72,17 @@ class Minimizer:
         topology = below("topology", state)
         if bool(topology) != (self._topology is not None):
             saved, configured = ("sparse", "dense") if topology else ("dense", "sparse")
-            raise RuntimeError(f"the saved networks are {saved}, those of the configured sparsity.method {configured}")
+            raise RuntimeError(f"the saved networks are {saved}, but those of sparsity.method are {configured}")
         if self._topology is not None:
             self._topology.load_state(topology)
         self._adam.load_state(state)
 
 
 class TrainedNetwork(Generic[M]):
-    """A network, the target network that follows it, Adam's moments, the mask of a sparse network, and FLOPs.
+    """A network with its target network, Adam's moments, the masks of a sparse network, and FLOPs.
 
-    network: computes with the online parameters; a call of this object calls it.
-    target: computes with the target parameters; it is `network` itself where an algorithm needs no target network.
+    network: computes with the online parameters. Calling this object calls it.
+    target: computes with the target parameters. It is `network` itself for an algorithm without target network.
     parameters: the vectors of online and target parameters.
     """
 
@@ -100,13 +101,13 @@ class TrainedNetwork(Generic[M]):
 
         max_gradient_norm: global norm to which gradients are clipped; None for no clipping.
         updates_per_step: updates of the run for each step of this network.
-        besides: modules whose parameters take their steps together with the network's.
+        besides: modules that are optimized together with the network.
         """
         self.network, self.target = network, target
         online = FlatParameters(network, *besides)
         self.parameters: tuple[FlatParameters, ...] = (online,)
         if target is not network:
-            # Buffers are copied too: nothing changes these later.
+            # This also copies buffers, which never change later.
             target.requires_grad_(False).load_state_dict(network.state_dict())
             self.parameters = (online, FlatParameters(target))
         topology = sparsity.topology(role, *self.parameters, updates_per_step=updates_per_step)
@@ -114,17 +115,17 @@ class TrainedNetwork(Generic[M]):
         self._cost = sparsity.cost(role, online, topology)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Return what the network computes of a batch."""
+        """Return the network's output for a batch."""
         output: Tensor = self.network(*inputs)
         return output
 
     @property
     def cost(self) -> Cost:
-        """FLOPs of one row's forward pass, as the masks are now."""
+        """FLOPs of one row's forward pass with the present masks."""
         return self._cost()
 
     def minimize(self, loss: Tensor, slopes: Tensor | None = None) -> None:
-        """Take one step of Adam down the gradient of a loss, as `Minimizer.step` does."""
+        """Take one step of Adam; see `Minimizer.step`."""
         self._minimizer.step(loss, slopes)
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -142,7 +143,7 @@ class TrainedNetwork(Generic[M]):
         target.move_towards(online, rate)
 
     def state(self, name: str, target_name: str) -> dict[str, Tensor]:
-        """Copies of the parameters, the moments and the mask, under names that begin with `name`; and of the target."""
+        """Copies of parameters, moments and masks under names that begin with `name`, and of the target parameters."""
         state = {f"{name}.{key}": value for key, value in self._minimizer.state().items()}
         for target in self.parameters[1:]:
             state[target_name] = target.vector.clone()
@@ -156,5 +157,5 @@ class TrainedNetwork(Generic[M]):
 
 
 def below(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a state whose names begin with `name` and a dot, without these."""
+    """The entries of a state whose names begin with "`name`.", without this prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}

@@ -1,4 +1,4 @@
-"""Two critics of the same shape that are computed together."""
+"""The twin critics of TD3 and SAC: two critics of the same shape, computed together."""
 
 import math
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
 _Active = Sequence[ActiveWeights | None]
-# Of each layer the weights of both critics in bfloat16, [2, N, K], or None.
+# For each layer the weights of both critics in bfloat16, [2, N, K], or None.
 _Copies = Sequence[Tensor | None]
 
 
 class TwinCritic(nn.Module):
-    """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2); the parameters of both are stacked, [2, ...].
+    """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2). Their parameters are stacked, [2, ...].
 
-    layers: what turns observations into features before, with the number of these; both MLPs share it.
-    active: of each critic and each of its layers the weights that are not always 0, None for all; empty if all are.
-    bf16_weights: of each layer the weights for products in bfloat16, None for products in float32; empty if all are.
+    layers: the user's layers before both MLPs, with the number of their features.
+    active: for each critic, the active weights of each layer, None for a dense layer; empty for dense critics.
+    bf16_weights: for each layer, the weights for bfloat16 products, None for float32; empty for float32 critics.
     forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
         -> values float32[2, B].
     """
@@ -48,7 +48,7 @@ class TwinCritic(nn.Module):
         sizes = (features + ActionScale(spec).components, *hidden_sizes, 1)
         self.stacked = nn.ParameterList()
         for inputs, units in pairwise(sizes):
-            # As nn.Linear draws them.
+            # The initial values of nn.Linear.
             bound = 1 / math.sqrt(inputs)
             self.stacked.append(torch.empty(2, units, inputs).uniform_(-bound, bound))
             self.stacked.append(torch.empty(2, units).uniform_(-bound, bound))
@@ -57,29 +57,29 @@ class TwinCritic(nn.Module):
         self._written: tuple[WrittenGradient | None, ...] = ()
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on write all gradients into the present `grad` of the parameters; returns one object for each."""
+        """From now on, write all gradients into the present `grad` of the parameters. Returns one object for each."""
         written = [WrittenGradient(parameter) for parameter in self.stacked]
         self._written = tuple(written)
         return written
 
     def wide_weights(self) -> list[Tensor]:
-        """The weights [2, N, K] whose products gain in bfloat16: those of dense, wide and hidden layers."""
+        """The weights [2, N, K] of dense, wide and hidden layers, whose products are faster in bfloat16."""
         return [] if self.active else [weight for weight in self.stacked[2:-2:2] if bfloat16.is_wide(weight)]
 
     def use_bfloat16(self, vector: Tensor) -> None:
-        """Multiply the wide weights in bfloat16 from now on; vector: of which the parameters are views."""
+        """Multiply the wide weights in bfloat16 from now on. vector: the vector that the parameters are views of."""
         wide = {id(weight) for weight in self.wide_weights()}
         self.bf16_weights = tuple(
             Bfloat16Weight(vector) if id(weight) in wide else None for weight in self.stacked[::2]
         )
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return both critics' values, through which gradients flow to their parameters."""
+        """Return both critics' values, with gradients for their parameters."""
         features = self.features(self.observe(observations))
         return self._values(torch.cat((features, actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
-        """Values of the first one or both, float32[critics, B]; gradients flow to the actions only."""
+        """Values of the first one or both critics, float32[critics, B], with gradients for the actions only."""
         with torch.no_grad():
             features = self.features(self.observe(observations))
         return self._values(torch.cat((features, actions), 1), critics)
@@ -87,9 +87,9 @@ class TwinCritic(nn.Module):
     def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
         """The critics' values float32[critics, B] of inputs float32[B, K].
 
-        judges: number of critics that are computed, without gradients for their parameters; None for both with them.
+        judges: number of critics to compute, without gradients for their parameters; None for both, with gradients.
         """
-        # Looked up once, since each look takes a microsecond.
+        # Looked up once, because each lookup takes a microsecond.
         stacked: list[Tensor] = list(self.stacked)
         parameters = stacked if judges is None else [parameter.detach()[:judges] for parameter in stacked]
         active = self.active[:judges]
@@ -106,7 +106,7 @@ class TwinCritic(nn.Module):
 
 
 def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = ()) -> Tensor:
-    """One batched product for each layer: on GPUs and in compiled code launching operations takes most of the time."""
+    """Both MLPs with one batched product per layer, for GPUs and compiled code, where launches dominate the time."""
     y = x.expand(len(parameters[0]), *x.shape)
     for layer, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
         y = y.relu() if layer else y
@@ -120,7 +120,7 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
 def _forward(
     x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """The values, and the activations after each hidden layer, one critic after the other."""
+    """The values, and the activations after each hidden layer: first all of critic 1, then all of critic 2."""
     values, activations = [], []
     x = in_columns(x) if active else x
     for number, critic in enumerate(zip(*(parameter.unbind() for parameter in parameters), strict=True)):
@@ -143,7 +143,7 @@ def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
 
 
 class _MLPs(torch.autograd.Function):
-    """Both MLPs as one node of the autograd graph: on the CPU a node takes more time than its computation."""
+    """Both MLPs as one autograd node, because on the CPU a node takes longer than its computation."""
 
     @staticmethod
     def forward(
@@ -175,7 +175,7 @@ class _MLPs(torch.autograd.Function):
         for critic, to_values in enumerate(gradient.contiguous()):
             inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
             active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
-            # One column, and for sparse critics one that what follows takes for columns too.
+            # One column. For sparse critics its strides mark it as column-major for the next products.
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 copy = _of(ctx.copies, layer, critic)

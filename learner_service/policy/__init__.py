@@ -1,1 +1,1 @@
-"""From a policy module to the ONNX graph that the quantizer gets."""
+"""Turns a policy module into the ONNX graph for the quantizer."""

@@ -1,4 +1,4 @@
-"""Tells whether a policy computes what another one computed: a digest of the calls of torch in a forward pass."""
+"""Fingerprint of a policy's code, layers and constants: a digest of the torch calls in a forward pass."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from learner_service.policy.recorded_calls import record
 
 
 def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
-    """A digest of the calls of torch in a forward pass, and of the tensors that each one takes.
+    """A digest of the torch calls in a forward pass, and of their tensors.
 
     policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
 
     Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
     stays the same while the policy trains, and changes with its code, layers or constants.
 
-    Raises as the policy does, and RuntimeError or TypeError when the pass cannot be followed: it calls a function of
-    torch without a name, or takes a tensor without bytes, such as a sparse one.
+    Raises the policy's own errors, and TypeError when it calls a torch function without a name. Raises RuntimeError or
+    TypeError for a tensor without bytes, such as a sparse one.
     """
     named = {**examples, **policy.state_dict(keep_vars=True)}
     names = {id(tensor): name for name, tensor in named.items()}

@@ -1,6 +1,6 @@
-"""The calls of PyTorch of which an ONNX graph can be written, and how each is written.
+"""The table of PyTorch calls that `graph_writer` can turn into ONNX nodes.
 
-The nodes are those of PyTorch's exporter, which the quantizer's rules know.
+The nodes equal those of PyTorch's exporter, because the quantizer's rules expect them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +17,19 @@ from learner_service.policy.recorded_calls import Call
 
 
 class UnknownOperationError(Exception):
-    """The policy computes something that is not in the table of this module."""
+    """The policy uses an operation that is not in the table of this module."""
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise UnknownOperationError of `what` unless the condition holds."""
+    """Raise UnknownOperationError(what) unless the condition holds."""
     if not condition:
         raise UnknownOperationError(what)
 
 
 class Nodes:
-    """The nodes and constants of a graph, as they are written one after the other.
+    """The nodes and constants of a graph that is being written.
 
-    named: data inputs, parameters and buffers by name. All other tensors that no call made are constants.
+    named: data inputs, parameters and buffers by name. All other tensors that no call returned are constants.
     """
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
@@ -58,7 +58,7 @@ class Nodes:
         return name
 
     def add(self, kind: str, call: Call, inputs: Sequence[Any], **attributes: Any) -> None:
-        """Add the node that makes what a call returned. inputs: tensors, numbers, or names of constants."""
+        """Add the node for a call. inputs: tensors, numbers, or names of constants."""
         read = [each if isinstance(each, str) else self.tensor(each) for each in inputs]
         made = [f"{kind.lower()}_{len(self.written)}_{number}" for number in range(len(call.made))]
         self._names |= {id(tensor): name for tensor, name in zip(call.made, made, strict=True)}
@@ -73,7 +73,7 @@ class Nodes:
         if call.result is not call.arguments[0]:
             _OPERATIONS[call.name](self, call)
         else:
-            # A tensor that was as it was asked for already.
+            # A call such as `to` returns its argument when there is nothing to convert.
             require(call.name in _MAY_RETURN_THEIR_ARGUMENT, f"{call.name} in place")
 
 
@@ -129,7 +129,7 @@ def _cast(nodes: Nodes, call: Call) -> None:
 
 
 def _reshape(nodes: Nodes, call: Call) -> None:
-    """Rows stay as they are; only what is in each row has another shape."""
+    """Reshape each row. The number of rows stays the same."""
     require(len(call.result) == len(call.arguments[0]), f"{call.name} of rows")
     shape = nodes.constant(np.array([-1, *call.result.shape[1:]], np.int64))
     nodes.add("Reshape", call, [call.arguments[0], shape], allowzero=1)
@@ -165,7 +165,7 @@ def _layer_norm(nodes: Nodes, call: Call) -> None:
 
 
 _TENSOR, _FUNCTIONAL = "torch.Tensor.", "torch.nn.functional."
-# What a network may ask a tensor for. Where an answer matters, a graph of another number of rows shows it.
+# Queries that need no node. If the graph depends on their result, the graph for another number of rows differs.
 _SHAPES = {_TENSOR + name for name in ("__len__", "size", "dim", "numel", "stride", "is_floating_point")}
 _MAY_RETURN_THEIR_ARGUMENT = {_TENSOR + name for name in ("to", "flatten", "reshape")}
 _OPERATIONS: dict[str, _Write] = {

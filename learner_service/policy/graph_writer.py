@@ -1,6 +1,6 @@
-"""Writes the ONNX graph of a policy of well-known operations, in milliseconds.
+"""Writes the ONNX graph of a policy with well-known operations, in milliseconds.
 
-PyTorch's exporter knows more of them, but needs seconds; see docs/decisions/0027-written-and-kept-graphs.md.
+PyTorch's exporter knows more operations, but needs seconds; see docs/decisions/0027-written-and-kept-graphs.md.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ _TYPES = {
     torch.uint8: TensorProto.UINT8,
     torch.bool: TensorProto.BOOL,
 }
-# Of two examples.
+# Numbers of rows of the two examples.
 _ROWS = (5, 7)
 
 
 def write_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str]) -> onnx.ModelProto:
     """The graph of a policy, with its parameters as graph inputs under their names.
 
-    policy: a copy on the CPU in eval mode; its parameters are changed.
-    inputs: examples of rows, by name and in order; the graph takes any number of rows. outputs: their names.
+    policy: a copy on the CPU in eval mode. This function changes its parameters.
+    inputs: example rows, by name and in order; the graph takes any number of rows. outputs: names of the outputs.
 
-    The graph is written twice, of other rows, another number of them, and other parameters. Raises
-    UnknownOperationError when the two differ, and when a call of torch is not in the table.
+    The graph is written twice, with different rows, numbers of rows and parameters. Raises UnknownOperationError when
+    the two graphs differ, and when a torch call is not in the table.
     """
     try:
         first, second = (_write(policy, inputs, outputs, rows) for rows in _ROWS)
     except UnknownOperationError:
         raise
     except Exception as error:
-        # What is wrong with a user's policy is for PyTorch's exporter to say.
+        # PyTorch's exporter then reports the error of a user's policy.
         raise UnknownOperationError(f"{type(error).__name__}: {error}") from error
-    require(first == second, "code that depends on the number of rows, or on values")
+    require(first == second, "code that depends on the number of rows or on values")
     return first
 
 
@@ -76,8 +76,8 @@ def _write(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str],
 
 
 def _rename(nodes: Sequence[onnx.NodeProto], old: str, new: str) -> None:
-    """Let the node that makes a tensor make it under another name."""
-    require(any(old in node.output for node in nodes), f"output {new}, which no call makes, or which is given twice")
+    """Rename a tensor that a node returns."""
+    require(any(old in node.output for node in nodes), f"output {new}, which no call returns, or which appears twice")
     for node in nodes:
         for names in (node.input, node.output):
             names[:] = [new if name == old else name for name in names]

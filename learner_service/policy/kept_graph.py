@@ -1,6 +1,6 @@
-"""Keeps an exported graph in the run's folder: a restarted learner takes it instead of another export.
+"""Keeps an exported graph in the run's folder, so that a restarted learner does not export it again.
 
-Only graphs that PyTorch's exporter makes are kept, since that takes seconds; see
+Only graphs of PyTorch's exporter are kept, because the exporter takes seconds; see
 docs/decisions/0027-written-and-kept-graphs.md.
 """
 
@@ -28,7 +28,7 @@ from learner_service.policy.policy_graph import (
 )
 
 FILE = "policy_graph.json"
-# Another version of one of them may export another graph of the same policy.
+# Another version of one of these packages may export a different graph.
 _EXPORTERS = ("torch", "onnx", "onnxscript")
 
 _log = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 def kept_policy_graph(
     path: Path, policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool
 ) -> PolicyGraph:
-    """The policy's graph: written where that is possible, else the one in the file, else exported and kept.
+    """The policy's graph: written if possible, else read from the file, else exported and kept.
 
-    A file that is damaged, or of another policy, is replaced, which is logged. So is a file that cannot be written.
-    Raises as `exported_policy_graph` does.
+    A damaged file and a file of another policy are replaced. The log says so, and also when the file cannot be
+    written. Raises the errors of `exported_policy_graph`.
     """
     try:
         return write_policy_graph(policy, spec, stochastic, greedy)
@@ -50,7 +50,7 @@ def kept_policy_graph(
     model = _read(path, key)
     if model is not None:
         return describe_graph(model, spec, stochastic)
-    _log.info("PyTorch's exporter makes the policy's graph, because of %s", unknown)
+    _log.info("PyTorch's exporter exports the policy's graph, because of %s", unknown)
     graph = exported_policy_graph(policy, spec, stochastic, greedy)
     if key:
         try:
@@ -69,19 +69,19 @@ def _read(path: Path, key: str) -> bytes | None:
         _log.warning("%s; the graph is exported again", error)
         return None
     if not key or values.get("key") != key:
-        _log.info("%s is of another network or version; the graph is exported again", path.name)
+        _log.info("%s belongs to another network or version; the graph is exported again", path.name)
         return None
     return base64.b64decode(values["model"])
 
 
 def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> str:
-    """A digest of all that the graph depends on; empty when the policy's forward pass cannot be followed."""
+    """A digest of everything that the graph depends on; empty when the forward pass cannot be recorded."""
     acted = as_acted(policy, stochastic and greedy)
     try:
         computed = fingerprint(acted, example_inputs(spec, stochastic))
     except Exception as error:
-        # What is wrong with the policy is for the exporter to say.
-        _log.info("the graph is not kept: a forward pass cannot be followed (%s: %s)", type(error).__name__, error)
+        # The exporter reports the errors of the policy.
+        _log.info("the graph is not kept: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)
         return ""
     parts = (computed, spec.to_json(), _code(), *map(_version, _EXPORTERS))
     return hashlib.sha256(repr(parts).encode()).hexdigest()

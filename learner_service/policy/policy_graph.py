@@ -23,7 +23,7 @@ from learner_service.policy.graph_writer import OPSET, write_graph
 
 
 def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
-    """What a policy is given, by name and in order; a stochastic one takes noise for each component of an action."""
+    """The inputs of a policy, by name and in order. A stochastic policy takes noise for each component of an action."""
     inputs = {OBSERVATIONS_INPUT: spec.policy_observations}
     if stochastic:
         inputs[NOISE_INPUT] = ArraySpec((math.prod(spec.actions.shape),), "float32")
@@ -33,9 +33,9 @@ def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]
 def calibration_batch(
     observations: NDArray[Any], spec: EnvironmentSpec, stochastic: bool, seed: int
 ) -> dict[str, NDArray[Any]]:
-    """For each data input a batch, [B, ...]: copies of these observations, and noise as actors draw it.
+    """A batch [B, ...] for each data input: copies of the observations, and standard normal noise.
 
-    observations: [B, *policy_observation]; where there is none, a single one of zeros is taken.
+    observations: [B, *policy_observation]; when B is 0, one observation of zeros is used.
     """
     observed = spec.policy_observations
     rows = np.array(observations) if len(observations) else np.zeros((1, *observed.shape), observed.dtype)
@@ -52,11 +52,10 @@ def export_policy_graph(
     """The graph of `policy`, with every parameter and buffer as a graph input of its own name.
 
     stochastic: the policy takes noise as its second input.
-    greedy: a stochastic policy's graph has a second output, its actions without the noise. Any other's actions are that
-        already.
+    greedy: the graph of a stochastic policy has a second output, the actions without noise. No effect on others.
 
-    Raises RuntimeError when a parameter is not an input of the graph: the exporter has folded it into a constant, which
-    later versions could not replace. Raises UserError when a stochastic policy has no `with_greedy` for both outputs.
+    Raises RuntimeError when the exporter has folded a parameter into a constant, because later versions cannot replace
+    it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
     """
     try:
         return write_policy_graph(policy, spec, stochastic, greedy)
@@ -65,14 +64,14 @@ def export_policy_graph(
 
 
 def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
-    """The same graph without PyTorch's exporter, in milliseconds; raises UnknownOperationError for many policies."""
+    """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
     acted = as_acted(policy, stochastic and greedy)
     model = write_graph(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
     return _checked(model, spec, stochastic)
 
 
 def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
-    """The same graph by PyTorch's exporter, in seconds."""
+    """The same graph from PyTorch's exporter, in seconds."""
     acted = as_acted(policy, stochastic and greedy)
     model = _export(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
     graph, names = model.graph, set(snapshot_parameters(policy))
@@ -91,21 +90,21 @@ def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: 
 
 
 def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
-    """A copy of a policy as actors run it, on the CPU and without hooks of training.
+    """A copy of a policy as actors run it: on the CPU, in eval mode, with plain layers.
 
-    greedy: its forward pass has the second output of `with_greedy`. Raises UserError when it has no such method.
+    greedy: the forward pass is `with_greedy`, with its second output. Raises UserError without such a method.
     """
     copied = copy.deepcopy(policy).to("cpu").eval()
     for module in copied.modules():
-        # It computes the same in faster ways, for which exporters have no rules.
+        # Our Linear computes the same, but exporters do not know its faster products.
         if type(module) is Linear:
             module.__class__ = nn.Linear  # type: ignore[assignment]
     if greedy:
         both = getattr(copied, "with_greedy", None)
         if both is None:
             raise UserError(
-                "dynamic_capacity needs a stochastic policy with a method with_greedy(observations, noise), which "
-                f"gives its actions with noise and those without; {type(policy).__name__} has none"
+                "dynamic_capacity needs a stochastic policy with a method with_greedy(observations, noise) that "
+                f"returns the actions with noise and those without; {type(policy).__name__} has none"
             )
         copied.forward = both
     return copied
@@ -118,7 +117,7 @@ def example_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, Tensor]
 
 
 def describe_graph(model: bytes, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
-    """A serialized graph, with all that the quantizer must know of it."""
+    """A serialized graph with its description for the quantizer."""
     return PolicyGraph(
         model=model,
         inputs=tuple(data_inputs(spec, stochastic)),
@@ -146,7 +145,7 @@ def _checked(model: onnx.ModelProto, spec: EnvironmentSpec, stochastic: bool) ->
 
 
 def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
-    """Highest minus lowest action of each component; empty for discrete actions and those without bounds."""
+    """Highest minus lowest action of each component; empty for discrete and for unbounded actions."""
     if spec.discrete_actions or not spec.actions.bounded:
         return ()
     low, high = spec.actions.bounds()
@@ -156,7 +155,7 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
 def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
     _make_distinct(policy)
     batch = torch.export.Dim("batch")
-    # The exporter prints its progress and warns about packages that nothing here uses.
+    # The exporter prints its progress, and warns about packages that are not used here.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -175,7 +174,7 @@ def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) ->
 
 
 def _make_distinct(policy: nn.Module) -> None:
-    """Give every parameter and buffer values of its own: the exporter makes one of equal ones, such as biases of 0."""
+    """Give all parameters and buffers different values, because the exporter merges equal ones, such as biases of 0."""
     generator = torch.Generator().manual_seed(0)
     for tensor in policy.state_dict().values():
         if tensor.is_floating_point():
@@ -183,7 +182,7 @@ def _make_distinct(policy: nn.Module) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop what the exporter notes for debugging: source paths and stack traces, which differ between machines."""
+    """Drop the exporter's debugging notes: source paths and stack traces, which differ between machines."""
     del model.metadata_props[:]
     del model.graph.metadata_props[:]
     parts: tuple[Any, ...] = (*model.graph.node, *model.graph.input, *model.graph.output)

@@ -1,4 +1,4 @@
-"""Records the calls of torch in a forward pass: what a policy computes, without its weights."""
+"""Records the torch calls in a forward pass: the computation of a policy without its weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 @dataclass(frozen=True)
 class Call:
-    """A function of torch, by its whole name, with what it was given and what it returned."""
+    """One call of a torch function: its full name, arguments and result."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -21,15 +21,15 @@ class Call:
 
     @property
     def made(self) -> list[Tensor]:
-        """The tensors that it returned."""
+        """The tensors in the result."""
         return [each for each in tree_flatten(self.result)[0] if isinstance(each, Tensor)]
 
 
 def record(policy: nn.Module, examples: Mapping[str, Tensor]) -> tuple[list[Call], Any]:
-    """Run a policy once; returns its calls of torch in order, and its outputs.
+    """Run a policy once. Returns its torch calls in order, and its outputs.
 
-    Calls of other threads are not recorded. Raises as the policy does, and TypeError when it calls a function of torch
-    without a name.
+    Calls of other threads are not recorded. Raises the policy's own errors, and TypeError when the policy calls a torch
+    function without a name.
     """
     recorder = _Recorder()
     with torch.no_grad(), recorder:

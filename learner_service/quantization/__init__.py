@@ -1,1 +1,1 @@
-"""Training of a policy as its actors run it, with rounded weights and activations."""
+"""Quantization-aware training: updates compute with the rounded weights and activations of the actors."""

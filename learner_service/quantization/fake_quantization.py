@@ -1,8 +1,8 @@
-"""Fake quantization of a policy: its layers compute what actors compute with them, and can be trained so.
+"""Fake quantization: the layers of a policy in training compute the same rounded results as in the actors.
 
-A fidelity report names the quantized layers. What each of them computes is asked of the scheme that emitted them
-(actorq.quantization), on the same graph: so it is right also when the fidelity gate left more layers in float, or units
-were taken out of a sparse policy.
+A fidelity report names the quantized layers. Their scheme (actorq.quantization) defines the computation of each layer,
+on the same graph. So training also follows the fidelity gate when it puts more layers in float, and the quantizer when
+it removes dead units.
 """
 
 import logging
@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 class FakeQuantization:
-    """Replaces what a policy's layers compute, inside of `applied` only; the policy may be any module.
+    """Replaces the computation of a policy's layers within `applied`. Not thread-safe.
 
-    graph: of the policy, as it was exported.
+    policy: any module. graph: its exported graph.
 
-    Layers are found by name, and must be of torch.nn: linear or convolutions. Neither names nor places of parameters
-    change, and outside of `applied` nothing else does, so that checkpoints, snapshots and exported graphs are those of
-    the float policy. Not for several threads.
+    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters keep their names and
+    places, and nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the
+    float policy.
     """
 
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:
@@ -39,20 +39,20 @@ class FakeQuantization:
         self._source = graph
         self._layers: dict[str, StraightThrough] = {}
         self._scheme = ""
-        # How the weights of the quantized layers are held, by name.
+        # Storage of the quantized layers' weights, by layer name.
         self._held: dict[str, str] = {}
-        # Names what was left of the policy when its forms were asked for; None for all of it.
+        # Key of the live units that the present forms belong to; None for all units.
         self._left: bytes | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that are replaced."""
+        """Names of the quantized layers."""
         return tuple(self._layers)
 
     def follow(self, scheme: str, layers: Sequence[LayerReport]) -> None:
-        """From now on quantize these layers of the policy, as an emitted policy in `scheme` does.
+        """From now on, quantize these layers as in an emitted policy of `scheme`. Call `calibrate` next.
 
-        Layers that cannot be followed stay in float, which the log says. The next call must be `calibrate`.
+        Layers that cannot be quantized here stay in float. The log names them.
         """
         self._scheme, self._held = scheme, {layer.name: layer.weights for layer in layers if not layer.in_float}
         forms, modules = self._forms(None), dict(self._policy.named_modules())
@@ -64,14 +64,14 @@ class FakeQuantization:
                 self._layers[name] = StraightThrough(module, form)
             else:
                 _log.warning(
-                    "layer %s is trained in float: it is %s of scheme %s in the policy that actors run, but %s here",
+                    "layer %s is trained in float: the actors' policy has it as %s of scheme %s, but it is %s here",
                     *(name, held, scheme, type(module).__name__ if module is not None else "no module"),
                 )
 
     def calibrate(self, observations: Tensor) -> None:
-        """Take from the policy as it is which of its units are left, and the ranges of activations that are calibrated.
+        """Find the policy's present live units, and calibrate the ranges of activations.
 
-        observations: a batch of them, on any device. Not inside of `applied`.
+        observations: a batch, on any device. Do not call within `applied`.
         """
         device = next(self._policy.parameters()).device
         observations = observations.to(device)
@@ -82,7 +82,7 @@ class FakeQuantization:
         if (left := None if live is None else live.key) != self._left:
             self._left, forms = left, self._forms(live)
             for name, layer in self._layers.items():
-                # A layer that has become too narrow for its scheme keeps its form, until a report has it in float.
+                # A layer that is now too narrow for its scheme keeps its form until a report has it in float.
                 layer.form = forms.get(name, layer.form)
         remaining = remaining_units(live, device)
         for name, layer in self._layers.items():
@@ -93,8 +93,8 @@ class FakeQuantization:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While it lasts the policy's layers are quantized, and its weights may be changed by gradients only."""
-        # An instance's own attribute hides its class's method, for this instance only and until it is deleted.
+        """Quantize the policy's layers within this context. Only gradients may change the weights meanwhile."""
+        # An attribute of the instance hides the method of its class until it is deleted.
         for layer in self._layers.values():
             layer.forget()
             layer.module.forward = layer.forward  # type: ignore[method-assign, assignment]
@@ -106,18 +106,18 @@ class FakeQuantization:
 
     @cached_property
     def _compactor(self) -> Compactor:
-        # Not before a layer is quantized: most runs have none.
+        # Made when the first layer is quantized, because most runs have none.
         return Compactor(Graph.parse(self._source))
 
     def _forms(self, live: LiveUnits | None) -> Mapping[str, TrainingForm]:
-        """What the quantized layers compute when this is left of the policy."""
+        """The training forms of the quantized layers, for a policy with these live units; None for all units."""
         if not self._held:
             return {}
         graph = self._compactor.whole if live is None else self._compactor.graph(live)
         return training_forms(self._scheme, graph, self._held)
 
     def _ranges(self, observations: Tensor, remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
-        """Lowest and highest activation at the places that layers ask for, of the units that are left there."""
+        """Lowest and highest activation of the remaining units at each place that a training form needs."""
         found: dict[Place, Tensor] = {}
         places = {place for layer in self._layers.values() for place in layer.form.places}
         if not places:

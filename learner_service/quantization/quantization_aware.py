@@ -1,11 +1,10 @@
-"""Quantization-aware training: from a share of the run on, updates run the policy as its actors run it.
+"""Quantization-aware training: after a set share of the run, updates use the policy as its actors run it.
 
-Every forward pass of the policy that is being trained is fake-quantized: those whose loss is minimized, and those that
-choose actions for a target, as DQN's online network does in double DQN. Both stand for what actors do with these
-weights, and the gradient then sees, and evens out, the error that they act with. Target networks are left in float. No
-actor ever runs them; they are what values are regressed to, and there rounding would be noise and nothing else.
+Every forward pass of the trained policy is fake-quantized. This includes passes that choose actions for a target, as in
+double DQN. Both kinds represent the actions of actors, so the gradient sees the rounding error and corrects it. Target
+networks stay in float, because no actor runs them. Rounding would only add noise to the targets.
 
-It works for every algorithm, without its knowledge: what is replaced are the layers of `Algorithm.policy`.
+It works with every algorithm, because it replaces the layers of `Algorithm.policy`.
 """
 
 import logging
@@ -24,18 +23,18 @@ _log = logging.getLogger(__name__)
 
 
 class QuantizationAware:
-    """Switches fake quantization on when the time has come, and keeps it in step with what the quantizer emits.
+    """Switches fake quantization on at a set step, and follows the layers that the quantizer emits.
 
-    starts_at: environment steps from which on it is on; None for never.
+    starts_at: environment steps at which it starts; None for never.
 
-    Once on it stays on, also when the run is resumed. It begins with the first receipt that names a quantized layer,
-    and pauses while nothing is quantized, as when the fidelity gate let only fp32 through. `follow` may be called from
-    any thread; everything else belongs to the trainer's.
+    It starts with the first receipt that names a quantized layer, and stays on when the run is resumed. It pauses while
+    no layer is quantized, for example when only fp32 passes the fidelity gate. `follow` is thread-safe. Call all other
+    methods on the trainer's thread.
     """
 
     def __init__(self, fake: FakeQuantization, starts_at: float | None) -> None:
         self.since: int | None = None
-        """Gradient updates before the first that was quantization-aware; None before it."""
+        """Number of updates before the first quantization-aware one; None before it."""
         self._fake = fake
         self._starts_at = starts_at
         self._lock = threading.Lock()
@@ -45,19 +44,19 @@ class QuantizationAware:
         self._calibrated = False
 
     def follow(self, policy: PolicyDescriptor) -> None:
-        """A version was emitted: train as its actors run it."""
+        """Train from now on with the quantized layers of an emitted version."""
         with self._lock:
             self._newest = (policy.effective_scheme, policy.fidelity.layers)
 
     def published(self, calibration: NDArray[Any]) -> None:
-        """The policy goes out as it is now, to be calibrated on these observations, [B, *observation]."""
+        """Calibrate again, on the observations of a publication, [B, *observation]."""
         self._calibration, self._calibrated = calibration, False
 
     @contextmanager
     def applied(self, updates: int, environment_steps: int) -> Iterator[None]:
-        """While it lasts the policy computes what its actors compute, if the time has come.
+        """Fake-quantize the policy within this context, once training has reached `starts_at`.
 
-        updates, environment_steps: done so far.
+        updates, environment_steps: counts so far.
         """
         if not self._is_on(environment_steps) or not self._keep_up():
             yield
@@ -69,7 +68,7 @@ class QuantizationAware:
             yield
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs, as JSON values."""
+        """The state for a checkpoint, as JSON values."""
         with self._lock:
             scheme, layers = self._newest or ("", ())
         return {
@@ -79,7 +78,7 @@ class QuantizationAware:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; `since` is forgotten when the run goes on without it."""
+        """Restore what `state` returned. Forgets `since` when the resumed run is not quantization-aware."""
         self.since = state["since"] if self._starts_at is not None else None
         if state["scheme"]:
             self._newest = (state["scheme"], tuple(LayerReport(*layer) for layer in state["layers"]))
@@ -88,14 +87,14 @@ class QuantizationAware:
         return self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
 
     def _keep_up(self) -> bool:
-        """Follow the newest receipt; whether any layer is quantized."""
+        """Follow the newest receipt. Returns whether any layer is quantized."""
         with self._lock:
             newest = self._newest
         if newest is not None and newest != self._followed:
             before = self._fake.layers
             self._fake.follow(*newest)
             self._followed, self._calibrated = newest, False
-            # How their weights are held may change with every version.
+            # Log only changes of the layers. The storage of their weights may change with every version.
             if self._fake.layers != before:
                 _log.info("training follows %s: %s", newest[0], ", ".join(self._fake.layers) or "no layer is quantized")
         if not self._fake.layers:

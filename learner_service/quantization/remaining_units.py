@@ -1,7 +1,7 @@
-"""What is left of a linear layer in the policy that actors run, and the units that do not count, in float.
+"""The remaining and the dead units of a linear layer, for training with rounded weights.
 
-The quantizer takes such units out before it rounds (docs/schemes.md, sparse policies), so that scales and ranges are
-those of what is left.
+The quantizer takes dead units out before it rounds (docs/concepts/sparse-policies.md). Scales and ranges are therefore
+those of the remaining units. Training computes the dead units in float.
 """
 
 from collections import defaultdict
@@ -20,10 +20,10 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class Units:
-    """What is left of a linear layer's inputs or outputs, as indices on its device.
+    """The remaining and dead units among a linear layer's inputs or outputs, as indices on its device.
 
-    kept: those that stay. alive: float32[kept], 0 for one that is kept for its layer's sake, else 1.
-    rest: those that do not count.
+    kept: indices that the quantizer keeps. alive: float32[kept], 0 for a dead unit that is kept, else 1.
+    rest: indices of dead units.
     """
 
     kept: Tensor
@@ -33,13 +33,13 @@ class Units:
 
 @dataclass(frozen=True)
 class Remaining:
-    """What is left of a linear layer; None where that is all."""
+    """The remaining units of a linear layer; None where all remain."""
 
     inputs: Units | None = None
     outputs: Units | None = None
 
     def weight(self, weight: Tensor) -> Tensor:
-        """What is left of float32[units, inputs]."""
+        """The remaining part of a weight float32[units, inputs]."""
         if self.outputs is not None:
             weight = weight.index_select(0, self.outputs.kept)
         if self.inputs is not None:
@@ -47,10 +47,10 @@ class Remaining:
         return weight
 
     def around(self, compute: Compute, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """What a layer gives, float32[..., units], when `compute` gives what is left of it.
+        """The output of the whole layer, float32[..., units], with `compute` for its remaining units.
 
-        x: float32[..., inputs]. Outputs that do not count are float, and gradients are those of the whole layer: what
-        has no weights yet may grow some.
+        x: float32[..., inputs]. Dead outputs are computed in float. Gradients are those of the whole layer, because
+        dead units may grow weights.
         """
         if self.outputs is None:
             return self._of_inputs(compute, x, weight, bias)
@@ -64,7 +64,7 @@ class Remaining:
         if self.inputs is None:
             return compute(x, weight, bias)
         kept, rest = self.inputs.kept, self.inputs.rest
-        # Inputs are constants, the same in every row, or have weights of 0.
+        # Dead inputs are the same in every row, or have weights of 0.
         constant = functional.linear(x.index_select(-1, rest), weight.index_select(1, rest))
         folded = constant.detach().flatten(0, -2)[0]
         left = weight.index_select(1, kept) * self.inputs.alive
@@ -73,7 +73,7 @@ class Remaining:
 
 
 def remaining_units(live: LiveUnits | None, device: torch.device) -> dict[str, Remaining]:
-    """What is left of the layers that lose units or inputs, by name."""
+    """The remaining units of each layer that loses units or inputs, by name."""
     found: defaultdict[str, Remaining] = defaultdict(Remaining)
     masks = zip(live.groups, live.kept, live.alive, strict=True) if live else ()
     for group, kept, alive in masks:

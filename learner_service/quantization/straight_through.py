@@ -1,13 +1,13 @@
-"""Rounding with a gradient: what ONNX Runtime computes in integers, computed in float32 for training.
+"""Quantized layers for training: float32 arithmetic with the results of ONNX Runtime's integer kernels, and a gradient.
 
-Rounding has no useful gradient, so backward passes take it for the identity: the straight-through estimator (Bengio et
-al. 2013, arXiv 1308.3432, sec. 4) as in Jacob et al. 2018, arXiv 1712.05877, sec. 3. Gradients flow to the float
-weights, which the optimizer goes on updating. They are those of the rounded layer: the gradient of an input goes
-through the rounded weights, that of a weight through the rounded inputs. What a calibrated range clips gets none.
+Rounding has no useful gradient, so backward passes treat it as the identity. This is the straight-through estimator
+(Bengio et al. 2013, arXiv 1308.3432, sec. 4; Jacob et al. 2018, arXiv 1712.05877, sec. 3). Gradients flow to the float
+weights, which the optimizer updates. They are the gradients of the rounded layer: an input's gradient uses the rounded
+weights, and a weight's gradient uses the rounded inputs. Values that a calibrated range clips get no gradient.
 
-Rounding is half to even everywhere. Products are formed of whole numbers, held as float32: activations within 255 of
-their zero point, weights within 127. Their sums are exact below 2^24, in any order, so that a layer gives what ONNX
-Runtime's integer kernels give to the last bit: for certain up to 518 inputs, in practice far beyond.
+All rounding is half to even. Products are made of whole numbers in float32: activations within 255 of their zero point,
+weights within 127. Sums below 2^24 are exact in any order, so the results equal those of ONNX Runtime to the last bit.
+This is certain up to 518 inputs, and holds far beyond in practice.
 """
 
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ from actorq.quantization.training import Place, TrainingForm, Uint8
 from learner_service.quantization.remaining_units import Remaining
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d
-# What a layer multiplied: inputs, weights, and the scales of the latter's channels where these are whole numbers.
+# The factors of a layer's product: inputs, weights, and the weights' scale per channel if they are whole numbers.
 _Factors = tuple[Tensor, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What uint8 activations can be: whole multiples of `scale` from `lowest` to `lowest` + 255 of them.
+    """The grid of uint8 activations: n * `scale` for whole numbers n from `lowest` to `lowest` + 255.
 
-    lowest: minus the zero point, so that 0.0 is always among them. Both are float32 values.
+    lowest: minus the zero point, so 0.0 is always on the grid. Both are float32 values.
     """
 
     scale: float
@@ -41,14 +41,14 @@ class Grid:
 
     @classmethod
     def over(cls, values: Tensor, rounding: Uint8) -> "Grid":
-        """The grid of a tensor's own range."""
+        """The grid for the range of a tensor."""
         low, high = torch.aminmax(values)
         scale, zero_point = rounding.grid(low.item(), high.item())
         return cls(scale, -float(zero_point))
 
     @property
     def highest(self) -> float:
-        """The highest level."""
+        """The largest whole number n of the grid."""
         return self.lowest + integers.UINT8_LARGEST
 
     def levels(self, activations: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Grid:
         return activations.div(self.scale).clamp_(self.lowest, self.highest).round_()
 
     def covers(self, levels: Tensor) -> Tensor:
-        """bool, of the same shape: which whole numbers are levels of the grid and need not be clipped."""
+        """bool, of the same shape: which levels are inside the grid, so that they are not clipped."""
         return (levels >= self.lowest) & (levels <= self.highest)
 
 
@@ -64,7 +64,7 @@ class Grid:
 class Weights:
     """Rounded weights: `levels` * `scale`.
 
-    levels: float32[outputs, ...]; of int8 weights whole numbers from -127 to 127.
+    levels: float32[outputs, ...]; for int8 weights whole numbers from -127 to 127.
     scale: float32[outputs, 1, ...] or [1, 1, ...].
     """
 
@@ -73,20 +73,19 @@ class Weights:
 
     @cached_property
     def values(self) -> Tensor:
-        """What the levels stand for."""
+        """The rounded weights, float32[outputs, ...]."""
         return self.levels * self.scale
 
     @cached_property
     def channels(self) -> Tensor:
-        """The scales as outputs have them: channels come last in a linear layer, and before space in a convolution."""
+        """The scales in the shape of outputs: channels are last in a linear layer, before space in a convolution."""
         return self.scale.squeeze(1)
 
     @classmethod
     def of(cls, weight: Tensor, per_channel: bool, least: Tensor | None = None) -> "Weights":
-        """Round float32[outputs, ...]: scale = max|w| / 127 over a channel or all, 1 where that is not a normal number.
+        """Round float32[outputs, ...]: scale = max|w| / 127 per channel or overall, 1 if that is not a normal number.
 
-        least: float32[outputs, 1, ...], bounds below of the channels' scales. No level is clipped, since no weight is
-        beyond the largest.
+        least: float32[outputs, 1, ...], lower bounds of the channels' scales. No level needs clipping.
         """
         by_channel = per_channel or least is not None
         scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(integers.INT8_LARGEST)
@@ -98,9 +97,9 @@ class Weights:
 
     @classmethod
     def in_blocks(cls, weight: Tensor, block: int) -> "Weights":
-        """Round float32[N, K] to 4 bits in blocks of so many inputs; the levels are already times their block's scale.
+        """Round float32[N, K] to 4 bits in blocks of `block` inputs. The levels include their block's scale.
 
-        For the weight w of largest magnitude in the block: scale = -w / 8, levels from -8 to 7, so that w is at -8.
+        scale = -w / 8 for the weight w with the largest magnitude in the block. Levels go from -8 to 7, and w is at -8.
         """
         blocks = _in_blocks(weight, block)
         high, low = blocks.amax(-1, keepdim=True), blocks.amin(-1, keepdim=True)
@@ -111,9 +110,9 @@ class Weights:
 
 
 def int8_blocks(x: Tensor, block: int) -> Tensor:
-    """Round float32[..., K] to int8 in blocks of `block` inputs of each row; returns the values that these stand for.
+    """Round float32[..., K] to int8 in blocks of `block` inputs per row. Returns the rounded values as float32.
 
-    ONNX Runtime's MatMulNBits with accuracy_level 4 does so: levels = round(x * (127 / max|x|)), times max|x| / 127.
+    As ONNX Runtime's MatMulNBits with accuracy_level 4: round(x * (127 / max|x|)) * max|x| / 127.
     """
     blocks = _in_blocks(x, block)
     largest = blocks.abs().amax(-1, keepdim=True)
@@ -122,7 +121,7 @@ def int8_blocks(x: Tensor, block: int) -> Tensor:
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:
-    """float32[..., K] as [..., blocks, block], the last one filled up with zeros."""
+    """float32[..., K] as [..., blocks, block], with zeros at the end of the last block."""
     missing = -x.shape[-1] % block
     padded = functional.pad(x, (0, missing)) if missing else x
     return padded.reshape(*x.shape[:-1], -1, block)
@@ -133,11 +132,11 @@ def _out_of_blocks(blocks: Tensor, like: Tensor) -> Tensor:
 
 
 class StraightThrough:
-    """Computes a layer of torch.nn as its training form says.
+    """Computes a layer of torch.nn with the rounding of its training form.
 
     form: may change between two passes.
-    remaining: the units that the rounded layer has.
-    inputs, outputs: grids of calibrated activations; without them inputs take that of their own range.
+    remaining: the units of the rounded layer.
+    inputs, outputs: grids of calibrated activations. Without them, the grid of the inputs has their own range.
     """
 
     def __init__(self, module: Layer, form: TrainingForm) -> None:
@@ -148,12 +147,12 @@ class StraightThrough:
         self.outputs: Grid | None = None
         self._rounded: Weights | None = None
         self._padding: tuple[list[int], str] | None = None
-        # Of a convolution, as torch takes it; empty for a linear layer.
+        # Trailing arguments of torch.convolution; empty for a linear layer.
         self._geometry: tuple[Any, ...] = ()
         if not isinstance(module, nn.Linear):
             padding = module.padding
             if module.padding_mode != "zeros" or isinstance(padding, str):
-                # What is no number of zeros for each dimension is padded before.
+                # Other padding than a number of zeros per dimension is done before the convolution.
                 padding = (0,) * len(module.stride)
                 mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
                 self._padding = (module._reversed_padding_repeated_twice, mode)
@@ -161,19 +160,19 @@ class StraightThrough:
             self._geometry = (module.stride, padding, module.dilation, False, none, module.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """In place of the module's method."""
+        """Replaces the module's `forward`."""
         x = x if self._padding is None else functional.pad(x, *self._padding)
         return self.remaining.around(self._compute, x, self.module.weight, self.module.bias)
 
     def calibrate(self, ranges: Mapping[Place, Tensor]) -> None:
-        """Take the grids of inputs and outputs from the lowest and highest activations at the form's places."""
+        """Set the grids of inputs and outputs from the lowest and highest activation at the form's places."""
         self.inputs, self.outputs = (
             Grid.over(ranges[rounding.place], rounding) if rounding is not None and rounding.place else None
             for rounding in (self.form.inputs, self.form.outputs)
         )
 
     def forget(self) -> None:
-        """The weight has changed, or is about to. It is rounded once between two backward passes."""
+        """Forget the rounded weight, because the weight changes. It is rounded once between two backward passes."""
         self._rounded = None
 
     def _compute(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -183,7 +182,7 @@ class StraightThrough:
         return self.run(x, bias)[0]
 
     def run(self, x: Tensor, bias: Tensor | None) -> tuple[Tensor, _Factors, float, Tensor | None]:
-        """The output y, what was multiplied for it, the scale of its inputs, and which outputs were not clipped."""
+        """The output y, the factors of its product, the scale of the inputs, and which outputs were not clipped."""
         form = self.form
         if form.inputs is None:
             inputs, weights = int8_blocks(x, form.block) if form.block else x, self._weights(bias, 1.0)
@@ -208,7 +207,7 @@ class StraightThrough:
         return y, factors, grid.scale, inside
 
     def gradient(self, index: int, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Of a product for its inputs (0) or its weight (1), given that for the product."""
+        """The gradient of a product's inputs (index 0) or weight (index 1), from the gradient of the product."""
         if self._geometry:
             wanted = [index == 0, index == 1, False]
             found = torch.ops.aten.convolution_backward(gradient, inputs, weight, None, *self._geometry, wanted)
@@ -217,12 +216,12 @@ class StraightThrough:
         return gradient.flatten(0, -2).t().mm(inputs.flatten(0, -2)) if index else gradient.matmul(weight)
 
     def _weights(self, bias: Tensor | None, scale: float) -> Weights:
-        """What is left of the weight as it is now, rounded; scale: of the inputs."""
+        """The remaining part of the present weight, rounded. scale: of the inputs."""
         if self._rounded is None:
             weight = self.remaining.weight(self.module.weight.detach())
             least = None
             if self.form.largest_bias and bias is not None:
-                # The bias is an integer in units of both scales, which must not be too fine for it.
+                # The bias is an integer times both scales. Too small a scale would overflow it.
                 least = bias.detach().abs().div(scale * self.form.largest_bias).view(-1, *(1,) * (weight.ndim - 1))
             self._rounded = (
                 Weights.in_blocks(weight, self.form.block)
@@ -242,7 +241,7 @@ class _StraightThrough(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: StraightThrough) -> Tensor:
         y, (inputs, factor, channels), scale, inside = layer.run(x, bias)
         grid = layer.inputs
-        # A range of x's own covers all of it.
+        # Without a calibrated grid, the range of x covers all its values.
         covered = None if grid is None else grid.covers(x.div(grid.scale).round_())
         ctx.save_for_backward(inputs, factor, channels, covered, inside)
         ctx.layer, ctx.scale = layer, scale
@@ -251,7 +250,7 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Straight through the rounding, but not through what was clipped."""
+        """Gradients pass through the rounding, but not through clipped values."""
         inputs, factor, channels, covered, inside = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
         layer = ctx.layer

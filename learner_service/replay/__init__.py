@@ -1,13 +1,13 @@
-"""The replay room: what actors sent, kept and handed to the learner.
+"""The replay: stores the transitions of actors and samples batches for the trainer.
 
-storage       a columnar ring in memory-mapped files; what is committed survives a kill
-flusher       flushes the files on a thread of its own
+storage       a columnar ring in memory-mapped files; committed segments survive a kill
+flusher       flushes the files on its own thread
 samplers      choose rows: uniform or prioritized, over a sum tree
 n_step        makes n-step transitions and stacks of frames from rows
 delayed       returns that become longer in the course of a run
 moments       mean and variance of the stored observations, for the normalizer
-rate_limiter  holds the trainer or the actors back, for the set number of samples per insert
-buffer        all of these behind one lock; the interface of the trainer and the intake
+rate_limiter  delays the trainer or the actors, to keep the set number of samples per insert
+buffer        all of these behind one lock; the interface for the trainer and the intake
 dynamic_capacity  drops transitions that are too far from the policy
 prefetch      draws the trainer's next batch ahead
 """

@@ -1,4 +1,4 @@
-"""The replay buffer: store, sampler and rate limiter behind one lock, as the trainer and the intake use them."""
+"""The replay buffer: store, sampler and rate limiter behind one lock, for the trainer and the intake."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import Record
-from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.mapped_files import Machine
 from learner_service.replay.storage.sequences import SegmentSource
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Storage:
-    """How whole and how durable a replay is.
+    """Counts of damaged, lost and not yet durable data.
 
-    damaged_segments: given up by this process because of their checksums.
-    dropped_segments: of after the last flush, that a power cut took before this process.
+    damaged_segments: skipped by this process because of their checksums.
+    dropped_segments: not flushed before a power cut, and lost.
     unflushed_transitions: stored, but not yet certain to survive a power cut.
     """
 
@@ -40,10 +40,10 @@ class Storage:
 
 
 class ReplayBuffer:
-    """Every method may be called from any thread. The buffer owns the store and closes it.
+    """Stores segments and samples batches. Thread-safe. The buffer owns the store and closes it.
 
-    Whoever inserts first asks `limiter.try_reserve`; whoever samples first asks `limiter.await_sample`. Both happen
-    outside the buffer's lock, so neither side ever waits for the other while holding it.
+    Before an insert call `limiter.try_reserve`; before a sample call `limiter.await_sample`. Both calls are outside the
+    buffer's lock, so neither side waits for the other while holding it.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ReplayBuffer:
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Join parts that belong together; the limiter takes over how much the store already holds, and so do moments.
+        """Connect the parts. The limiter and the moments start with the transitions that the store already has.
 
-        moments: where there are none, observations are not counted.
+        moments: None when no statistics of observations are needed.
         """
         self.limiter = limiter
         """Admission of inserts and samples."""
@@ -72,17 +72,17 @@ class ReplayBuffer:
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """The environment whose transitions these are."""
+        """The spec of the environment."""
         return self._store.spec
 
     @property
     def directory(self) -> Path:
-        """Where the store's files are."""
+        """The folder of the store's files."""
         return self._store.path
 
     @property
     def machine(self) -> Machine:
-        """Where the store's files live."""
+        """The machine's functions that the store uses."""
         return self._store.machine
 
     @property
@@ -97,22 +97,22 @@ class ReplayBuffer:
 
     @property
     def longest_returns(self) -> Returns:
-        """How rewards become returns, where batches need the most room."""
+        """The returns with the most steps, which need the largest batches."""
         return self._returns if isinstance(self._returns, Returns) else self._returns.longest
 
     @property
     def multi_step_since(self) -> int | None:
-        """Transitions inserted before the first draw of delayed returns that are long; None before it, or without."""
+        """Transitions inserted before the first draw of longer returns; None before it, and without delayed returns."""
         return self._returns.since if isinstance(self._returns, DelayedReturns) else None
 
     @property
     def transitions(self) -> int:
-        """Transitions that can be sampled now; does not wait for the lock."""
+        """Transitions that can be sampled now. Does not wait for the lock."""
         return self._store.transitions
 
     @property
     def total_transitions(self) -> int:
-        """Transitions ever inserted, over all restarts; does not wait for the lock."""
+        """Transitions ever inserted, over all restarts. Does not wait for the lock."""
         return self._store.total_transitions
 
     def last_sequences(self) -> dict[tuple[bytes, int], int]:
@@ -121,7 +121,7 @@ class ReplayBuffer:
             return self._store.last_sequences()
 
     def storage(self) -> Storage:
-        """How whole and how durable it is now."""
+        """The present `Storage`."""
         with self._lock:
             store = self._store
             unflushed = max(0, store.total_transitions - store.durable.transitions)
@@ -132,20 +132,20 @@ class ReplayBuffer:
         return self._store.durable.sequences or {}
 
     def skip(self, source: SegmentSource) -> None:
-        """Count this segment and those before it as inserted: they were, and are lost here and at their actor."""
+        """Count this segment and all before it as inserted, because both the replay and the actor have lost them."""
         with self._lock:
             self._store.skip(source)
 
     def reserve_ahead(self) -> bool:
-        """Take disk space for what comes next; False when there is none."""
+        """Take disk space for the next inserts. Returns False when the disk is full."""
         with self._lock:
             return self._store.reserve_ahead()
 
     def insert(self, segment: Segment, source: SegmentSource, reserved: int) -> Inserted | None:
-        """Store `segment`, admitted under a reservation of `reserved` transitions, which is used up in any case.
+        """Store `segment` under a reservation of `reserved` transitions. The reservation is used up in any case.
 
-        Returns None for a duplicate. When it returns, the segment survives a kill of this process and may be
-        acknowledged. Raises what `ReplayStore.insert` raises; without disk space no more inserts are admitted.
+        Returns None for a duplicate. After the return the segment survives a kill of this process and may be
+        acknowledged. Raises the errors of `ReplayStore.insert`. When the disk is full, no more inserts are admitted.
         """
         transitions = 0
         try:
@@ -163,10 +163,10 @@ class ReplayBuffer:
             self.limiter.insert(transitions, reserved)
 
     def draw(self, size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
-        """Draw `size` n-step transitions; any part of them is a sample of the whole store too.
+        """Draw `size` n-step transitions. Each part of them is a sample of the whole store too.
 
-        `out` takes the arrays, as in `assemble`. They are not counted: whoever takes them for an update calls
-        `limiter.sample`. Raises ConflictError when there is nothing to sample.
+        out: receives the arrays, as in `assemble`. This method does not count samples: call `limiter.sample` for each
+        batch that is used in an update. Raises ConflictError when there is nothing to sample.
         """
         with self._lock:
             returns, sampled = self._returns, self._sampler.sample(size)
@@ -177,7 +177,7 @@ class ReplayBuffer:
             return assemble(self._store, sampled.rows, returns, out), sampled
 
     def newest_observations(self, size: int) -> NDArray[np.generic]:
-        """Up to `size` observations that were acted on last, [B, *policy_observation]; none of an empty store."""
+        """Up to `size` of the newest observations, [B, *policy_observation]; B is 0 for an empty store."""
         with self._lock:
             store, newest = self._store, [np.empty(0, np.int64)]
             for record in reversed(store.live_segments()):
@@ -188,9 +188,9 @@ class ReplayBuffer:
             return self._observations(np.concatenate(newest))
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
-        """Of the `size` oldest transitions, or all, what the policy saw and what it would have done without noise.
+        """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
 
-        [B, *policy_observation] and [B, *action]. The store keeps greedy actions.
+        Returns [B, *policy_observation] and [B, *action]. The store must keep greedy actions.
         """
         with self._lock:
             store, oldest, missing = self._store, [np.empty(0, np.int64)], size
@@ -204,9 +204,9 @@ class ReplayBuffer:
             return self._observations(rows), store.greedy_actions[rows]
 
     def drop_oldest(self, transitions: int, keep: int) -> int:
-        """Drop whole segments, oldest first, until at least so many transitions are gone, but none of the last `keep`.
+        """Drop whole segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.
 
-        Returns how many went; they do not come back, also after a kill of this process.
+        Returns the number of dropped transitions. They stay dropped after a kill of this process.
         """
         with self._lock:
             before = self._store.transitions
@@ -214,7 +214,7 @@ class ReplayBuffer:
             return before - self._store.transitions
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Mean and standard deviation, float64[*observation], of what was stored; None where nothing was counted."""
+        """Mean and standard deviation, float64[*observation], of all stored observations; None if none was counted."""
         with self._lock:
             moments = self._moments
             return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
@@ -225,9 +225,9 @@ class ReplayBuffer:
             self._sampler.update(sampled, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a learner checkpoint must keep, as JSON values; the transitions keep themselves.
+        """The state for a learner's checkpoint, as JSON values, without the transitions.
 
-        Whoever writes it calls `flush` before: `stored` transitions are then on the disk before the checkpoint is.
+        Call `flush` before you write the checkpoint. The `stored` transitions are then on the disk before it.
         """
         with self._lock:
             moments = self._moments.state() if self._moments else None
@@ -236,17 +236,16 @@ class ReplayBuffer:
         return {**self.limiter.state_dict(), "stored": stored, "moments": moments, "sampler": sampler, **delayed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Inserts since then are in the store, samples since then are forgotten by all.
+        """Restore a checkpoint's state. Later inserts are in the store. Later samples no longer count.
 
-        Observations of transitions that were stored since then are counted now, so that each is counted exactly once.
-        Those that were stored and evicted or dropped since then, in a ring that goes round between two checkpoints, are
-        not. Checkpoints of runs without delayed returns do not tell since when they are long.
+        The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
+        observations that were stored and then evicted or dropped after the checkpoint.
         Raises ValueError when the moments are of other observations.
         """
         stored = state.get("stored", 0)
         if stored > self.total_transitions:
             _log.warning(
-                "the checkpoint was written after %d transitions, the replay has %d: the run goes on from these",
+                "the checkpoint was written after %d transitions, the replay has %d: the run continues with these",
                 *(stored, self.total_transitions),
             )
         with self._lock:
@@ -255,12 +254,12 @@ class ReplayBuffer:
                 self._count_missed()
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
-            # Checkpoints of before there was such a thing do not have it.
+            # Older checkpoints have no sampler state.
             self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
 
     def _count_missed(self) -> None:
-        """Count the observations of all segments that came after what the moments are of."""
+        """Add the observations of all segments that the moments have not counted yet."""
         if self._moments is None:
             return
         missed: list[Record] = []
@@ -279,7 +278,7 @@ class ReplayBuffer:
         return observations
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
-        """Give up the damaged segments of `rows`; False when there is none."""
+        """Remove the damaged segments of `rows`. Returns False when there is none."""
         damaged = self._store.check(rows)
         if damaged:
             self._sampler.on_drop(damaged)
@@ -296,9 +295,9 @@ class ReplayBuffer:
         return rows
 
     def flush(self) -> None:
-        """Block until everything inserted before the call is on the disk; inserting and sampling go on meanwhile.
+        """Block until everything inserted before the call is on the disk. Inserts and samples continue meanwhile.
 
-        Raises OSError when the disk refuses it.
+        Raises OSError when the disk fails.
         """
         with self._lock:
             mark = self._store.mark()

@@ -8,28 +8,27 @@ _log = logging.getLogger(__name__)
 
 
 class DelayedReturns:
-    """`first` until so many transitions were inserted, then `longest` (RLx2, arXiv 2205.15043, sec. 4.2).
+    """`first` until `after` transitions were inserted, then `longest` (RLx2, arXiv 2205.15043, sec. 4.2).
 
-    Early on a sparse critic is far off and the policy changes quickly, so that the rewards of several steps, taken by
-    older policies, would mislead more than they tell; later they make up for what the critic cannot represent.
+    Early in training the policy changes quickly, so rewards of several steps by older policies mislead the critic.
+    Later these rewards compensate for the limited capacity of a sparse critic.
 
-    after: transitions inserted over all restarts, from which on it is so. Once it is, it stays, also when the run goes
-        on with a larger budget of which that is a smaller share.
+    after: transitions inserted over all restarts. The switch is permanent, even if a larger budget moves this number.
 
-    Not thread-safe: the lock of the replay covers it.
+    Not thread-safe: the replay's lock covers it.
     """
 
     def __init__(self, first: Returns, longest: Returns, after: float) -> None:
         self.longest = longest
-        """What batches are to have room for."""
+        """The returns with the most steps. Batches need room for these."""
         self.since: int | None = None
         """Transitions inserted before the first draw of the longer ones; None before it."""
         self._first = first
         self._after = after
 
     def at(self, inserted: int) -> Returns:
-        """How rewards become returns once so many transitions were inserted."""
+        """The returns to use after `inserted` transitions."""
         if self.since is None and inserted >= self._after:
             self.since = inserted
-            _log.info("targets are of %d steps from environment step %d on", self.longest.n_step, inserted)
+            _log.info("targets have %d steps from environment step %d on", self.longest.n_step, inserted)
         return self._first if self.since is None else self.longest

@@ -1,4 +1,4 @@
-"""A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
+"""Drops old transitions whose actions are far from the policy's (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
 import logging
 import math
@@ -12,38 +12,36 @@ from actorq.domain.status import DynamicCapacityStatus
 from actorq.domain.trajectory import Array
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.replay.buffer import ReplayBuffer
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 
-# Observations that the policy is given at once, so that large ones need little memory as floats.
+# Observations per forward pass, so that large ones need little memory as floats.
 _ROWS_AT_ONCE = 256
 
 
 class DynamicCapacity:
-    """Looks at the oldest transitions every `period_steps` inserted ones, and drops of them what is too far off.
+    """Compares the oldest transitions with the policy every `period_steps` inserts, and drops them if they are far off.
 
-    With K the `oldest` transitions, or all there are, g_i what the policy that acted would have done without noise in
-    s_i, pi(s_i) what the present one would do, A components of an action, and h half the range of each:
+    K is the number of `oldest` transitions, or of all. g_i is the greedy action of the policy that acted in s_i, and
+    pi(s_i) the action of the present policy. A is the number of components of an action, h half the range of each. The
+    distance is
 
         D = 1/(2 K A) sum_{i<K} || (pi(s_i) - g_i) / h ||_2^2
 
-    Half a mean square, whatever the number of components; the same difference of d halves of the range in each is
-    d^2 / 2. The paper writes a mean norm, but its published training, for which the threshold of 0.2 was chosen,
-    computes this (docs/decisions/0012-policy-distance.md).
+    This is half the mean squared difference of actions scaled to [-1, 1]. The paper has a mean norm instead. Its
+    published code, for which the threshold of 0.2 was chosen, computes D (docs/decisions/0012-policy-distance.md).
 
-    Where D is above `threshold` and more than `min_size` transitions are stored, the oldest `dropped` share of the
-    replay goes at once: whole segments, so up to one segment more, but never one of the last `min_size` transitions.
-    Else nothing goes, and the replay grows with each insert, up to its capacity.
+    If D is above `threshold`, the oldest `dropped` share of the replay is dropped at once, in whole segments. The last
+    `min_size` transitions always stay. Otherwise nothing is dropped, and the replay grows up to its capacity.
 
-    What is dropped is gone from the store's files before anything else happens, so a killed learner does not see it
-    again. When it last looked is noted beside them after each look, whatever checkpoints know: as the store goes on
-    with what was inserted since the last of these, so does this. A kill between a drop and its note makes a learner
-    look again at once, with its checkpoint's policy, and perhaps drop a second share.
+    Dropped segments leave the store's files first, so a restarted learner does not see them again. The time of each
+    look is then written beside these files, independent of checkpoints. After a kill in between, the next learner looks
+    again at once with its checkpoint's policy. It may drop a second share.
 
     act: the policy without noise, [B, *policy_observation] -> [B, *action].
 
-    The trainer's thread's, but for `status`. The store keeps greedy actions.
+    The store must keep greedy actions. Call on the trainer's thread; `status` on any thread.
     """
 
     def __init__(self, replay: ReplayBuffer, settings: DynamicCapacityConfig, act: Callable[[Array], Array]) -> None:
@@ -61,25 +59,25 @@ class DynamicCapacity:
         try:
             state = read_checked(self._path)
         except ValueError as error:
-            _log.warning("replay: %s; the count of drops starts anew", error)
+            _log.warning("replay: %s; the count of drops starts at 0", error)
             state = None
         if state is not None:
             self._restore(state)
 
     @property
     def due(self) -> bool:
-        """Whether a multiple of `period_steps` was passed by what was inserted since the last look."""
+        """Whether inserts have passed a multiple of `period_steps` since the last look."""
         period = self._settings.period_steps
         return self._replay.total_transitions // period > self._looked_at // period
 
     def look(self) -> None:
-        """Measure the distance, drop the oldest if it is too large, and note both."""
+        """Measure the distance, drop the oldest transitions if it is too large, and write both down."""
         self._looked_at = self._replay.total_transitions
         self._measure_and_drop()
         self._writes.attempt(lambda: write_checked(self._path, self._state()))
 
     def status(self) -> DynamicCapacityStatus:
-        """What is stored, the distance at the last look, and what was dropped; over all restarts."""
+        """Stored transitions, the distance at the last look, and dropped transitions over all restarts."""
         return DynamicCapacityStatus(self._replay.transitions, self._distance, self._drops, self._dropped)
 
     def _measure_and_drop(self) -> None:
@@ -96,7 +94,7 @@ class DynamicCapacity:
             self._drops += 1
             self._dropped += dropped
             _log.info(
-                "replay: the policy is %.3f from the oldest actions, above %g: dropped %d of %d transitions",
+                "replay: the policy's distance from the oldest actions is %.3f, above %g: dropped %d of %d transitions",
                 *(self._distance, settings.threshold, dropped, stored),
             )
 
@@ -109,7 +107,7 @@ class DynamicCapacity:
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        # After a loss of power the store may have forgotten what was there at the last look.
+        # After a power cut the store may have lost transitions from before the last look.
         self._looked_at = min(state["looked_at"], self._replay.total_transitions)
         self._distance = state["distance"]
         self._drops, self._dropped = state["drops"], state["dropped_transitions"]

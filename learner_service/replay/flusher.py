@@ -1,4 +1,4 @@
-"""Flushes the replay on a thread of its own, and lets actors wait while the disk is full."""
+"""Flushes the replay on its own thread, and makes actors wait while the disk is full."""
 
 import logging
 import threading
@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Brings what was inserted to the disk every `period_s`, so that a power cut takes no more than that.
+    """Flushes inserts to the disk every `period_s` seconds, so that a power cut loses at most the inserts since then.
 
-    on_flushed: called on the flusher's thread after each flush that made more segments durable.
+    on_flushed: called on the flusher's thread after each flush that makes more segments durable.
     """
 
     def __init__(self, replay: ReplayBuffer, disk: DiskWatch, period_s: float) -> None:
@@ -29,15 +29,15 @@ class Flusher:
 
     @property
     def disk(self) -> DiskWatch:
-        """The disk at the last look."""
+        """The state of the disk at the last check."""
         return self._disk
 
     def start(self) -> None:
-        """Begin to flush."""
+        """Start the thread."""
         self._thread.start()
 
     def tick(self) -> None:
-        """Flush once, and look at the disk."""
+        """Flush once, and check the disk."""
         self._replay.limiter.hold_inserts(self._disk.look(self._replay.reserve_ahead()))
         if not self._flush.attempt(self._replay.flush):
             return
@@ -46,7 +46,7 @@ class Flusher:
             self.on_flushed()
 
     def close(self) -> None:
-        """End the thread; the owner of the replay flushes last."""
+        """End the thread. The owner of the replay flushes last."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -56,4 +56,4 @@ class Flusher:
             try:
                 self.tick()
             except Exception:
-                _log.exception("replay: a flush has failed; trying again")
+                _log.exception("replay: a flush failed; trying again")

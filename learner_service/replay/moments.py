@@ -12,14 +12,14 @@ from actorq.domain.trajectory import Array
 class ObservationMoments:
     """Running mean and sum of squared deviations of each component, merged batch by batch, in float64.
 
-    The pairwise update of Chan, Golub and LeVeque 1983 (equations 2.1): no difference of large sums is ever taken, so
-    that it stays exact where the mean is much larger than the deviation. Not thread-safe: the buffer's lock covers it.
+    Uses the pairwise update of Chan, Golub and LeVeque 1983 (equations 2.1). It never subtracts large sums, so it stays
+    exact when the mean is much larger than the deviation. Not thread-safe: the buffer's lock covers it.
 
-    through: how many transitions, of all that the store ever took, came up to the last that is counted.
+    through: total transitions of the store up to the last counted one.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """Nothing counted yet; `shape` is that of one observation, without a stack."""
+        """Start empty. shape: of one observation, without a stack."""
         self.count = 0
         self.through = 0
         self._mean = np.zeros(shape, np.float64)
@@ -32,12 +32,12 @@ class ObservationMoments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation float64[*observation] of what was counted; zeros before the first observation."""
+        """Standard deviation, float64[*observation]; zeros before the first observation."""
         deviation: NDArray[np.float64] = np.sqrt(self._squares / max(1, self.count))
         return deviation
 
     def add(self, observations: Array, through: int) -> None:
-        """Count [B, *observation], with which the store has come to `through` transitions."""
+        """Add observations [B, *observation]. through: total transitions of the store up to these."""
         self.through = through
         size = len(observations)
         if size == 0:
@@ -53,7 +53,7 @@ class ObservationMoments:
         self.count = total
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as JSON values; floats survive JSON unchanged."""
+        """The state for a checkpoint, as JSON values. Floats survive JSON unchanged."""
         return {
             "count": self.count,
             "through": self.through,
@@ -62,9 +62,9 @@ class ObservationMoments:
         }
 
     def load_state(self, state: dict[str, Any], stored: int) -> None:
-        """Go on from what `state` returned; raises ValueError when it is of other observations.
+        """Restore what `state` returned. Raises ValueError when the shape of observations differs.
 
-        stored: transitions that the store ever took. After a loss of power it may have forgotten the newest.
+        stored: total transitions of the store. After a power cut the newest may be lost.
         """
         self._mean[...], self._squares[...] = (self._restored(state[name]) for name in ("mean", "squares"))
         self.count, self.through = state["count"], min(state["through"], stored)

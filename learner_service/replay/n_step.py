@@ -1,4 +1,4 @@
-"""N-step transitions, and stacks of frames, assembled from single steps at the time of sampling."""
+"""Assembles n-step transitions and stacks of frames from single steps, at the time of sampling."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,12 +16,12 @@ from learner_service.replay.storage.store import ReplayStore
 class NStepBatch:
     """B n-step transitions (Sutton and Barto 2018, equation 7.1): target = return + bootstrap_discount * V(bootstrap).
 
-    observations:           [B, *policy_observation]: as the environment gives them, or stacks [B, K, *observation]
+    observations:           [B, *policy_observation]: single observations, or stacks [B, K, *observation]
     actions:                [B, *action]
     returns:                float32[B], sum of discount^k * reward over the m <= n steps of the window
-    bootstrap_discounts:    float32[B], discount^m, and 0 where the window ended in a terminal state
-    bootstrap_observations: [B, *policy_observation], the observation after the window, or the stack that it ends
-    policy_versions:        int64[B], the policy that took the action
+    bootstrap_discounts:    float32[B], discount^m, or 0 when the window ends in a terminal state
+    bootstrap_observations: [B, *policy_observation], the observation or stack after the window
+    policy_versions:        int64[B], version of the policy that acted
     """
 
     observations: Array
@@ -35,7 +35,7 @@ class NStepBatch:
     def empty(
         cls, spec: EnvironmentSpec, size: int, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
     ) -> "NStepBatch":
-        """Uninitialised arrays for `size` transitions, to pass to `assemble` again and again.
+        """Uninitialized arrays for `size` transitions. `assemble` can reuse them.
 
         allocate: makes an array of a shape and dtype, in C order.
         """
@@ -57,10 +57,10 @@ class NStepBatch:
 
 @dataclass(frozen=True)
 class WindowBatch(NStepBatch):
-    """N-step transitions with what was observed in between, for targets that have a term for each step.
+    """N-step transitions with the observations in between, for targets with a term for each step.
 
     between_observations: [B, n - 1, *policy_observation], before the second and later steps of the window; past its end
-        the first observation again, so that they are finite whatever is stored there
+        the first observation again, which is always finite
     between_discounts:    float32[B, n - 1], discount^k at the k-th step after the first, 0 past the end of the window
     """
 
@@ -75,7 +75,7 @@ class WindowBatch(NStepBatch):
         between: int,
         allocate: Callable[[tuple[int, ...], str], Array] = np.empty,
     ) -> "WindowBatch":
-        """Uninitialised arrays for `size` transitions of `between` + 1 steps, as `empty` makes them."""
+        """Uninitialized arrays for `size` transitions of `between` + 1 steps; see `empty`."""
         shape = (size, between, *spec.policy_observations.shape)
         return cls(
             **vars(NStepBatch.empty(spec, size, allocate)),
@@ -84,20 +84,19 @@ class WindowBatch(NStepBatch):
         )
 
     def without_windows(self) -> NStepBatch:
-        """The same arrays without what is in between."""
+        """The same arrays without the columns in between."""
         return NStepBatch(**{field.name: getattr(self, field.name) for field in fields(NStepBatch)})
 
 
 @dataclass(frozen=True)
 class Returns:
-    """How rewards become returns.
+    """Settings that turn rewards into returns.
 
     n_step: steps of the return, at least 1.
     discount: gamma per step, in [0, 1].
-    clip_rewards: rewards are clipped to [-clip_rewards, clip_rewards] before they are summed, as Mnih et al. 2015 do
-        with 1 for Atari; None leaves them as they are.
-    windows: whether what was observed between the ends of longer windows is needed, too: batches are WindowBatches
-        where n_step is above 1.
+    clip_rewards: clip rewards to [-clip_rewards, clip_rewards] before the sum, as Mnih et al. 2015 with 1 for Atari;
+        None for no clipping.
+    windows: with n_step above 1, batches are WindowBatches, with the observations in between.
     """
 
     n_step: int
@@ -116,7 +115,7 @@ class Returns:
 def empty_batch(
     spec: EnvironmentSpec, size: int, returns: Returns, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
 ) -> NStepBatch:
-    """Uninitialised arrays of the kind that such returns need; see `NStepBatch.empty`."""
+    """Uninitialized arrays of the kind that these returns need; see `NStepBatch.empty`."""
     if returns.windows and returns.n_step > 1:
         return WindowBatch.empty_windows(spec, size, returns.n_step - 1, allocate)
     return NStepBatch.empty(spec, size, allocate)
@@ -125,14 +124,15 @@ def empty_batch(
 def assemble(
     store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out: NStepBatch | None = None
 ) -> NStepBatch:
-    """The n-step transitions that start in the valid rows int64[B]; written to `out` if given, of the same size.
+    """The n-step transitions that start in the valid rows int64[B].
 
-    An `out` with windows serves returns without any, too: then what is returned has its other arrays.
+    out: receives the arrays; of the same size. For returns without windows, a WindowBatch may serve as `out`. The
+    result then has its other arrays only.
 
-    The window of row i goes on to row i + 1 while the episode has not ended in row i and row i + 1 is valid, for at
-    most n steps. A terminal state ends the sum and is not bootstrapped from; a time limit and the end of a segment end
-    the sum early and are bootstrapped from with discount^m, m being the steps taken (Pardo et al. 2018,
-    arXiv:1712.00378). A stack begins where its episode does: before, it repeats the episode's first observation.
+    A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
+    is valid. A terminal state ends the sum, without bootstrap. A time limit or the end of a segment after m steps also
+    ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the start of its
+    episode, a stack repeats the episode's first observation.
 
     Raises InvalidInputError when a row is not valid or `out` has another size.
     """
@@ -145,8 +145,8 @@ def assemble(
     between = batch.between_discounts.shape[1] if isinstance(batch, WindowBatch) else 0
     if between != (n - 1 if returns.windows else 0):
         raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
-    # A valid row always has a follower in its segment, so the last row of the ring is never valid: indices clipped to
-    # it end the window like any other invalid row.
+    # A valid row always has a next row in its segment, so the last row of the ring is never valid. An index that is
+    # clipped to it ends the window like any other invalid row.
     window = np.minimum(rows[:, None] + np.arange(n), store.capacity - 1)
     flags = store.flags[window]
     taken = flags & VALID != 0
@@ -176,7 +176,7 @@ def assemble(
 
 
 def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array) -> None:
-    """Write what a policy sees in these rows int64[B], [B, *policy_observation]; no context rows, nothing to stack."""
+    """Write the policy observations of rows int64[B], no context rows, to `out`, [B, *policy_observation]."""
     stack = store.spec.frame_stack
     if stack > 1:
         back = np.minimum(np.arange(stack - 1, -1, -1), store.ages[rows][:, None])
@@ -185,5 +185,5 @@ def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array)
 
 
 def _gather(column: Array, rows: NDArray[np.int64], out: Array) -> None:
-    # The rows are known to be in range; the default mode would copy through a buffer to be able to raise.
+    # The rows are in range. The default mode would copy through a buffer in order to raise.
     np.take(column, rows, axis=0, out=out, mode="clip")

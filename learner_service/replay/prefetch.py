@@ -11,7 +11,7 @@ from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.n_step import NStepBatch
 from learner_service.replay.samplers import Sampled
 
-# One is updated on while the other is drawn.
+# The trainer updates on one batch while the other is drawn.
 _BATCHES = 2
 
 
@@ -24,16 +24,15 @@ class Drawn:
 
 
 class Prefetcher:
-    """One thread that draws one batch ahead, into arrays that are used again. All methods are the learner's thread's.
+    """Draws one batch ahead on its own thread, into two sets of arrays. Call all methods on the learner's thread.
 
-    What is drawn ahead has not yet seen the priorities of the batch that is being updated on, nor what is inserted
-    meanwhile: it is older by one batch, that is all. A batch is drawn only when the rate limiter would let the learner
-    sample it, and counted as sampled when the learner takes it. The learner is the only one who samples and inserts
-    only add to what is allowed, so the limiter's word holds until then, and what is never taken was never sampled.
+    A batch drawn ahead misses the priorities of the batch in use, and the inserts since the draw. It is older by one
+    batch, no more. A batch is drawn only when the rate limiter allows it, and counted when the learner takes it. The
+    permission cannot expire in between, because only the learner samples, and inserts only allow more samples.
     """
 
     def __init__(self, replay: ReplayBuffer, size: int, empty: Callable[[int], NStepBatch]) -> None:
-        """Draw batches of `size` transitions from `replay`, into two that `empty` makes of that size."""
+        """Draw batches of `size` transitions from `replay` into two batches made by `empty(size)`."""
         self._replay = replay
         self._size = size
         self._batches = tuple(empty(size) for _ in range(_BATCHES))
@@ -49,7 +48,7 @@ class Prefetcher:
     def take(self, timeout: float) -> Drawn | None:
         """The next batch, once the limiter allows it; None after `timeout` seconds.
 
-        It is the learner's until the call after. Raises what `ReplayBuffer.draw` raises.
+        The batch is valid until the next call. Raises the errors of `ReplayBuffer.draw`.
         """
         limiter = self._replay.limiter
         if self._ahead is None:
@@ -65,23 +64,23 @@ class Prefetcher:
         return drawn
 
     def update_priorities(self, drawn: Drawn, priorities: NDArray[np.float32]) -> None:
-        """Set the priorities float32[B] of a batch, after the drawing that goes on, which is then never in between.
+        """Set the priorities float32[B] of a batch, after the draw in progress.
 
-        So it is not left to the threads which draw sees them first: it is the one after the next.
+        So the order does not depend on the threads' timing: the draw after that one is the first to see them.
         """
         self.settle()
         self._replay.update_priorities(drawn.sampled, priorities)
 
     def settle(self) -> None:
-        """Wait for a drawing that goes on, so that what follows is after it, however fast the threads are."""
+        """Wait for the draw in progress, so that the order does not depend on the threads' timing."""
         if self._ahead is not None:
             self._ahead.exception()
 
     def discard(self) -> None:
-        """Drop what was drawn ahead, and wait for a drawing that goes on.
+        """Wait for the draw in progress and drop it.
 
-        Sampler and limiter then owe nothing to anyone: what is saved of them now, this process goes on from just as one
-        does that restores it.
+        Call this before saving sampler and limiter. This process then continues from the same state as a process that
+        restores the saved one.
         """
         self.settle()
         self._ahead = None

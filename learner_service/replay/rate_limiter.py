@@ -1,4 +1,4 @@
-"""Keeps the learner and the actors in step: samples per insert, with an error buffer, as in Reverb."""
+"""Keeps the ratio of samples to inserts near a target, with an error buffer, as in Reverb."""
 
 import threading
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from actorq.errors import ConflictError, UserError
 
 
 class RateLimiter:
-    """Holds samples / inserts at a ratio, whichever side is faster (Cassirer et al. 2021, arXiv:2102.04736).
+    """Keeps samples / inserts at a ratio, whichever side is faster (Cassirer et al. 2021, arXiv:2102.04736).
 
-    Inserts and samples are counted in transitions. With diff = inserts * samples_per_insert - samples, sampling n is
-    allowed while diff - n >= min_size * samples_per_insert - error_buffer and there are min_size inserts; inserting n
-    while diff + n * samples_per_insert <= min_size * samples_per_insert + error_buffer. An insert is admitted before
-    its transitions arrive (`try_reserve`) and is counted as outstanding until `insert` or `release`.
+    Inserts and samples are counted in transitions. Let diff = inserts * samples_per_insert - samples. Sampling n is
+    allowed after min_size inserts, if diff - n >= min_size * samples_per_insert - error_buffer. Inserting n is allowed
+    if diff + n * samples_per_insert <= min_size * samples_per_insert + error_buffer. An insert is admitted before its
+    transitions arrive (`try_reserve`). It counts as outstanding until `insert` or `release`.
 
-    It never deadlocks. Reverb's condition on the buffer suffices only if everything moves one by one; here segments
-    and batches may be larger than the buffer. So there is one more rule: when nothing is outstanding and the sampling
-    that is asked for (the smallest that waits, else the last that was asked for) is not allowed, one insert of any size
-    is admitted. Suppose nobody could move. Whoever holds a reservation inserts or releases it within a bounded time:
-    `Credits` leases reservations, and the intake uses up those of segments that have come. So in the end nothing is
-    outstanding; the sampler cannot move; then the rule admits an insert: a contradiction. A lease that ends unused
-    leaves the limiter as it was, so leases do not change the bounds.
+    The limiter never deadlocks. Reverb's condition on the buffer is not enough here, because segments and batches may
+    be larger than the buffer. One more rule is therefore needed. When nothing is outstanding and the demanded sample is
+    not allowed, one insert of any size is admitted. The demanded sample is the smallest one that waits, else the last
+    one that was asked for.
 
-    It is no livelock either, since every insert of a transition raises diff by samples_per_insert > 0 and no sampling
-    lowers it meanwhile. The price is bounded: an insert that the rule admits finds diff below what blocks the sampler
-    (the minimum plus the demand, or min_size * samples_per_insert), and raises it by that one insert.
+    Proof. Suppose that neither side can move. Each reservation is used or released within a bounded time, because
+    `Credits` leases reservations and the intake uses up those of received segments. So nothing is outstanding in the
+    end, and the sampler cannot move. The rule then admits an insert, a contradiction. A lease that ends unused does not
+    change the limiter's state or its bounds. There is no livelock, because each inserted transition raises diff by
+    samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the rule
+    admits, because diff was below the sampler's limit before.
 
-    Thread-safe. Listeners are called without the lock held, on the thread whose call made inserts possible.
+    Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class RateLimiter:
         error_buffer: float,
         clock: Callable[[], float],
     ) -> None:
-        """`error_buffer` is in samples; `clock` returns seconds and never goes back.
+        """error_buffer: in samples. clock: monotonic seconds.
 
-        Raises UserError when the numbers would block both sides or none.
+        Raises UserError when a number is out of range, or when the buffer is so small that it blocks both sides.
         """
         if not 0 < samples_per_insert < float("inf"):
             raise UserError(f"rate limiter: samples_per_insert must be positive and finite, got {samples_per_insert}")
@@ -48,7 +48,7 @@ class RateLimiter:
         if not error_buffer >= smallest:
             raise UserError(
                 f"rate limiter: error_buffer must be at least 2 * max(1, samples_per_insert) = {smallest:g}, "
-                f"got {error_buffer:g}; a smaller one blocks the learner and the actors in turn"
+                f"got {error_buffer:g}; a smaller buffer blocks the learner and the actors in turn"
             )
         self.samples_per_insert = samples_per_insert
         self.min_size_to_sample = min_size_to_sample
@@ -92,9 +92,9 @@ class RateLimiter:
             return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
 
     def on_inserts_possible(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever inserts may have become possible; it should ask `try_reserve` and be quick.
+        """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`.
 
-        Returns a function that ends this.
+        Returns a function that removes the callback.
         """
         with self._changed:
             self._listeners.append(callback)
@@ -106,7 +106,7 @@ class RateLimiter:
         return forget
 
     def try_reserve(self, n: int) -> bool:
-        """Admit an insert of up to `n` transitions now, or answer False. Never waits."""
+        """Admit an insert of up to `n` transitions, or return False. Never waits."""
         with self._changed:
             if not self._insert_allowed(n):
                 return False
@@ -114,7 +114,7 @@ class RateLimiter:
             return True
 
     def insert(self, n_actual: int, n_reserved: int) -> None:
-        """Count `n_actual` inserted transitions and give back the reservation of `n_reserved` they came under."""
+        """Count `n_actual` inserted transitions and end their reservation of `n_reserved`."""
         with self._changed:
             self._give_back(n_reserved)
             self._inserts += n_actual
@@ -125,24 +125,24 @@ class RateLimiter:
             listener()
 
     def release(self, n_reserved: int) -> None:
-        """Give back a reservation under which nothing will come, for instance because the stream broke."""
+        """End an unused reservation, for example after a broken stream."""
         with self._changed:
             self._give_back(n_reserved)
         self._announce()
 
     def hold_inserts(self, held: bool) -> None:
-        """Admit no inserts while `held`, as when the disk is full; what was admitted before may still come."""
+        """Admit no inserts while `held`, for example on a full disk. Reservations made before stay valid."""
         with self._changed:
             self._held = held
         self._announce()
 
     def await_inserts(self, inserts: int) -> None:
-        """Allow no sampling before so many inserts in all, as when most of what was inserted is lost."""
+        """Allow no sampling before this total number of inserts, for example after a loss of transitions."""
         with self._changed:
             self._least_inserts = max(self._least_inserts, inserts)
 
     def can_sample(self, n: int) -> bool:
-        """True when sampling `n` transitions is allowed now; a refusal makes `n` the demand that inserts must meet."""
+        """Whether sampling `n` transitions is allowed now. A refusal makes `n` the demand for the extra insert rule."""
         with self._changed:
             allowed = self._sample_allowed(n)
             raised = not allowed and n != self._asked
@@ -152,7 +152,7 @@ class RateLimiter:
         return allowed
 
     def await_sample(self, n: int, timeout: float | None) -> bool:
-        """Wait until sampling `n` transitions is allowed; False after `timeout` seconds (None waits for ever)."""
+        """Wait until sampling `n` transitions is allowed; False after `timeout` seconds. None waits without limit."""
         if self.can_sample(n):
             return True
         with self._changed:
@@ -160,7 +160,7 @@ class RateLimiter:
                 self._starving_since = self._clock()
             self._waiting.append(n)
         try:
-            # The demand of this thread may have opened inserts, and their listeners must not run under the lock.
+            # The demand of this thread may have allowed inserts. Listeners must not run under the lock.
             self._announce()
             with self._changed:
                 return self._changed.wait_for(lambda: self._sample_allowed(n), timeout)
@@ -178,12 +178,12 @@ class RateLimiter:
         self._announce()
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint must keep: `inserts` and `samples`. Reservations end with their streams."""
+        """`inserts` and `samples`, for a checkpoint. Reservations end with their streams."""
         with self._changed:
             return {"inserts": self._inserts, "samples": self._samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         with self._changed:
             self._inserts = state["inserts"]
             self._samples = state["samples"]

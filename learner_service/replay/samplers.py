@@ -1,4 +1,4 @@
-"""Which rows of the store the learner trains on: uniformly, or in proportion to their priorities."""
+"""Samples rows of the store, uniformly or in proportion to their priorities."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.store import Inserted, ReplayStore
 from learner_service.replay.sum_tree import SumTree
 
-# With a quarter of the rows valid, which is few, all but one in 10**4 draws are done after 32 rounds.
+# After 32 rounds almost all draws are done, even if only a quarter of the rows is valid.
 _REJECTION_ROUNDS = 32
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Drawn rows; any part of them is a sample of the whole store too.
+    """Drawn rows. Each part of them is a sample of the whole store too.
 
     rows:          int64[B], valid rows of the store, with repetitions
     weights:       float32[B], importance weights in (0, 1]
-    probabilities: float64[B], with which each row was drawn
-    generations:   int64[B], global index of the segment in the row, to tell later whether it is still there
+    probabilities: float64[B], the probability of each row
+    generations:   int64[B], global index of the row's segment, to detect later whether it was overwritten
     """
 
     rows: NDArray[np.int64]
@@ -36,11 +36,11 @@ class Sampler(Protocol):
     """Draws valid rows of one store. Not thread-safe: the lock of the store covers its sampler."""
 
     def on_insert(self, inserted: Inserted) -> None:
-        """Take note of what an insert wrote and evicted; call it after every insert, before anything else."""
+        """Note the rows that an insert wrote and evicted. Call directly after every insert."""
         ...
 
     def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
-        """Take note of row ranges that were dropped; call it after every drop, before anything else."""
+        """Note dropped row ranges. Call directly after every drop."""
         ...
 
     def sample(self, batch: int) -> Sampled:
@@ -48,23 +48,23 @@ class Sampler(Protocol):
         ...
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Set priorities float32[B], usually absolute TD errors; rows overwritten since are left alone.
+        """Set priorities float32[B], usually absolute TD errors. Skips rows that were overwritten since the draw.
 
-        Raises InvalidInputError when the priorities are not finite or not of that shape; then nothing changes.
+        Raises InvalidInputError, and changes nothing, when the priorities are not finite or have another shape.
         """
         ...
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint must keep beside the generator and what is in the store's files, by name."""
+        """The state for a checkpoint by name, without the generator and the store's files."""
         ...
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from what `state` returned; from nothing where a sampler of another kind, or an older one, wrote it."""
+        """Restore what `state` returned. Ignores the state of a sampler of another kind or version."""
         ...
 
 
 class UniformSampler:
-    """Every valid row with the same probability, by drawing live rows and rejecting those that are not valid."""
+    """Draws every valid row with the same probability: draws live rows and rejects those that are not valid."""
 
     def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
         """Sample from `store` with the randomness of `rng`."""
@@ -72,10 +72,10 @@ class UniformSampler:
         self._rng = rng
 
     def on_insert(self, inserted: Inserted) -> None:
-        """Nothing to note: the store knows its live rows."""
+        """Do nothing: the store knows its live rows."""
 
     def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
-        """Nothing to note: the store knows its live rows."""
+        """Do nothing: the store knows its live rows."""
 
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows, all weights 1. Raises ConflictError when the store has no valid row."""
@@ -100,33 +100,33 @@ class UniformSampler:
         _checked_priorities(sampled, priorities)
 
     def state(self) -> dict[str, float]:
-        """Nothing: only the generator has a past."""
+        """Empty: only the generator has state."""
         return {}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Nothing to go on from."""
+        """Do nothing: there is no state."""
 
 
 class PrioritizedSampler:
-    """Proportional prioritisation (Schaul et al. 2016, arXiv:1511.05952).
+    """Proportional prioritization (Schaul et al. 2016, arXiv:1511.05952).
 
     P(i) = p_i^alpha / sum_k p_k^alpha (equation 1) with p_i = |priority_i| + epsilon (section 3.3), drawn from equal
     strata (appendix B.2.1). Importance weights w_i = (N P(i))^-beta, divided by the largest of the batch (section
-    3.4). A new transition gets the largest priority seen so far (algorithm 1, line 6), so that it is soon replayed.
+    3.4). A new transition gets the largest priority so far (algorithm 1, line 6), so that it is soon replayed.
     """
 
     def __init__(
         self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
     ) -> None:
-        """Build the tree from the priorities that the store kept. Raises UserError for exponents outside [0, 1]."""
+        """Build the tree from the stored priorities. Raises UserError for exponents outside [0, 1]."""
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0 <= value <= 1:
-                raise UserError(f"prioritised replay: {name} must be in [0, 1], got {value}")
+                raise UserError(f"prioritized replay: {name} must be in [0, 1], got {value}")
         if not np.float32(epsilon) > 0:
-            raise UserError(f"prioritised replay: epsilon must be positive, got {epsilon}")
+            raise UserError(f"prioritized replay: epsilon must be positive, got {epsilon}")
         self.alpha = alpha
         self.beta = beta
-        """Correction for the bias of the sampling; may be raised while training, as the paper anneals it to 1."""
+        """Correction for the bias of the sampling. Training may raise it: the paper anneals it to 1."""
         self._epsilon = np.float32(epsilon)
         self._store = store
         self._rng = rng
@@ -135,7 +135,7 @@ class PrioritizedSampler:
         store.raise_priority_ceiling(float(self._max_priority))
 
     def on_insert(self, inserted: Inserted) -> None:
-        """Give the new rows the largest priority seen so far and the evicted rows none."""
+        """Give the new rows the largest priority so far, and the evicted rows no mass."""
         self.on_drop(tuple(dropped for dropped in inserted.evicted if not _within(dropped, inserted)))
         rows = slice(inserted.start, inserted.stop)
         valid = self._store.flags[rows] & VALID != 0
@@ -159,7 +159,7 @@ class PrioritizedSampler:
         return Sampled(rows, weights.astype(np.float32), probabilities, store.generations[rows])
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Set |priorities| + epsilon, in the tree and in the store's files, of the rows that are still the same."""
+        """Set |priorities| + epsilon in the tree and in the store's files. Skips overwritten rows."""
         checked = _checked_priorities(sampled, priorities)
         store = self._store
         same = (store.generations[sampled.rows] == sampled.generations) & (store.flags[sampled.rows] & VALID != 0)
@@ -169,17 +169,17 @@ class PrioritizedSampler:
         given = np.abs(checked[same]) + self._epsilon
         store.raise_priority_ceiling(float(given.max()))
         store.priorities[rows] = given
-        # Read back, so that a row drawn twice has the same priority in the tree and in the file.
+        # Read back, so that the tree and the file agree on a row that was drawn twice.
         stored = store.priorities[rows]
         self._tree.set(rows, self._masses(stored))
         self._max_priority = max(self._max_priority, stored.max())
 
     def state(self) -> dict[str, float]:
-        """The largest priority seen so far, which no row may have any more."""
+        """The largest priority so far. Its row may be gone."""
         return {"max_priority": float(self._max_priority)}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Take that over, unless the store has a larger one by now."""
+        """Restore the largest priority, unless the store has a larger one."""
         self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
         self._store.raise_priority_ceiling(float(self._max_priority))
 
@@ -190,7 +190,7 @@ class PrioritizedSampler:
     def _restore(self) -> np.float32:
         store = self._store
         valid = store.flags & VALID != 0
-        # A kill between a segment's commit and its `on_insert` leaves zeros: such rows are new.
+        # A kill between a segment's commit and its `on_insert` leaves zeros. Such rows count as new.
         ceiling = np.inf if store.priority_ceiling is None else store.priority_ceiling
         given = valid & np.isfinite(store.priorities) & (store.priorities > 0) & (store.priorities <= ceiling)
         largest = np.float32(store.priorities[given].max() if given.any() else 1.0)
@@ -202,7 +202,7 @@ class PrioritizedSampler:
 
 
 def _within(dropped: tuple[int, int], inserted: Inserted) -> bool:
-    """Whether all the dropped rows were written anew."""
+    """Whether the insert wrote all the dropped rows anew."""
     return inserted.start <= dropped[0] and dropped[1] <= inserted.stop
 
 

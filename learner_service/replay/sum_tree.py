@@ -1,32 +1,32 @@
-"""A binary sum tree over many leaves, vectorised over indices: a batch costs a few array operations per level."""
+"""A binary sum tree, vectorized over indices: a batch costs a few array operations per level."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actorq.errors import ConflictError
 
-# Levels up to this many nodes are recomputed whole and searched by one cumulative sum: contiguous work on a small
-# level is cheaper than gathering the nodes that a batch touches.
+# Levels up to this size are recomputed whole and searched with one cumulative sum. For a small level this is cheaper
+# than gathering the nodes of a batch.
 _DENSE_NODES = 1024
-# Fewer than these are added one by one: an operation on an array costs as much as on twenty numbers.
+# Fewer nodes than this are added one by one, because one array operation costs as much as twenty additions.
 _FEW_NODES = 16
 
 
 class SumTree:
-    """Non-negative masses float64[size] whose sum is kept, and from which indices are drawn in proportion.
+    """Keeps non-negative masses float64[size] and their sum, and draws indices in proportion to their masses.
 
     Nodes are stored as a heap: node 1 is the root, the children of k are 2k and 2k + 1, the leaves come last. Every
-    inner node is recomputed from its children, never adjusted by differences, so rounding does not accumulate.
+    inner node is recomputed from its children, so rounding errors do not accumulate.
     """
 
     def __init__(self, size: int) -> None:
-        """All masses are zero; `size` is the number of leaves."""
+        """Start with masses of zero. size: number of leaves."""
         if size < 1:
             raise ValueError(f"a sum tree needs at least one leaf, got {size}")
         self.size = size
         self._leaves = 1 << (size - 1).bit_length()
         self._nodes = np.zeros(2 * self._leaves, np.float64)
-        # The same memory; one node of it is read and written in a third of the time.
+        # A view of the same memory that reads and writes one node in a third of the time.
         self._single = self._nodes.data
 
     @property
@@ -40,7 +40,7 @@ class SumTree:
         return masses
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Give leaf indices[i] the mass values[i]; of an index that comes twice the last value stays."""
+        """Give leaf indices[i] the mass values[i]. For a repeated index, the last value counts."""
         if len(indices) == 0:
             return
         _require_masses(values)
@@ -55,7 +55,7 @@ class SumTree:
         self._rebuild_from(level)
 
     def set_range(self, start: int, stop: int, values: NDArray[np.float64] | float) -> None:
-        """Give the leaves [start, stop) the masses `values`, an array of that length or one number for all."""
+        """Give the leaves [start, stop) the masses `values`: an array of this length, or one number for all."""
         if start >= stop:
             return
         if not 0 <= start < stop <= self.size:
@@ -75,14 +75,14 @@ class SumTree:
     def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Leaves int64[B] where the cumulative mass passes uniforms[i] * total, for uniforms float64[B] in [0, 1).
 
-        A leaf without mass is never returned, however the sums round. Raises ConflictError when no leaf has mass.
+        Never returns a leaf without mass, also with rounded sums. Raises ConflictError when no leaf has mass.
         """
         nodes = self._nodes
         if self.total <= 0:
             raise ConflictError("sum tree: cannot draw from leaves without mass")
         level = min(self._leaves, _DENSE_NODES)
         bounds = np.concatenate(([0.0], np.cumsum(nodes[level : 2 * level])))
-        # u * total may round up to the total itself, which lies in no leaf.
+        # u * total may round up to the total, which is beyond the last leaf.
         mass = np.minimum(uniforms * bounds[-1], np.nextafter(bounds[-1], 0.0))
         found = np.searchsorted(bounds[1:], mass, side="right")
         mass -= bounds[found]
@@ -90,8 +90,8 @@ class SumTree:
         while level < self._leaves:
             node <<= 1
             left = nodes[node]
-            # A node with mass has a child with mass. Where rounding has left more mass to find than the left child
-            # holds while the right one is empty, the answer is in the left one.
+            # A node with mass has a child with mass. Rounding may leave more mass than the left child has while the
+            # right child is empty. Then take the left child.
             right_turn = (mass >= left) & (nodes[node + 1] > 0)
             mass -= left * right_turn
             node += right_turn
@@ -108,7 +108,7 @@ class SumTree:
 
 
 def _require_masses(values: NDArray[np.float64] | float) -> None:
-    # NaN is in no range.
+    # The comparison is false for NaN.
     least, most = (values, values) if isinstance(values, float) else (values.min(), values.max())
     if not (least >= 0 and most < np.inf):
         raise ValueError("masses must be finite and not negative")

@@ -1,1 +1,1 @@
-"""What the learner reports of a run: status, metrics, TensorBoard events."""
+"""The learner's reports of a run: status, Prometheus metrics, TensorBoard events."""

@@ -1,4 +1,4 @@
-"""TensorBoard events of a run."""
+"""Writes the TensorBoard events of a run."""
 
 import io
 import os
@@ -18,9 +18,9 @@ from learner_service.sparsity import Flops
 
 
 class EventLog:
-    """Writes scalars to an event file in `directory`; the step of every scalar is the number of environment steps.
+    """Writes scalars to an event file in `directory`. The step of each scalar is the number of environment steps.
 
-    On a full disk events are lost, and the file stays whole.
+    On a full disk events are lost, but the file stays whole.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,7 +29,7 @@ class EventLog:
         self._writes = Tolerated(f"{directory.name}: the event file")
 
     def status(self, status: RunStatus, wall_time: float) -> None:
-        """Write how the run goes; `wall_time` in unix seconds."""
+        """Write the scalars of a status. wall_time: unix seconds."""
         scalars = {
             "training/updates": status.updates,
             "training/loss": status.loss,
@@ -71,7 +71,7 @@ class EventLog:
         self._add(scalars, status.environment_steps, wall_time)
 
     def flops(self, flops: Flops, updates: int, environment_steps: int, wall_time: float) -> None:
-        """Write what the networks cost as they are now, and all updates so far at that."""
+        """Write the FLOPs of the present networks, and of all updates so far at this cost."""
         scalars = {
             "flops/action": flops.action.now,
             "flops/action_to_dense": flops.action.ratio,
@@ -82,7 +82,7 @@ class EventLog:
         self._add(scalars, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
-        """Write an evaluation as it arrives."""
+        """Write the return of an evaluation."""
         self._add({"return/evaluation": evaluation.mean_return}, environment_steps, wall_time)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class EventLog:
 
 
 def _record(event: Event) -> bytes:
-    """The event as TensorBoard's files frame it: length, content, and checksums of both."""
+    """The event in the framing of TensorBoard's files: length, content, and checksums of both."""
     buffer = io.BytesIO()
     RecordWriter(buffer).write(event.SerializeToString())
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What the learner tells Prometheus: the run's status and a few counts, read when they are asked for."""
+"""The learner's Prometheus metrics, built from the run's status at each scrape."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from learner_service.run.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
-# Processes say themselves what they are: what they make up must not become ever more time series.
+# Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The families of one run; called on the event loop."""
+    """The metric families of one run. Call on the event loop."""
     status = reporter.status()
     yield from _progress(run, status)
     yield from _policies(status)
@@ -31,7 +31,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     evaluation = status.evaluation
     yield labelled_gauge(
         "actorq_learner_run_info",
-        "Always 1; tells which run this is.",
+        "Always 1; the labels identify the run.",
         ("run_id", "environment", "algorithm", "scheme"),
         {(status.run_id, status.environment_id, status.algorithm, run.records.config.scheme): 1},
     )
@@ -54,7 +54,11 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     yield counter("actorq_learner_episodes", "Exploring episodes that have ended.", status.episodes)
     yield counter("actorq_learner_environment_steps", "Transitions stored.", status.environment_steps)
     yield gauge("actorq_learner_environment_steps_limit", "Transitions that end the run.", status.max_environment_steps)
-    yield counter("actorq_learner_updates", "Gradient updates.", status.updates)
+    yield counter(
+        "actorq_learner_updates",
+        "Gradient updates; falls back to the checkpoint when a killed learner restarts.",
+        status.updates,
+    )
     yield gauge("actorq_learner_loss", "Loss of a recent update.", status.loss)
 
 
@@ -73,7 +77,7 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_learner_staleness_versions",
-        "By how many versions the policies that acted were behind the newest one.",
+        "Versions by which the acting policies were behind the newest one, over all stored transitions.",
         ("percentile",),
         {("50",): status.staleness_p50, ("99",): status.staleness_p99},
     )
@@ -89,7 +93,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     stored = training.intake.statistics() if training else NOTHING_STORED
     yield gauge(
         "actorq_learner_samples_per_insert",
-        "How often a transition has been sampled on average.",
+        "Mean number of samples of a transition.",
         status.samples_per_insert,
     )
     yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
@@ -107,17 +111,17 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     dynamic = status.dynamic_capacity
     yield gauge(
         "actorq_learner_replay_policy_distance",
-        "Distance between the policy's and the oldest stored actions, at the last look of the dynamic capacity.",
+        "With dynamic_capacity.enabled: distance between the policy's and the oldest stored actions at the last check.",
         dynamic.distance if dynamic else None,
     )
     yield counter(
         "actorq_learner_replay_dropped_transitions",
-        "Transitions that a replay of dynamic capacity has forgotten as too far from the policy.",
+        "With dynamic_capacity.enabled: transitions dropped because they were too far from the policy.",
         dynamic.dropped_transitions if dynamic else None,
     )
     yield labelled_gauge(
         "actorq_learner_actors",
-        "Actors and evaluators whose stream is open.",
+        "Actors and evaluators with an open stream.",
         ("role",),
         {
             ("actor",): run.records.members.connected("actor"),
@@ -126,7 +130,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_segments",
-        "Segments that came, by what became of them.",
+        "Received segments. The result is stored, duplicate or refused.",
         ("result",),
         {
             ("stored",): stored.stored_segments,
@@ -155,7 +159,8 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_learner_replay_missing_segments",
-        "Stored segments that the replay has no more, by reason: damaged, dropped after a power cut, or lost for good.",
+        "Stored segments that the replay has no more. The reason is damaged (wrong checksum), dropped (after a power "
+        "cut) or lost (the actors do not have them either).",
         ("reason",),
         {}
         if storage is None
@@ -191,7 +196,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_desired_actors",
-        "Actors that the run can use; as many as have connected until that is measured.",
+        "Actors that the run can use; the connected ones until that is measured; 0 when the run is over.",
         scaling.desired_actors if run.wants_actors else 0,
     )
 
@@ -205,7 +210,7 @@ def _energy(run: Run) -> Iterator[Metric]:
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG
     yield labelled_counter(
         "actorq_learner_energy_joules",
-        "Energy that the run's processes used, as its meters say.",
+        "Energy used by the run's processes, as measured by its meters.",
         ("service",),
         joules,
     )

@@ -1,4 +1,4 @@
-"""Tells how a run goes: its status for the wire, its events for TensorBoard, its summary at the end."""
+"""Reports the progress of a run: its status, its TensorBoard events, and its summary at the end."""
 
 import time
 from dataclasses import asdict
@@ -8,13 +8,13 @@ from typing import Any
 from actorq.domain.status import Energy, RunState, RunStatus
 from actorq.statefiles.documents import write_document
 from learner_service.actors.intake import NOTHING_STORED
-from learner_service.reporting.statistics import RateMeter
+from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
 from learner_service.sparsity import Flops
 
 
 class Reporter:
-    """Builds statuses of one run; it owns the meters for "lately"."""
+    """Builds the statuses of one run. Owns the meters of recent rates."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -22,7 +22,7 @@ class Reporter:
         self._updates_rate = RateMeter(time.monotonic)
 
     def status(self) -> RunStatus:
-        """How the run goes now."""
+        """The present status of the run."""
         run, records, training = self._run, self._run.records, self._run.training
         records.resources.note_self()
         steps = training.replay.total_transitions if training else 0
@@ -75,11 +75,11 @@ class Reporter:
             self._run.records.events.flops(flops, status.updates, status.environment_steps, time.time())
 
     def write_summary(self, path: Path) -> None:
-        """Write summary.json whole or not at all."""
+        """Write summary.json, whole or not at all."""
         write_document(path, self._summary(), indent=2)
 
     def _flops(self) -> Flops | None:
-        """What the networks cost; None before there are any, and for an algorithm that does not tell."""
+        """FLOPs of the networks; None before they are built, and for an algorithm without `flops`."""
         return getattr(self._run.training.algorithm, "flops", None) if self._run.training else None
 
     def _summary(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Reporter:
 
 
 def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
-    """FLOPs of an action and of an update, now and if networks were dense, and of all updates at what they cost now."""
+    """FLOPs of an action and of an update, now and for dense networks, and of all updates at the present cost."""
     if flops is None:
         return None
     return {
@@ -150,7 +150,7 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
 
 
 def _energy(energy: Energy) -> dict[str, Any]:
-    """What was measured; None where nothing was, such as in a run that was over before the meter's first reading."""
+    """The measured energy. Its values are None without a measurement, as in a run shorter than the meter's period."""
     if energy.kwh <= 0:
         method = f"not measured ({energy.method.removeprefix('unavailable: ')})"
         return {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}

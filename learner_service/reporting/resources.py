@@ -1,4 +1,4 @@
-"""What the run's processes use: their own reports, and the energy of their nodes shared out to them."""
+"""Resource use of the run's processes: their own reports, and their shares of their nodes' energy."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,14 +7,14 @@ from actorq.domain.status import Energy, ProcessUsage
 from actorq.telemetry.energy import EnergyLedger, NodeEnergy, ProcessEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
 
-# Processes that are told of one by one; of more, those that reported last.
+# Maximum number of listed processes. Of more processes, those that reported last are kept.
 _MOST_PROCESSES = 1000
 
 
 class Resources:
     """Processes by name, and the energy ledger. Lives on the event loop.
 
-    node: the machine that the learner runs on, the host name when empty.
+    node: the machine of the learner; the host name when empty.
     """
 
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
@@ -23,8 +23,8 @@ class Resources:
         self._processes: dict[str, ProcessStats] = {}
 
     def note(self, stats: ProcessStats) -> None:
-        """Take a process's own report."""
-        # Peaks belong to the name, not to the life: a restarted process starts small.
+        """Record a process's report of itself."""
+        # Keep the peak across restarts, because a restarted process starts small.
         known = self._processes.pop(stats.name, None)
         peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)
         self._processes[stats.name] = replace(stats, peak_resident_bytes=peak)
@@ -35,18 +35,18 @@ class Resources:
         )
 
     def note_self(self) -> None:
-        """Take the learner's own report."""
+        """Record the learner's resource use."""
         self.note(measure_process("learner", "learner", self._node))
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
-        """Take a node's energy from its meter, which is the first of `processes`."""
+        """Record a node's energy from its meter. The meter is the first of `processes`."""
         self.note_self()
         for stats in processes:
             self.note(stats)
         self._ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
 
     def estimate_to_now(self, elapsed_s: float) -> None:
-        """The run is over after this time: count in what its meters have not read yet."""
+        """Add an estimate of the energy that the meters have not read yet, up to the run's end at `elapsed_s`."""
         self.note_self()
         self._ledger.estimate_to_now(elapsed_s)
 
@@ -70,5 +70,5 @@ class Resources:
         return self._ledger.snapshot().per_service
 
     def state(self) -> dict[str, object]:
-        """The ledger's state for a checkpoint; safe to call from any thread."""
+        """The ledger's state for a checkpoint. Thread-safe."""
         return self._ledger.state()

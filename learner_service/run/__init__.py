@@ -1,1 +1,1 @@
-"""The life of a run: its identity, its environment, its evaluations, its end."""
+"""The life of a run: its identity, its environment, its evaluations and its end."""

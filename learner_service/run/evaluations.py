@@ -1,4 +1,4 @@
-"""The evaluations of a run, on disk before they are acknowledged."""
+"""Stores the evaluations of a run on the disk before they are acknowledged."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Entry:
-    """An evaluation and where the run stood when it arrived; `wall_clock_s` since the start of the run."""
+    """An evaluation, with the progress of the run at its arrival. wall_clock_s: since the start of the run."""
 
     evaluator: str
     incarnation: int
@@ -43,12 +43,12 @@ class Entry:
 
 
 class EvaluationLog:
-    """One JSON object per line, appended. It outlives a killed process; after `sync` it outlives a power failure too.
+    """A file with one JSON object per line. It survives a killed process, and after `sync` also a power cut.
 
-    Lines that are damaged when the log is opened move to a file beside it, NAME.damaged; the others count. Another file
-    keeps the number of synced lines, so that a log that was cut off between two lines is found.
+    When the log is opened, damaged lines move to a file beside it, NAME.damaged. The others count. Another file keeps
+    the number of synced lines, to detect a log that was cut off between two lines.
 
-    One thread appends; all others may read meanwhile, and never wait for the disk.
+    One thread appends. All others may read meanwhile, and never wait for the disk.
 
     count: evaluations so far. newest: None before the first.
     """
@@ -71,14 +71,14 @@ class EvaluationLog:
 
     @property
     def curve(self) -> tuple[dict[str, Any], ...]:
-        """A point for each evaluation, the last 10,000 of them."""
+        """One point for each of the last 10,000 evaluations."""
         with self._lock:
             return tuple(self._curve)
 
     def append(self, member: Member, evaluation: Evaluation, environment_steps: int, wall_clock_s: float) -> bool:
-        """Write an evaluation; when it returns, the evaluation may be acknowledged. False when it is there already.
+        """Write an evaluation. After the return it may be acknowledged. Returns False for a duplicate.
 
-        Raises OSError when the disk is full; then nothing is written.
+        Raises OSError, and writes nothing, when the disk is full.
         """
         if evaluation.sequence <= self.last_sequence(member):
             return False
@@ -89,7 +89,7 @@ class EvaluationLog:
         return True
 
     def sync(self) -> None:
-        """Return when all evaluations are on the disk. Another thread may append meanwhile."""
+        """Block until all evaluations are on the disk. Another thread may append meanwhile."""
         with self._writing:
             if self._synced != (count := self.count):
                 last = dict(self._last)
@@ -99,19 +99,19 @@ class EvaluationLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the run at the newest evaluation, 0 before the first."""
+        """Seconds of the run at the newest evaluation; 0 before the first."""
         return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
 
     def last_sequence(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        """The highest stored sequence of this incarnation; 0 when there is none."""
         return self._last.get((member.name, member.incarnation), 0)
 
     def durable_sequence(self, member: Member) -> int:
-        """The highest sequence of this incarnation that the last `sync` brought to the disk, 0 when there is none."""
+        """The highest sequence of this incarnation that the last `sync` has flushed; 0 when there is none."""
         return self._durable.get((member.name, member.incarnation), 0)
 
     def set_aside(self, folder: Path) -> None:
-        """Move the file into `folder` and begin another; only the sequences are remembered."""
+        """Move the file into `folder` and start a new one. Keeps the sequences only."""
         with self._writing:
             self._write_count(0)
             self._file.close()
@@ -123,7 +123,7 @@ class EvaluationLog:
         self.newest = None
 
     def newest_incarnation(self, name: str) -> int:
-        """The highest incarnation of this evaluator that has stored anything, 0 when none has."""
+        """The highest incarnation of this evaluator with a stored evaluation; 0 when there is none."""
         return max((incarnation for evaluator, incarnation in list(self._last) if evaluator == name), default=0)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class EvaluationLog:
             self._write_count(self.count)
 
     def _read(self, path: Path) -> int:
-        """Take over the whole lines; returns how many are damaged."""
+        """Read the whole lines. Returns the number of damaged ones."""
         whole, damaged = 0, 0
         for line, values in read_lines(path):
             if values is None:
@@ -168,12 +168,12 @@ class EvaluationLog:
 
 
 def count_file(path: Path) -> Path:
-    """Where the log at `path` keeps how many of its lines were synced."""
+    """The file with the number of synced lines of the log at `path`."""
     return path.with_name(f"{path.stem}.count.json")
 
 
 def synced_count(path: Path) -> int:
-    """How many lines the log at `path` had when it was last synced; raises InvalidInputError when nobody can tell."""
+    """Number of lines of the log at `path` at its last sync. Raises InvalidInputError when its file is damaged."""
     try:
         return int(read_document(count_file(path))["count"])
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def synced_count(path: Path) -> int:
 
 
 def _set_damaged_lines_aside(path: Path) -> Path:
-    """Move all damaged lines to the end of another file, and leave the whole ones; returns the other file."""
+    """Move all damaged lines to the end of another file. Returns the path of the other file."""
     whole, damaged = bytearray(), bytearray()
     for line, values in read_lines(path):
         (damaged if values is None else whole).extend(line + b"\n")

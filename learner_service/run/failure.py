@@ -1,4 +1,4 @@
-"""The exception that ended a learner, on disk: the next learner can tell whether the same one has ended it too."""
+"""Keeps the exception that ended a learner on disk, so that the next learner can detect a repeated failure."""
 
 import logging
 from pathlib import Path
@@ -11,9 +11,9 @@ _log = logging.getLogger(__name__)
 
 
 def fails_again(directory: Path, failure: BaseException, made_updates: bool) -> bool:
-    """Note what ended the training; whether it is the exception of the learner before, without an update between.
+    """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
 
-    Another restart would end in the same way, such as with a mistake in a user's algorithm.
+    Another restart would then end in the same way, for example after a mistake in a user's algorithm.
     """
     path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
     try:
@@ -25,5 +25,5 @@ def fails_again(directory: Path, failure: BaseException, made_updates: bool) -> 
     try:
         write_document(path, {"exception": text})
     except OSError as error:
-        _log.warning("%s cannot be written (%s): the next learner cannot tell a repeated failure", path, error.strerror)
+        _log.warning("%s cannot be written (%s): the next learner cannot detect a repetition", path, error.strerror)
     return False

@@ -1,4 +1,4 @@
-"""The files that identify a run: its id, its environment, and how long it has run."""
+"""The files that identify a run: its id, its environment, and its time so far."""
 
 import logging
 import threading
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
 from learner_service.sparsity import check_same_topology
 
-# A learner that is back within this time was restarted: the gap belongs to the run. A longer one was a pause.
+# A gap up to this length is a restart, and counts as the run's time. A longer gap is a pause.
 _RESTART_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -23,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The run of a directory.
+    """The run in a directory.
 
-    lives: how many learners have worked on it, this one included.
+    lives: number of learner processes of the run, this one included.
     """
 
     directory: Path
@@ -34,46 +35,46 @@ class RunIdentity:
 
     @classmethod
     def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
-        """Take the directory for this learner.
+        """Claim the directory for this learner.
 
-        Raises UserError rather than take over another run by accident, and when nobody can tell which run it holds.
+        Raises UserError when the directory holds a run and `resume` is false, or when its files are damaged.
         """
         path = directory / "run.json"
         directory.mkdir(parents=True, exist_ok=True)
         if not resume and (path.exists() or copy_of(path).exists()):
             raise UserError(
-                f"--run-directory: {directory} holds a run already; add --resume to go on with it, or name another one"
+                f"--run-directory: {directory} holds a run already; add --resume to continue it, or choose another one"
             )
         try:
             values = read_either(path) or {"run_id": uuid.uuid4().hex, "lives": 0}
         except InvalidInputError as error:
             raise UserError(
                 f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
-                "backup, or name another folder to start a new run"
+                "backup, or choose another folder to start a new run"
             ) from None
         run_id, lives = values["run_id"], values["lives"] + 1
         write_twice(path, {"run_id": run_id, "lives": lives})
         return cls(directory, run_id, lives)
 
     def read_environment(self) -> EnvironmentSpec | None:
-        """The environment's spec; None before the first actor has told it, or when nobody can tell, which is logged."""
+        """The environment's spec; None before the first actor, or when the files are damaged, which is logged."""
         try:
             values = read_either(self.directory / "environment.json")
         except InvalidInputError as error:
-            _log.error("%s, and no copy of it is whole: the next actor tells the environment", error)
+            _log.error("%s, and no copy of it is whole: the next actor decides the environment", error)
             return None
         return None if values is None else EnvironmentSpec.from_json(values)
 
     def write_environment(self, spec: EnvironmentSpec) -> None:
-        """Keep the environment's spec, so that a restarted learner need not wait for an actor."""
+        """Write the environment's spec, so that a restarted learner does not wait for an actor."""
         write_twice(self.directory / "environment.json", spec.to_json())
 
 
 class RunClock:
-    """Seconds of a run over all lives of its learner; `beat` about once a second keeps them on disk. Thread-safe.
+    """Counts the seconds of a run over all lives of its learner. Thread-safe. Call `beat` about once a second.
 
-    started_at: when this learner's process started, in unix seconds: importing PyTorch is part of what a run costs.
-    known_s: seconds that the run has taken at least; the clock goes on from there when its file is damaged or missing.
+    started_at: start of this learner's process in unix seconds, because importing PyTorch is part of a run's time.
+    known_s: known seconds of the run. The clock continues from there when its file is damaged or missing.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RunClock:
         except FileNotFoundError:
             pass
         except InvalidInputError as error:
-            _log.warning("%s; the run's time goes on at %.0f s, the newest that is known", error, known_s)
+            _log.warning("%s; the run's time continues at %.0f s, the newest known time", error, known_s)
 
     @property
     def elapsed_s(self) -> float:
@@ -103,18 +104,18 @@ class RunClock:
         return self._before + self._clock() - self._since
 
     def note_transitions(self) -> None:
-        """Transitions were stored."""
+        """Note that transitions were stored now."""
         self.last_transition_s = self.elapsed_s
         if self.first_transition_s is None:
             self.first_transition_s = self.last_transition_s
 
     def stop(self, elapsed_s: float | None = None) -> None:
-        """The run is over, after `elapsed_s` seconds or now: time passes on, but not the run's."""
+        """Stop the run's time, at `elapsed_s` seconds or now."""
         self._stopped_at = self.elapsed_s if elapsed_s is None else elapsed_s
         self.beat(ended=True)
 
     def beat(self, ended: bool = False) -> None:
-        """Return when the time is on the disk; `ended` when a pause follows and no restart."""
+        """Write the time, and block until it is on the disk. ended: a pause follows, not a restart."""
         with self._lock:
             ended = ended or self._stopped_at is not None
             write_document(self._path, {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended})
@@ -127,19 +128,26 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError when what is on disk is of another environment, algorithm or sparsity than `config` says.
+    """Raise UserError when environment, algorithm or sparsity on disk differ from `config`.
 
-    checkpoint: the values of the newest one, empty when there is none. spec: of the run's environment if it is known.
+    checkpoint: the values of the newest checkpoint; empty when there is none. spec: of the run's environment, if known.
     """
     of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
+    arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:
-        of_run["environment"] = spec.environment_id
+        of_run["environment"], arguments = spec.environment_id, spec.environment_arguments
     for name, value in of_run.items():
         configured = getattr(config, name)
         if value != configured:
             raise UserError(
-                f"the run's checkpoint is of {name} {value!r}, the configuration says {configured!r}; resume with "
+                f"the run's checkpoint has {name} {value!r}, but the configuration has {configured!r}; resume with "
                 f"--{name} {value}, or start a new run in another --run-directory"
             )
+    if arguments not in (None, config.environment_arguments):
+        raise UserError(
+            f"the run's environment was made with {arguments}, the configuration says {config.environment_arguments}; "
+            "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
+            "--run-directory"
+        )
     if checkpoint:
         check_same_topology(config, checkpoint)

@@ -1,4 +1,4 @@
-"""Takes the evaluations of a run: each is stored once, and those of the target return end the run."""
+"""Stores the evaluations of a run, each once, and ends the run when one reaches the target return."""
 
 import asyncio
 import logging
@@ -18,11 +18,12 @@ _log = logging.getLogger(__name__)
 
 
 class Judge:
-    """Lives on the event loop. `flagged` tells the newest evaluation that cannot be true; empty when there is none.
+    """Compares evaluations with the target return. Lives on the event loop.
 
-    training: the parts that know the environment; None before they are built, and after it was forgotten.
-    target: the return that ends the run.
-    on_solved: called when an evaluation has reached the target.
+    training: returns the run's training; None before it is built, and after the environment was reset.
+    target: returns the return that ends the run.
+    on_solved: called when an evaluation reaches the target.
+    flagged: describes the newest evaluation if it is implausible; else empty.
     """
 
     def __init__(
@@ -43,17 +44,17 @@ class Judge:
         self._evaluated = asyncio.Event()
 
     def take(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store an evaluation, acknowledge it, and judge it against the return that ends the run.
+        """Store an evaluation, acknowledge it, and compare it with the target return.
 
-        Raises InvalidInputError for one that is not an evaluator's, or of a policy that no actor may run.
+        Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy.
         """
         if evaluation.sequence <= stream.received:
             stream.changed.set()
             return
         if stream.member.role != "evaluator" or evaluation.scheme not in self._acting or evaluation.policy_version < 1:
             raise InvalidInputError(
-                f"evaluation: expected an evaluator's, of a published {' or '.join(self._acting)} policy, got the "
-                f"{stream.member.role}'s of version {evaluation.policy_version} {evaluation.scheme!r}"
+                f"evaluation: expected one by an evaluator of a published {' or '.join(self._acting)} policy, got one "
+                f"by an {stream.member.role} of version {evaluation.policy_version} {evaluation.scheme!r}"
             )
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
         stream.received = evaluation.sequence
@@ -63,14 +64,14 @@ class Judge:
         self._storage.submit(store, partial(self._stored, stream, evaluation), stream.fail)
 
     async def until_evaluated(self, version: int, timeout_s: float) -> None:
-        """Wait for an evaluation of this version or a newer one; TimeoutError after so many seconds."""
+        """Wait for an evaluation of this version or a newer one. Raises TimeoutError after `timeout_s` seconds."""
         async with asyncio.timeout(timeout_s):
             while (newest := self._records.evaluations.newest) is None or newest.policy_version < version:
                 self._evaluated.clear()
                 await self._evaluated.wait()
 
     def _store(self, stream: ActorStream, evaluation: Evaluation, steps: int) -> bool:
-        """Runs on the storage thread; False when it was stored before."""
+        """Runs on the storage thread. Returns False when the evaluation was stored before."""
         try:
             if not self._records.evaluations.append(stream.member, evaluation, steps, self._records.clock.elapsed_s):
                 return False
@@ -89,12 +90,12 @@ class Judge:
         self._evaluated.set()
 
     def _judge(self, evaluator: str, evaluation: Evaluation, training: Training) -> None:
-        """An evaluation that cannot be true counts for nothing."""
+        """Compare an evaluation with the target. Ignores an implausible one."""
         target = self._target()
         reached = target is not None and evaluation.mean_return >= target
         if reached and (doubt := training.intake.doubt(evaluation)):
             self.flagged = f"version {evaluation.policy_version}, by {evaluator}: {doubt}"
-            _log.warning("flagged evaluation of %s; the run goes on", self.flagged)
+            _log.warning("flagged evaluation of %s; the run continues", self.flagged)
             return
         self.flagged = ""
         training.publisher.evaluated(evaluation)

@@ -1,4 +1,4 @@
-"""What an actor is told when it joins: the run, its place in it, and where to go on."""
+"""Builds the learner's answer to an actor that joins: the run, its index, and where to resume."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from learner_service.run.identity import RunIdentity
 def membership(
     config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
 ) -> Membership:
-    """All that an actor needs.
+    """The membership of an actor or evaluator.
 
-    resume_after: the highest sequence that is stored of it.
+    resume_after: the highest stored sequence of the member.
     environment_steps: of the run so far.
     """
     return Membership(
@@ -33,6 +33,7 @@ def membership(
             max_steps_per_policy=config.actor.max_steps_per_policy,
             evaluation_share=config.evaluation.share,
             target_return=config.target_return,
+            environment_arguments=config.environment_arguments,
         ),
         actor_index=member.index,
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
@@ -48,7 +49,7 @@ def _exploration(config: RunConfig, member: Member, environment_steps: int) -> E
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:
-    """Of an actor's environments and exploration: the same for the same run, another one in each life."""
+    """The seed of an actor's environments and exploration. Repeats with the run; differs in each life of an actor."""
     role = ("actor", "evaluator").index(member.role)
     sequence = np.random.SeedSequence([run_seed, lives, role, member.index, member.life])
     return int(sequence.generate_state(1, np.uint64)[0])

@@ -1,4 +1,4 @@
-"""How a run ended, on disk, so that a restarted learner neither trains it further nor forgets how long it took."""
+"""Keeps the outcome of a run on disk, so that a restarted learner knows that the run is over, and its time."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The final state of a run, its seconds, and the settings that decide when it ends, as they were configured."""
+    """The final state of a run, its seconds, and the settings that decided its end."""
 
     state: RunState
     elapsed_s: float
@@ -31,23 +31,23 @@ class Outcome:
 
     @classmethod
     def read(cls, directory: Path) -> "Outcome | None":
-        """What the directory says; None when its run is not over, or when nobody can tell, which is logged."""
+        """Read the outcome; None when the run is not over, or when the files are damaged, which is logged."""
         try:
             values: dict[str, Any] | None = read_either(directory / _NAME)
         except InvalidInputError as error:
-            _log.error("%s, and no copy of it is whole: the run goes on as if it were not over", error)
+            _log.error("%s, and no copy of it is whole: the run continues as if it were not over", error)
             return None
         return None if values is None else cls(**{**values, "state": RunState(values["state"])})
 
     @staticmethod
     def forget(directory: Path) -> None:
-        """The run goes on."""
+        """Remove the outcome, because the run continues."""
         remove_both(directory / _NAME)
 
     def write(self, directory: Path) -> None:
-        """Put it on the disk; returns when it would outlive a power failure."""
+        """Write the outcome, and block until it survives a power cut."""
         write_twice(directory / _NAME, {**asdict(self), "state": self.state.value})
 
     def holds_for(self, config: RunConfig) -> bool:
-        """Whether a run with this configuration is over: not if the target or the budget was changed since."""
+        """Whether a run with this configuration is over: its target and budget have not changed."""
         return (self.target_return, self.max_environment_steps) == (config.target_return, config.max_environment_steps)

@@ -1,10 +1,11 @@
-"""Decides a run's environment: builds the training for the first spec that fits, and forgets it for an operator."""
+"""Decides a run's environment: builds the training for the first spec that fits, and resets it on request."""
 
 import asyncio
 import logging
 import shutil
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from actorq.client import QuantizerClient
@@ -12,7 +13,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
 from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
@@ -23,23 +24,23 @@ from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)
 
-# Of what the status tells of a refused environment.
+# Maximum length of the text about a refused environment in the status.
 _MOST_BYTES = 500
 
 
 def newest_state(config: RunConfig, directory: Path) -> LearnerState | None:
-    """What the newest whole checkpoint of a run holds; None before there is one.
+    """The state in the newest whole checkpoint of a run; None when there is none.
 
-    Raises UserError when none of them is whole.
+    Raises UserError when another version of ActorQ wrote it.
     """
     return _open_checkpoints(config, directory).load_newest()
 
 
 class Preparation:
-    """Builds the training once. Lives on the event loop; building and resetting happen on other threads.
+    """Builds the training once. Lives on the event loop. Building and resetting run on other threads.
 
-    known: the run's spec, None before it is decided. training: None until it is built.
-    problem: why the newest environment was refused, in one line. refused: how many were.
+    known: the run's spec; None before it is decided. training: None until it is built.
+    problem: why the newest environment was refused, in one line. refused: number of refused environments.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class Preparation:
         on_receipt: Callable[[Receipt], None],
         on_built: Callable[[Training, PolicyGraph], None],
     ) -> None:
-        """restored: what training goes on from; None to begin.
+        """restored: the state to resume from; None for a new run.
 
-        on_receipt: called for each receipt of the quantizer. on_built: called once there is a training, with its graph.
+        on_receipt: called for each receipt of the quantizer. on_built: called with the training and its graph.
         """
         self._records = records
         self._config = records.config
@@ -69,20 +70,20 @@ class Preparation:
         self._built: Training | None = None
         self._building: tuple[EnvironmentSpec, asyncio.Task[None]] | None = None
         self._resetting: asyncio.Task[EnvironmentReset] | None = None
-        # After a reset: what was published and stored before it.
+        # After a reset: the newest version and the stored sequences from before it.
         self._published = 0
         self._sequences: dict[tuple[bytes, int], int] = {}
 
     async def restore(self) -> None:
-        """Build the training for the known spec, if there is one. What does not fit is an error of the run's own."""
+        """Build the training for the known spec, if there is one. Raises the build's errors."""
         if self.known is not None:
             await self._build(self.known)
 
     async def prepare(self, spec: EnvironmentSpec, name: str) -> Training:
-        """The training, for actor `name` in an environment of this spec.
+        """The training for actor `name` in an environment of this spec.
 
         Raises ConflictError when the run is on another environment, and InvalidInputError when no training can be built
-        for this one. Then the run is as it was, and the next actor may fit.
+        for this one. The run then does not change, and another actor may fit.
         """
         try:
             return await self._fitting(spec)
@@ -92,34 +93,34 @@ class Preparation:
             raise
 
     def resume_after(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, also before a reset; 0 when there is none."""
+        """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
         stored = self.training.intake.resume_after(member) if self.training else 0
         source = member.source(0)
         return max(stored, self._sequences.get((source.actor_key, source.incarnation), 0))
 
     def save(self, updates: int) -> Path:
-        """Write a checkpoint; called on the trainer's thread, or on another when that has ended."""
+        """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
         assert self._built is not None
         return self._checkpoints.save(self._built.state(updates, self._records.values()))
 
     async def settle(self) -> None:
-        """Wait until nothing is being built or reset."""
+        """Wait for a build or reset in progress."""
         for task in (self._building and self._building[1], self._resetting):
             if task is not None:
                 await asyncio.wait((task,))
 
     async def reset(self, discard: bool, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
-        """Forget the spec and set its training's files aside; the next spec that fits counts.
+        """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: also when the run has made progress; ConflictError otherwise.
-        on_forget: called once the run has no training any more, before the files are moved.
+        discard: reset a run that has made progress. Without it such a run raises ConflictError.
+        on_forget: called when the run no longer has a training, before the files are moved.
         """
         self._require_idle()
         if self.training is not None and not discard:
             _check_no_progress(self._config, self.training)
         self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
         try:
-            # Shielded: a caller that hangs up must not leave half of the files where they were.
+            # Shielded, so that a caller that disconnects does not leave half of the files in place.
             return await asyncio.shield(self._resetting)
         except OSError as error:
             raise UnavailableError(f"cannot set the run's files aside: {error}; try again") from error
@@ -128,6 +129,9 @@ class Preparation:
         configured = self._config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
+        expected = replace(spec, environment_arguments=self._config.environment_arguments)
+        if spec != expected:
+            raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
         while self.training is None:
             if self._building is None:
                 self._require_idle()
@@ -135,16 +139,16 @@ class Preparation:
                 self._building = (spec, building)
             built_for, building = self._building
             try:
-                # Shielded: an actor that leaves meanwhile must not take with it what all the others wait for.
+                # Shielded, so that an actor that leaves does not cancel the build for all others.
                 await asyncio.shield(building)
             except InvalidInputError as error:
-                # A refused spec of another actor says nothing of this one.
+                # A refused spec of another actor does not refuse this one.
                 if built_for == spec:
                     raise InvalidInputError(str(error)) from None
         if spec != self.training.spec:
             raise ConflictError(
                 f"environment: expected the run's {configured}, got one with {self.training.spec.differences(spec)}; "
-                "if the run's is the wrong one: actorq reset-environment"
+                "if the run's environment is wrong, use actorq reset-environment"
             )
         return self.training
 
@@ -164,7 +168,7 @@ class Preparation:
         self._on_built(training, graph)
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
-        """Build for a spec that comes from an actor: it leaves nothing on the disk where that fails."""
+        """Build for an actor's spec. A failed build leaves no files."""
         replay = self._directory / "replay"
         existed = replay.exists()
         try:
@@ -204,7 +208,7 @@ class Preparation:
         return EnvironmentReset(set_aside, spec)
 
     def _set_aside(self) -> Path | None:
-        """Move what belongs to the spec. The spec goes last: a run without it must not find the others."""
+        """Move the spec's files. The spec is moved last, so that no run without a spec finds the other files."""
         spec = Path("environment.json")
         names = [
             name
@@ -231,12 +235,12 @@ def _open_checkpoints(config: RunConfig, directory: Path) -> Checkpoints:
 
 
 def _check_no_progress(config: RunConfig, training: Training) -> None:
-    """Raise ConflictError when the run has learned something, or could at once."""
+    """Raise ConflictError when the run has made updates, or has enough data for them."""
     updates, transitions = training.trainer.updates, training.replay.total_transitions
     if updates or transitions >= config.replay.min_size:
         raise ConflictError(
-            f"the run has made progress: {updates} updates, {transitions} transitions; a reset sets all of them aside "
-            "and begins again, which needs `discard` (actorq reset-environment --discard)"
+            f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
+            "begin again, use `discard` (actorq reset-environment --discard)"
         )
 
 
@@ -246,8 +250,10 @@ def _unused_folder(directory: Path) -> Path:
 
 
 def _refusal(error: Exception) -> InvalidInputError:
-    """What an actor is told, in one line, when no training can be built for its environment."""
+    """The one-line error for an actor when no training can be built for its environment."""
     if isinstance(error, UserError):
+        if cause := foreign_cause(error):
+            _log.error("no training can be built for this environment", exc_info=cause)
         return InvalidInputError(str(error))
     lines = str(error).strip().splitlines()
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""What a run has noted of itself: reports read it, and a checkpoint holds a part of it."""
+"""The records of a run: members, evaluations, resources, times. Reports and checkpoints read them."""
 
 import time
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
 from learner_service.reporting.events import EventLog
+from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
-from learner_service.reporting.statistics import Samples
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.scaling import ScalingSignal
 
 
 class Records:
-    """Lives on the event loop. `values`, `sync`, `clock` and `events` may be used from any thread.
+    """The records of one run. Lives on the event loop; `values`, `sync`, `clock` and `events` are thread-safe.
 
-    activation: seconds from a snapshot to its first action. emission: seconds that the quantizer took for a version.
+    activation: seconds from a snapshot to its first action. emission: the quantizer's seconds per version.
     """
 
     def __init__(self, config: RunConfig, identity: RunIdentity, restored: Mapping[str, Any], node: str) -> None:
-        """restored: what `values` gave to the checkpoint that the run goes on from; empty when there is none."""
+        """restored: the result of `values` in the checkpoint that the run resumes from; empty without one."""
         directory = identity.directory
         self.config = config
         self.identity = identity
@@ -44,13 +44,13 @@ class Records:
 
     @property
     def emitted(self) -> PolicyDescriptor | None:
-        """The newest policy in the run's scheme, with auto in that of most actors; None before the first."""
+        """The newest policy in the run's scheme, or with "auto" in the scheme of most actors; None before the first."""
         policies = self._receipt.policies if self._receipt else ()
         return policy_of(self.config.scheme, policies, self.members.statuses())
 
     def note_report(self, member: Member, report: ActorReport) -> None:
-        """Note how an actor says it is."""
-        # Statuses tell of a thousand actors in one message: without the activations, which are counted here.
+        """Record an actor's report."""
+        # Members keep the report without activations, because a status has a thousand reports in one message.
         self.members.report(member, replace(report, activation_seconds=()))
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
@@ -58,18 +58,18 @@ class Records:
             self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Note what the quantizer made of a version."""
+        """Record the quantizer's receipt for a version."""
         self._receipt: Receipt | None = receipt
         self.emission.add((receipt.emit_seconds,))
         self.resources.note(receipt.process)
 
     def forget_training(self) -> None:
-        """There is no policy, and nothing measured of who waits for whom."""
+        """Forget the receipt and the scaling measurements."""
         self._receipt = None
         self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
 
     def values(self) -> dict[str, object]:
-        """What a checkpoint holds of them."""
+        """The values for a checkpoint."""
         return {
             "energy": self.resources.state(),
             "elapsed_s": self.clock.elapsed_s,
@@ -77,7 +77,7 @@ class Records:
         }
 
     def sync(self) -> None:
-        """Return when the time and the evaluations are on the disk."""
+        """Block until the time and the evaluations are on the disk."""
         self.clock.beat()
         self.evaluations.sync()
 

@@ -1,4 +1,4 @@
-"""A run: who takes part, how it goes, and how it ends or is interrupted."""
+"""The run: the central object of the learner, from the first actor to the end or an interruption."""
 
 import asyncio
 import logging
@@ -27,10 +27,10 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# What a run waits at its end for the evaluation of its last policy, and for the quantizer to store it.
+# Time limits at the end of a run: for the evaluation of its last policy, and for its publication.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
-_MOVING = "the learner is moving; the run goes on when it is back"
+_MOVING = "the learner is moving; the run continues when it is back"
 
 
 def _log_failure(error: BaseException) -> None:
@@ -38,9 +38,9 @@ def _log_failure(error: BaseException) -> None:
 
 
 class Run:
-    """The learner's one domain object: servicers call it, it calls the parts. Lives on the event loop.
+    """The learner's central object: the servicers call it, and it calls the parts. Lives on the event loop.
 
-    Methods that are coroutines wait for threads; all others return at once.
+    Coroutine methods wait for threads. All others return at once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Run:
         node: str = "",
         stays_over: bool = False,
     ) -> None:
-        """A run that has ended trains on, unless it `stays_over`; then it does so if what ends it was changed."""
+        """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
         self._config = config
         identity = RunIdentity.claim(directory, resume)
         restored = newest_state(config, directory) if resume else None
@@ -63,7 +63,7 @@ class Run:
         self.interrupted = False
         """Whether this learner leaves a run that is not over."""
         self.ended = asyncio.Event()
-        """Everything is saved: the run is over, or this learner is about to leave it."""
+        """Set when everything is saved: the run is over, or this learner leaves it."""
         self.preparation = Preparation(self.records, client, restored, self.take_receipt, self._take_training)
         check_same_run(config, values, self.preparation.known)
         self._beats = Tolerated("the run's clock or evaluations")
@@ -88,24 +88,24 @@ class Run:
 
     @property
     def training(self) -> Training | None:
-        """The parts that know the environment; None before they are built."""
+        """The parts that depend on the environment; None before they are built."""
         return self.preparation.training
 
     @property
     def wants_actors(self) -> bool:
-        """Whether there is anything for actors to do, if only with the next learner."""
+        """Whether the run needs actors, now or with the next learner."""
         return self.outcome is None
 
     @property
     def target_return(self) -> float | None:
-        """The mean return that ends the run: as configured, else the environment's own threshold."""
+        """The mean return that ends the run: the configured one, else the environment's threshold."""
         if self._config.target_return is not None or self.training is None:
             return self._config.target_return
         return self.training.spec.reward_threshold
 
     @property
     def state(self) -> RunState:
-        """What the run does now."""
+        """The present state of the run."""
         if self._state_when_over is not None:
             return self._state_when_over
         if self.outcome is not None:
@@ -121,23 +121,23 @@ class Run:
 
     @property
     def flagged_evaluation(self) -> str:
-        """The newest evaluation that cannot be true, and why; empty when there is none."""
+        """The newest evaluation and the reason, if it is implausible; else empty."""
         return self._judge.flagged
 
     @property
     def refused_segments(self) -> int:
-        """Segments that were refused since this process started."""
+        """Number of refused segments since the training was built."""
         return self._streams.refused_segments
 
     @property
     def fault(self) -> BaseException | None:
-        """What broke the run from inside, such as settings that do not fit the environment, or a failed trainer."""
+        """The error that broke the run, such as settings that do not fit the environment, or a failed trainer."""
         if self._fault is not None or self.training is None:
             return self._fault
         return self.training.trainer.fault or self.training.publisher.fault
 
     def beat(self) -> None:
-        """Once a second: keep time and evaluations on the disk, and measure who waits for whom."""
+        """Write time and evaluations to the disk, and update the scaling measurements. Call once a second."""
         self._storage.submit(
             partial(self._beats.attempt, self.records.sync), self._tell_durable_evaluations, _log_failure
         )
@@ -148,7 +148,7 @@ class Run:
             self.records.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
 
     async def restore(self) -> None:
-        """Go on at once with what is on disk, before the first actor is back; what does not fit is the run's fault."""
+        """Resume from the disk, before the first actor is back. An error becomes the run's `fault`."""
         try:
             await self.preparation.restore()
         except Exception as error:
@@ -159,20 +159,20 @@ class Run:
             self._be_over()
 
     def require_restored(self) -> None:
-        """Raise UnavailableError while what is on disk is not back yet.
+        """Raise UnavailableError until the run is restored from the disk.
 
-        Until its replay is open, the learner cannot tell how far the run has come, nor what it has stored of an actor.
+        Before that, the learner does not know the run's progress or an actor's stored sequences.
         """
         if not self.restored.is_set():
             raise UnavailableError("the learner is restoring its run")
 
     def require_here(self) -> None:
-        """Raise UnavailableError once this learner has begun to leave: the next one takes the call."""
+        """Raise UnavailableError once this learner has begun to leave. The next learner takes the call."""
         if self.interrupted:
             raise UnavailableError(_MOVING)
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0) -> Membership:
-        """Take in an actor and tell it all it needs; a process with an older incarnation of its name is out at once."""
+        """Admit an actor or evaluator. Ends the stream of an older process with the same name."""
         if self.outcome is not None:
             raise UnavailableError("the run is over")
         self.require_here()
@@ -190,16 +190,16 @@ class Run:
     async def open_stream(
         self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0
     ) -> ActorStream:
-        """An actor opened its stream; the first environment that the run can learn is the run's.
+        """Open an actor's stream. The first environment with a possible training becomes the run's.
 
-        lost_through: the highest acknowledged sequence that the actor has no more and that is not stored, or 0.
+        lost_through: the highest acknowledged sequence that the actor no longer has and that is not stored, or 0.
         """
         self.require_here()
         member = self.records.members.connect(name, incarnation)
         try:
             await self.preparation.prepare(spec, name)
             self.require_here()
-            # Another process may have joined under the name meanwhile.
+            # Meanwhile another process may have joined with the same name.
             self.records.members.connect(name, incarnation)
         except BaseException:
             self._disconnect(member)
@@ -209,7 +209,7 @@ class Run:
         return stream
 
     def close_stream(self, stream: ActorStream) -> None:
-        """An actor's stream ended, for whatever reason."""
+        """Close an actor's stream that has ended."""
         self._streams.close(stream)
         self._disconnect(stream.member)
 
@@ -224,47 +224,47 @@ class Run:
         self._streams.insert(stream, sequence, size, decode)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Note an evaluation, acknowledge it, and end the run when it reached the target.
+        """Store an evaluation, acknowledge it, and end the run if it reaches the target.
 
-        Raises UnavailableError once the learner leaves: the next one must see whether the target is reached.
+        Raises UnavailableError once the learner leaves. The next learner then checks the target.
         """
         self.require_here()
         self._judge.take(stream, evaluation)
 
     def note_report(self, stream: ActorStream, report: ActorReport) -> None:
-        """Note how an actor says it is."""
+        """Record an actor's report."""
         self.records.note_report(stream.member, report)
 
     def take_receipt(self, receipt: Receipt) -> None:
-        """Train as actors will run the version."""
+        """Record a receipt. Quantization-aware training follows its policy."""
         self.records.note_receipt(receipt)
         if self.training is not None and (emitted := self.records.emitted) is not None:
             self.training.quantization_aware.follow(emitted)
 
     async def pause(self) -> int:
-        """Stop updating; returns the updates so far, after which there is none until `resume`."""
+        """Pause training until `resume`. Returns the updates so far."""
         return await asyncio.to_thread(self._require_training().trainer.pause)
 
     def resume(self) -> int:
-        """Go on updating; returns the updates so far."""
+        """Resume training. Returns the updates so far."""
         training = self._require_training()
         training.trainer.resume()
         return training.trainer.updates
 
     async def save(self) -> tuple[Path, int]:
-        """Write a checkpoint; returns its folder and the updates in it."""
+        """Write a checkpoint. Returns its folder and its number of updates."""
         path = await asyncio.to_thread(self._require_training().trainer.save)
         return path, int(path.name)
 
     async def reset_environment(self, discard: bool) -> EnvironmentReset:
-        """Forget the environment, so that the next actor's counts; see `Preparation.reset`."""
+        """Forget the environment. The next actor then decides it; see `Preparation.reset`."""
         self.require_here()
         if self.outcome is not None:
-            raise ConflictError(f"the run is {self.state.value}: expected one that goes on")
+            raise ConflictError(f"the run is {self.state.value}: expected a run that is not over")
         return await self.preparation.reset(discard, self._forget_training)
 
     def interrupt(self) -> None:
-        """Begin to leave a run that is not over; `ended` is set when all is saved. Nothing changes for one that is."""
+        """Begin to leave a run that is not over. Sets `ended` when everything is saved."""
         if self.outcome is None and not self.interrupted:
             self.interrupted = True
             _log.info("the run is interrupted: its learner was told to end")
@@ -272,9 +272,9 @@ class Run:
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
 
     def finish(self, outcome: RunState) -> None:
-        """Begin to end the run; `ended` is set when all is saved. The first outcome counts, but solved beats budget.
+        """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.
 
-        Once the learner leaves, the run goes on: the next learner ends it.
+        Has no effect once the learner leaves. The next learner then ends the run.
         """
         if self.interrupted:
             return
@@ -287,7 +287,7 @@ class Run:
             self.outcome = outcome
 
     async def farewell(self, timeout_s: float) -> None:
-        """Wait until all actors have heard that the run is over or its learner leaves, at most `timeout_s` seconds."""
+        """Wait until all actors know that the run is over or the learner leaves, or for `timeout_s` seconds."""
         await self._streams.until_closed(timeout_s)
 
     async def close(self) -> None:
@@ -296,12 +296,12 @@ class Run:
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
         self.records.close()
-        # Until the next learner the run is not at a pause, but between two lives.
+        # The time until the next learner of an interrupted run is a restart, not a pause.
         self._beats.attempt(partial(self.records.clock.beat, ended=not self.interrupted))
 
     def _stay_over(self, ended: Outcome | None) -> None:
         if ended is not None and ended.holds_for(self._config):
-            _log.info("the run is over (%s); a changed target or budget would go on with it", ended.state.value)
+            _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
             self.records.clock.stop(ended.elapsed_s)
 
@@ -329,7 +329,7 @@ class Run:
             await self.preparation.settle()
             if self.training is not None:
                 await self._save_training(self.training)
-                # The next learner publishes what a quantizer that is away has missed.
+                # A quantizer that is away gets the newest version from the next learner.
                 await asyncio.to_thread(self.training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
         except Exception:
             _log.exception("the run could not be saved cleanly")
@@ -338,7 +338,7 @@ class Run:
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
-        """End the updates and write a checkpoint, before anything else: nothing is lost where time runs out."""
+        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out."""
         await asyncio.to_thread(training.trainer.stop)
         write = partial(self.preparation.save, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint").attempt, write)
@@ -350,7 +350,7 @@ class Run:
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
 
     async def _evaluate_last(self, version: int) -> None:
-        """The budget is used up: what the run has learned is what its last policy can do."""
+        """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""
         self._streams.ask_for_evaluation(version)
         try:
             await self._judge.until_evaluated(version, _FINAL_EVALUATION_S)
@@ -358,7 +358,7 @@ class Run:
             _log.warning("the last policy, version %d, was not evaluated in time", version)
 
     def _take_training(self, training: Training, graph: PolicyGraph) -> None:
-        """The training was built: let actors send."""
+        """Let actors send, because the training is built."""
         transitions = self._config.actor.segment_length * self._config.environments_per_actor
         self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
         loop = asyncio.get_running_loop()
@@ -370,32 +370,32 @@ class Run:
             training.start(graph)
 
     async def _forget_training(self) -> None:
-        """The environment is reset: let all actors come again; returns when nothing is stored any more."""
+        """Make all actors rejoin after a reset. Returns when no more segments are being stored."""
         self._streams.forget("the run's environment was reset; join again")
         self.records.forget_training()
         await self._storage.settle()
 
     def _disconnect(self, member: Member) -> None:
         if not self._streams.has(member):
-            # Not so when the actor has opened another stream before the end of its broken one was noticed.
+            # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
             self.records.members.disconnect(member)
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
     def _note_stored(self) -> None:
         self.records.clock.note_transitions()
-        # There is no training when the environment was reset meanwhile.
+        # There is no training after a reset of the environment.
         if self.training is not None and self.training.replay.total_transitions >= self._config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
 
     def _resume_after(self, member: Member) -> int:
-        """The highest sequence that is stored of this incarnation, 0 when there is none."""
+        """The highest stored sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
             return self.records.evaluations.last_sequence(member)
         return self.preparation.resume_after(member)
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:
-        """The sequence after which an actor's stream goes on."""
+        """The sequence after which an actor's stream resumes."""
         stored = self._resume_after(member)
         if lost_through <= stored:
             return stored
@@ -408,7 +408,7 @@ class Run:
             self._streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
 
     def _tell_durable(self) -> None:
-        """Let each actor forget the segments that survive a power cut by now."""
+        """Tell each actor which of its segments survive a power cut, so that it forgets them."""
         durable = self.training.replay.durable_sequences() if self.training else {}
 
         def of(member: Member) -> int:

@@ -1,6 +1,6 @@
-"""How many actors a run can use: what the learner can absorb, over what one actor makes when nothing holds it back.
+"""Computes how many actors a run can use: the learner's demand for transitions, divided by one actor's supply.
 
-docs/scaling.md explains the rule; benchmarks/scale/scaling.py simulates it.
+docs/concepts/scaling.md explains the rule. benchmarks/scale/scaling.py simulates it.
 """
 
 import logging
@@ -11,29 +11,29 @@ from dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
 
-# Of a moving window of measurements, and of what must be in it before it counts.
+# Length of the moving window of measurements, and the length from which it counts.
 _WINDOW_S = 60.0
 _SETTLE_S = 10.0
-# Actors beyond the exact quotient. HPA ignores differences of up to a tenth: without this it would leave the learner
-# starved by as much.
+# Share of actors above the exact quotient. HPA ignores differences of up to a tenth, so without this headroom the
+# learner could starve by a tenth.
 _HEADROOM = 0.1
-# After which a learner that cannot measure, since nobody is there, goes by how many have connected.
+# A learner without actors cannot measure. After this time it uses the number of actors that have connected.
 _PATIENCE_S = 60.0
-# In which the replay should get its minimum, before which nothing is learned and no demand can be measured.
+# The replay should reach its minimum size in this time. Before that there are no updates, and no demand.
 _FILL_S = 60.0
-# How far the wish may move from the number before the number follows: up, and down.
+# The desired number follows when the computed number leaves this range around it.
 _UP, _DOWN = 1.05, 0.92
-# By which the wish must lie below a whole number to let go of an actor: the others may be slower than it.
+# The computed number must be this far below a whole number to release an actor, because the others may be slower.
 _SPARE = 0.2
 _MOST_ACTORS = 20_000
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was measured over the window, None where that cannot be told, and what follows from it.
+    """The measurements over the window, None where unknown, and the desired number of actors.
 
-    starved_fraction: of the time, in which the trainer waited for data.
-    blocked_fraction: of the connected actors' time, in which they waited for credit.
+    starved_fraction: share of the time in which the trainer waited for data.
+    blocked_fraction: share of the connected actors' time in which they waited for credit.
     demand: transitions per second that the learner takes while it does not wait.
     supply_per_actor: transitions per second that one actor makes while it does not wait.
     """
@@ -47,7 +47,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Totals at one time: samples, seconds starved; steps of actors, their seconds at work and waiting."""
+    """Totals at one time: samples and starved seconds; steps, active seconds and waiting seconds of all actors."""
 
     at: float
     samples: int = 0
@@ -66,7 +66,7 @@ class _Report:
 
 
 class ScalingSignal:
-    """Measures both sides of the rate limiter. Lives on the event loop; a report costs a few additions.
+    """Measures both sides of the rate limiter. Lives on the event loop. A report costs a few additions.
 
     clock: monotonic seconds.
     """
@@ -87,32 +87,32 @@ class ScalingSignal:
         self._desired = 0
 
     def note_report(self, actor: str, incarnation: int, steps: int, waited_s: float) -> None:
-        """An actor told how many steps it has made, and for how many seconds it has waited for credit, since its start.
+        """Note an actor's steps, and its seconds of waiting for credit, since its start.
 
-        The first report of an incarnation only says where to count from: what came before was starting up. So does one
-        after figures that cannot be: they would spoil the totals for good.
+        The first report of an incarnation is only the start of the count, because the actor was starting up before.
+        Implausible figures are ignored, because they would falsify the totals for good.
         """
         now, last = self._clock(), self._reports.get(actor)
         self._reports[actor] = _Report(incarnation, now, steps, waited_s)
         if last is None or last.incarnation != incarnation:
             return
         done, waited, passed = steps - last.steps, waited_s - last.waited_s, now - last.at
-        # Reports that were held up come together: one alone may tell of more time than has passed since the one before.
+        # Delayed reports arrive together, so a report may cover more time than has passed since the previous one.
         if done >= 0 and 0 <= waited <= passed + self._window_s:
             self._steps += done
             self._waited_s += waited
             self._active_s += passed - waited
 
     def forget(self, actor: str) -> None:
-        """An actor has left."""
+        """Forget an actor that has left."""
         self._reports.pop(actor, None)
 
     def observe(self, samples: int, starved_s: float, connected: int, paused: bool = False, missing: int = 0) -> None:
-        """Note the trainer's totals and how many actors are connected now; to be called about once a second.
+        """Note the trainer's totals and the number of connected actors. Call about once a second.
 
-        missing: transitions that must come before the first update.
+        missing: transitions that are missing for the first update.
 
-        While training is paused nothing is learned of the demand: what was wished for before stays.
+        While training is paused, the demand is not measured, and the desired number stays.
         """
         self._most_connected = max(self._most_connected, connected)
         if self._observed_since is None:
@@ -128,20 +128,20 @@ class ScalingSignal:
 
     @property
     def can_tell(self) -> bool:
-        """Whether `desired_actors` was measured, or there was a minute for that: then nobody is there to measure.
+        """Whether `desired_actors` was measured, or a minute has passed without actors to measure.
 
-        Until then a restarted learner knows nothing of the actors that are on their way back.
+        Before that, a restarted learner does not know about actors that are about to rejoin.
         """
         waited_s = 0.0 if self._observed_since is None else self._clock() - self._observed_since
         return self._desired > 0 or waited_s >= _PATIENCE_S
 
     @property
     def desired_actors(self) -> int:
-        """How many actors the run can use; before that can be told, as many as it has had, and at least one."""
+        """Number of actors that the run can use. Until measured: the most connected actors so far, at least 1."""
         return self._desired or max(1, self._most_connected)
 
     def status(self) -> Scaling:
-        """Everything measured over the window."""
+        """The measurements over the window."""
         first, last = self._ends()
         seconds = last.at - first.at
         actor_s = last.active_s - first.active_s + last.waited_s - first.waited_s
@@ -163,7 +163,7 @@ class ScalingSignal:
         busy_s = (last.at - first.at) - (last.starved_s - first.starved_s)
         samples, steps = last.samples - first.samples, last.steps - first.steps
         active_s = last.active_s - first.active_s
-        # What cannot be measured now was last measured when it could: actors that only wait, a trainer that only waits.
+        # Keep the last measurement while actors only wait, or while the trainer only waits.
         if samples > 0 and busy_s > 0:
             self._demand = samples / busy_s / self._samples_per_insert
         if steps > 0 and active_s > 0:
@@ -191,5 +191,5 @@ class ScalingSignal:
 
 
 def _fraction(part: float, whole: float) -> float | None:
-    # What is counted at one end and what at the other may differ by a report.
+    # Clipped, because the counts of both ends may differ by a report.
     return min(1.0, max(0.0, part / whole)) if whole > 0 else None

@@ -1,4 +1,4 @@
-"""How many weights each layer of a sparse network has: Erdos-Renyi, as in SET, RigL and RLx2."""
+"""Distributes the weights of a sparse network over its layers: Erdos-Renyi, as in SET, RigL and RLx2."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,11 @@ from learner_service.sparsity.weights import Weight
 
 
 def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
-    """Densities in (0, 1] of layers, whose weights together are `density` of all.
+    """Densities in (0, 1] of the layers, with `density` as the density of all their weights together.
 
-    A layer of I inputs and O units has the density eps (I + O) / (I O) (arXiv 1707.04780), so that the larger ones are
-    sparser; a convolution's is eps (I + O + kernel sizes) / (I O kernel) (arXiv 1911.11134, sec. 3). eps is what makes
-    the whole right. Where that gives a layer more weights than it has, the layer is dense, and eps is solved for again
-    for the others.
+    A layer of I inputs and O units has the density eps (I + O) / (I O) (arXiv 1707.04780). Larger layers are therefore
+    sparser. A convolution has the density eps (I + O + kernel sizes) / (I O kernel) (arXiv 1911.11134, sec. 3). eps
+    is solved for the total density. A layer with a result above 1 is dense, and eps is solved again for the others.
     """
     wanted = density * sum(layer.size for layer in layers)
     dense: set[int] = set()
@@ -30,9 +29,9 @@ def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
 
 
 def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[int, ...]:
-    """Active weights of each layer at a sparsity of all that are trained; `setting` is what the user calls it.
+    """Active weights of each layer at a sparsity of all trained layers. setting: its name in errors.
 
-    Raises UserError when a layer would be left without weights.
+    Raises UserError when a layer would have no weights.
     """
     shares = iter(erdos_renyi([layer for layer in layers if layer.trained], 1.0 - sparsity))
     counts = tuple(round(next(shares) * layer.size) if layer.trained else layer.size for layer in layers)
@@ -40,7 +39,7 @@ def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[in
         if count == 0:
             raise UserError(
                 f"{setting}: expected a sparsity that leaves every layer weights, got {sparsity:g}, which leaves none "
-                f"of the {layer.units} x {layer.inputs} of {layer.name}; use a lower one or wider layers"
+                f"of the {layer.units} x {layer.inputs} in {layer.name}; use a lower sparsity or wider layers"
             )
     return counts
 

@@ -1,4 +1,4 @@
-"""The masks of a layer: at random to begin with, then with the weakest weights in exchange for more promising ones."""
+"""Creates the masks of layers at random, and evolves them: drops weak weights and grows promising ones."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,30 +9,30 @@ from torch import Tensor
 from learner_service.sparsity.weights import Weight
 
 Growth = Callable[[Tensor], Tensor]
-"""Scores of 0 or more for the inactive weights of a layer, given its dense gradient; both float32[units, inputs]."""
+"""Returns scores of 0 or more for a layer's weights, from its dense gradient; both float32[units, inputs]."""
 
 
 def by_gradient(gradient: Tensor) -> Tensor:
-    """RigL's and RLx2's: the magnitude of the dense gradient (arXiv 1911.11134, sec. 3)."""
+    """Growth of RigL and RLx2: the magnitude of the dense gradient (arXiv 1911.11134, sec. 3)."""
     return gradient.abs()
 
 
 class AtRandom:
-    """SET's: all are alike (arXiv 1707.04780)."""
+    """Growth of SET: random scores (arXiv 1707.04780)."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Return random numbers, drawn on the CPU so that every device gets the same."""
+        """Return random numbers. They are drawn on the CPU, so that every device gets the same."""
         return torch.rand(gradient.shape, generator=self._generator).to(gradient.device)
 
 
 class Layers(Protocol):
-    """Makes and changes the masks of all maskable layers of a network, in vectors over its parameters."""
+    """Creates and changes the masks of a network's maskable layers, in vectors over its parameters."""
 
     def initial(self, mask: Tensor, generator: torch.Generator) -> None:
-        """Fill in the layers' part of `mask`, which is 1 everywhere."""
+        """Write the layers' masks into `mask`, which is 1 everywhere."""
         ...
 
     def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
@@ -41,7 +41,7 @@ class Layers(Protocol):
 
 
 class Unstructured:
-    """Any weights of a layer, as many as its budget (algorithm 1 of arXiv 2205.15043)."""
+    """Masks of any weights, as many as each layer's budget (algorithm 1 of arXiv 2205.15043)."""
 
     def __init__(self, weights: tuple[Weight, ...], budgets: tuple[int, ...]) -> None:
         self._layers = tuple(zip(weights, budgets, strict=True))
@@ -54,9 +54,9 @@ class Unstructured:
             weight.of(mask).copy_(layer.view(weight.units, weight.inputs))
 
     def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
-        """Drop the smallest active weights and grow the best of all that are inactive then.
+        """Drop the smallest active weights, then grow the best of all inactive weights.
 
-        As in the paper, one that was just dropped may grow again; it has then never been away.
+        As in the paper, a weight that was just dropped may grow again, with its value.
         """
         for weight, budget in self._layers:
             replaced = round(share * budget)

@@ -1,4 +1,4 @@
-"""How many floating-point operations networks cost, counted as RLx2 does (arXiv 2205.15043, appendix C.3)."""
+"""Counts the FLOPs of networks as RLx2 does (arXiv 2205.15043, appendix C.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of O units with I inputs each; positions: how often a row multiplies its weights."""
+    """A layer of O units with I inputs each. positions: multiplications of its weights per row."""
 
     units: int
     inputs: int
@@ -15,7 +15,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of something as it is, and of the same with dense networks of the configured size."""
+    """FLOPs with the present networks, and with dense networks of the configured size."""
 
     now: float
     dense: float
@@ -34,12 +34,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Flops:
-    """What an algorithm's networks cost, as they are now.
+    """FLOPs of an algorithm's present networks.
 
     action: of the policy, for one observation.
-    update: of one gradient update, all rows of it. A backward pass costs twice a forward pass. Activations, losses,
-        optimizer, target updates, masks and their changes are not counted, nor is the gradient of a critic by its
-        actions, as in the paper.
+    update: of one gradient update, with all its rows. A backward pass counts twice a forward pass. As in the paper,
+        this leaves out activations, losses, optimizer, target updates, mask changes, and action gradients of critics.
     """
 
     action: Cost
@@ -49,7 +48,7 @@ class Flops:
 def forward_cost(layers: Sequence[Layer], active: Sequence[int], full: Sequence[Layer]) -> Cost:
     """FLOPs of a forward pass of one row: sum over layers (1 - S) (2 I - 1) O, for each position.
 
-    active: weights of each layer that are not masked. full: the layers of the network that would be dense.
+    active: active weights of each layer. full: the layers of the dense network.
     """
     now = sum(count / (layer.units * layer.inputs) * _dense(layer) for layer, count in zip(layers, active, strict=True))
     return Cost(now, sum(map(_dense, full)))

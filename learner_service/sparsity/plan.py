@@ -1,4 +1,4 @@
-"""The sparse networks that a run's settings ask for: widths of their layers, and masks of their weights."""
+"""Applies a run's sparsity settings: widths of the networks' layers, and masks of their weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
@@ -32,7 +32,7 @@ _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
 
 
 class SparsityPlan:
-    """The sparsity of one run's networks; `batch_size` is the algorithm's, which tells how many updates there are."""
+    """The sparsity of one run's networks. batch_size: of the algorithm, to compute the number of updates."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, batch_size: int) -> None:
         self._settings = settings = config.sparsity
@@ -45,10 +45,10 @@ class SparsityPlan:
     def sizes(
         self, network: Network, sizes: Sequence[int], make: Callable[[Sequence[int]], nn.Module]
     ) -> tuple[int, ...]:
-        """Units of each hidden layer: `sizes`, or with the method tiny as many as have the sparse network's weights.
+        """Units of each hidden layer: `sizes`, or with the method tiny smaller ones with the sparse number of weights.
 
-        make: makes the network with such sizes, for a look at its parameters' shapes. Raises UserError when no sizes
-        make the network as small.
+        make: makes the network with given sizes, to read the shapes of its parameters. Raises UserError when no sizes
+        make the network small enough.
         """
         if self._settings.method != "tiny":
             return tuple(sizes)
@@ -58,10 +58,10 @@ class SparsityPlan:
     def topology(
         self, network: Network, parameters: FlatParameters, *targets: FlatParameters, updates_per_step: int = 1
     ) -> Topology | None:
-        """The topology of a network and its targets, which are masked at once; None for dense networks.
+        """Mask a network and its targets, and return the topology; None for dense networks.
 
-        updates_per_step: of the run, between two steps of this network. Raises UserError when a layer would be left
-        without weights, or when masks would change with every step, or never.
+        updates_per_step: updates of the run for each step of this network. Raises UserError when a layer would have no
+        weights, or when masks would change with every step, or never.
         """
         settings = self._settings
         if settings.method not in _MASKED:
@@ -74,7 +74,7 @@ class SparsityPlan:
         if settings.method != "static" and settings.period_updates >= self._end:
             raise UserError(
                 f"sparsity.period_updates: expected fewer than the {self._end:.0f} updates in which masks may change, "
-                f"got {settings.period_updates}: they never would; a hundredth is common, or take method static"
+                f"got {settings.period_updates}: masks would never change; use about a hundredth, or method static"
             )
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
@@ -105,15 +105,12 @@ class SparsityPlan:
         )
 
     def cost(self, network: Network, parameters: FlatParameters, topology: Topology | None) -> Callable[[], Cost]:
-        """What tells the FLOPs of one row's forward pass through a network, as its topology then is.
-
-        Beside them are those of the network that would be dense.
-        """
+        """A function that returns the FLOPs of one row's forward pass, with the topology at the time of the call."""
         traced = self._traced(network, parameters)
         weights = maskable_weights(*parameters.modules)
         once = Traced(1, None)
         layers = tuple(Layer(each.units, each.inputs, traced.get(each.name, once).positions) for each in weights)
-        # Places of a convolution's output do not depend on how many channels there are.
+        # The positions of a convolution's output do not depend on the number of channels.
         full = tuple(
             Layer(each.units, each.inputs, traced.get(each.name, once).positions)
             for each in self._full.get(network, weights)
@@ -128,7 +125,7 @@ class SparsityPlan:
     def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
         device = parameters.vector.device
         seen, acted = self._spec.policy_observations, int(torch.Size(self._spec.actions.shape).numel())
-        # Two rows, with which a user's own layers have been tried before.
+        # Two rows, as in the earlier check of a user's own layers.
         examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
         if network == "critic":
             examples.append(torch.zeros((2, acted), device=device))
@@ -137,7 +134,7 @@ class SparsityPlan:
     def _products(
         self, weights: Sequence[Weight], counts: Sequence[int], device: torch.device
     ) -> list[ActiveWeights | None]:
-        """Where zeros are worth leaving out: in large and very sparse linear layers, on processors that MKL knows."""
+        """Sparse products for large and very sparse linear layers on CPUs with MKL; None for all other layers."""
         has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         if not self._settings.compressed_products or device.type != "cpu" or not has_mkl:
             return [None] * len(weights)
@@ -153,7 +150,7 @@ class SparsityPlan:
 def _structured(
     weights: Sequence[Weight], counts: Sequence[int], traced: Mapping[str, Traced], setting: str
 ) -> Structured:
-    """Masks of constant fan-in for the layers that are trained; units that others read stay."""
+    """Masks of constant fan-in for the trained layers. Units that other layers read stay."""
     trained = {weight.name: index for index, weight in enumerate(weights) if weight.trained}
     read_by = {name: each.source for name, each in traced.items()}
     fixed = {source for name, source in read_by.items() if name not in trained or source not in trained}
@@ -168,9 +165,7 @@ def _structured(
 
 
 def check_supported(config: RunConfig, algorithm: str, methods: Sequence[str]) -> None:
-    """Raise UserError unless an algorithm trains networks of the run's sparsity; `methods` are those that it can."""
+    """Raise UserError unless `methods`, those that the algorithm supports, have the run's sparsity method."""
     method = config.sparsity.method
     if method not in methods:
-        raise UserError(
-            f"sparsity.method: expected one that algorithm {algorithm} supports, {', '.join(methods)}, got {method}"
-        )
+        raise UserError(f"sparsity.method: algorithm {algorithm} supports {', '.join(methods)}, got {method}")

@@ -1,4 +1,4 @@
-"""The sparsity settings that a run cannot change when it is resumed."""
+"""Checks that a resumed run keeps its sparsity settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from actorq.errors import UserError
 
 
 def topology_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that decide which weights there are, as JSON values; others may change when a run is resumed."""
+    """The settings that decide the masks, as JSON values. Others may change when a run is resumed."""
     return _of(config.sparsity)
 
 
 def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
-    """Raise UserError when a checkpoint is of networks of another sparsity than `config` says.
+    """Raise UserError when a checkpoint's networks have another sparsity than `config`.
 
-    checkpoint: its values. A checkpoint without sparsity settings is of dense networks.
+    checkpoint: its values. A checkpoint without sparsity settings has dense networks.
     """
     saved = checkpoint.get("sparsity", _of(SparsityConfig()))
     configured = topology_settings(config)
@@ -27,7 +27,7 @@ def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> Non
     if saved.get(name) is None or configured.get(name) is None:
         name = "method"
     raise UserError(
-        f"the run's checkpoint is of sparsity.{name} {saved[name]}, the configuration says {configured[name]}; resume "
+        f"the run's checkpoint has sparsity.{name} {saved[name]}, but the configuration has {configured[name]}; resume "
         f"with --sparsity.{name} {saved[name]}, or start a new run in another --run-directory"
     )
 

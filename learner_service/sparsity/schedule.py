@@ -1,4 +1,4 @@
-"""When masks change, and by how much."""
+"""The schedule of mask changes: when masks change, and by how much."""
 
 import math
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class CosineSchedule:
     end: float
 
     def share(self, before: int, after: int) -> float:
-        """Share of a layer's weights to replace at a step from `before` updates to `after`; 0 where none are."""
+        """Share of a layer's weights to replace at a step from `before` updates to `after`; 0 for no change."""
         if after // self.period == before // self.period or after >= self.end:
             return 0.0
         return self.replaced / 2 * (1 + math.cos(math.pi * after / self.end))
 
 
 def planned_updates(config: RunConfig, batch_size: int) -> float:
-    """Gradient updates of a whole run, as its rate limiter paces them."""
+    """Gradient updates of a whole run at the pace of its rate limiter."""
     return config.max_environment_steps * config.rate_limiter.samples_per_insert / batch_size

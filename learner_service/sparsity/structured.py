@@ -1,13 +1,14 @@
 """Sparse layers that become narrow: constant fan-in and neuron ablation (SRigL, arXiv 2305.02299, sec. 3).
 
-All units of a layer have the same number of inputs. Units few of whose weights are salient are ablated for good: their
-inputs go to the other units, and nothing listens to them any more, so that they can be cut out of what is emitted.
+All units of a layer have the same number of inputs. Units with few salient weights are ablated for good. Their inputs
+go to the other units, and no unit reads them any more, so the quantizer can take them out.
 
-What differs from the paper, because policies have few and small layers: a unit goes when fewer of its weights than the
-average unit's are salient, not fewer than a fixed share of its inputs; at most half as large a share of the units as of
-the weights that are replaced, at a time; and down to a width at which half of the weights that are left are active, or
-to an eighth of the units.
-The network's number of weights stays: after each ablation it is spread anew over what lives, by Erdos-Renyi.
+Policies have few and small layers. Three rules therefore differ from the paper:
+- A unit goes when it has fewer salient weights than the average unit, not than a fixed share of its inputs.
+- At each change, at most half as large a share of units goes as of weights is replaced.
+- Ablation ends at the width with half of the remaining weights active, or at an eighth of the units.
+
+The network's number of weights stays. After each ablation, Erdos-Renyi distributes it again over the living units.
 """
 
 from dataclasses import replace
@@ -20,21 +21,21 @@ from learner_service.sparsity.densities import erdos_renyi
 from learner_service.sparsity.evolution import Growth
 from learner_service.sparsity.weights import Weight
 
-# Share of the weights between living units that is active when ablation ends.
+# Density between living units at which ablation ends.
 _FILLED = 0.5
-# Largest share of the units that is ablated at a time, in shares of weights that are replaced.
+# Largest share of units that is ablated at a time, relative to the share of replaced weights.
 _HASTE = 0.5
-# Share of its units that a layer keeps at least.
+# Smallest share of units that a layer keeps.
 _LEAST = 0.125
-# Of the bisection for the narrowest layers.
+# Steps of the bisection for the narrowest layers.
 _STEPS = 24
 
 
 class Structured:
     """Masks of constant fan-in for all layers of a network.
 
-    budgets: active weights of each layer at first, of which what divides badly among its units is left out.
-    sources: for each layer the index of that whose units are its inputs, None where it is none of these.
+    budgets: active weights of each layer at first. The remainder of the division by its units is left out.
+    sources: for each layer the index of the layer whose units are its inputs; None when it is none of these.
     """
 
     def __init__(self, weights: tuple[Weight, ...], budgets: tuple[int, ...], sources: tuple[int | None, ...]) -> None:
@@ -46,17 +47,17 @@ class Structured:
         self._narrowest = self._narrow()
 
     def check(self, setting: str) -> None:
-        """Raise UserError when outputs of the network would have no inputs; `setting` is what the user calls it."""
+        """Raise UserError when outputs of the network would have no inputs. setting: name of the sparsity in errors."""
         for index, (weight, budget) in enumerate(zip(self._weights, self._budgets, strict=True)):
             is_head = index not in self._hidden and self._sources[index] is not None
             if is_head and budget < weight.units:
                 raise UserError(
                     f"{setting}: expected a sparsity that leaves each of the {weight.units} units of {weight.name} an "
-                    f"input, got one that leaves them {budget} weights; use a lower one, or no sparsity.structured"
+                    f"input, got {budget} weights for them; use a lower sparsity, or no sparsity.structured"
                 )
 
     def initial(self, mask: Tensor, generator: torch.Generator) -> None:
-        """Give every unit random inputs; where there are fewer weights than units, as many random units have one."""
+        """Give every unit random inputs. With fewer weights than units, random units get one input each."""
         living: dict[int, Tensor] = {}
         for index in self._order:
             weight, budget = self._weights[index], self._budgets[index]
@@ -66,7 +67,7 @@ class Structured:
             weight.of(mask).copy_(_best_inputs(scores, living[index], self._inputs(index, living, mask), budget))
 
     def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
-        """Drop the smallest weights, ablate units, and let the others grow their best inputs."""
+        """Drop the smallest weights, ablate units, and grow the best inputs of the others."""
         scores: dict[int, Tensor] = {}
         salience: dict[int, Tensor] = {}
         living: dict[int, Tensor] = {}
@@ -79,7 +80,7 @@ class Structured:
             kept = _largest(magnitudes, connected, count - round(share * count))
             grown = _largest(promise, alive.unsqueeze(1) & inputs & ~kept, round(share * count))
             scores[index] = torch.where(kept, 2.0 + _to_one(magnitudes), _to_one(promise))
-            # Magnitudes decide between units that have equally many.
+            # Magnitudes decide between units with equally many salient weights.
             salience[index] = (kept | grown).sum(1) + _to_one((magnitudes * kept).sum(1)) / 2
             living[index] = self._without_weak(index, alive, salience[index], share)
         for index, budget in self._spread(living, salience).items():
@@ -87,7 +88,7 @@ class Structured:
             self._weights[index].of(mask).copy_(best)
 
     def _without_weak(self, index: int, alive: Tensor, salience: Tensor, share: float) -> Tensor:
-        """Which units live on, bool[units], of those that are alive."""
+        """The units that stay alive, bool[units]."""
         count = int(alive.count_nonzero())
         most = min(int(_HASTE * share * count), count - self._narrowest[index])
         if index not in self._hidden or most <= 0:
@@ -97,7 +98,7 @@ class Structured:
         return alive & ~gone
 
     def _spread(self, living: dict[int, Tensor], salience: dict[int, Tensor]) -> dict[int, int]:
-        """How many weights each layer gets; where units would get none, the least salient are taken out of `living`."""
+        """The weights of each layer. Removes the least salient units from `living` where units would get no weights."""
         while True:
             layers = [
                 replace(
@@ -124,7 +125,7 @@ class Structured:
                 living[index] = _largest(salience[index], living[index], budgets[index])
 
     def _inputs(self, index: int, living: dict[int, Tensor], like: Tensor) -> Tensor:
-        """Which inputs of a layer come from living units, bool[inputs] on the device of `like`."""
+        """The inputs of a layer that come from living units, bool[inputs] on the device of `like`."""
         source = self._sources[index]
         if source is not None:
             return living[source]
@@ -135,7 +136,7 @@ class Structured:
         return 0 if source is None else 1 + self._depth(source)
 
     def _narrow(self) -> dict[int, int]:
-        """Units of each layer when all that may be ablated are: hidden layers are shrunk alike."""
+        """The smallest number of units of each layer. All hidden layers shrink by the same factor."""
 
         def units(share: float) -> dict[int, int]:
             return {
@@ -158,7 +159,7 @@ class Structured:
 
 
 def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """Where the largest `count` of the allowed values are, bool of their shape; all of them if there are fewer."""
+    """The places of the largest `count` allowed values, or of all allowed ones if fewer; bool of the same shape."""
     order = values.masked_fill(~allowed, -torch.inf).flatten().topk(min(count, int(allowed.count_nonzero()))).indices
     chosen = torch.zeros_like(allowed).flatten()
     chosen[order] = True
@@ -166,12 +167,12 @@ def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
 
 
 def _to_one(values: Tensor) -> Tensor:
-    """Values of 0 or more, scaled to at most 1."""
+    """Scale values of 0 or more to at most 1."""
     return values / values.max().clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def _best_inputs(scores: Tensor, living: Tensor, inputs: Tensor, budget: int) -> Tensor:
-    """A mask float32[units, inputs] that gives all living units equally many of the inputs, those of highest score."""
+    """A mask float32[units, inputs] with equally many inputs, those of highest score, for each living unit."""
     fan_in = min(int(inputs.count_nonzero()), max(1, budget // max(1, int(living.count_nonzero()))))
     best = scores.masked_fill(~inputs, -1.0).topk(fan_in, dim=1).indices
     mask = torch.zeros_like(scores).scatter_(1, best, 1.0)

@@ -1,4 +1,4 @@
-"""The baseline of sparse training: a dense network that is small because it is narrow."""
+"""The baseline for sparse training: a narrow dense network with as few weights as the sparse one."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,17 +8,17 @@ from torch import nn
 from actorq.errors import UserError
 from learner_service.sparsity.weights import Weight, maskable_weights
 
-# Of the bisection; hidden layers have far fewer units than 2 ** 24.
+# Steps of the bisection. Hidden layers have far fewer than 2 ** 24 units.
 _STEPS = 24
 
 
 def tiny_sizes(
     sizes: Sequence[int], density: float, make: Callable[[Sequence[int]], nn.Module], setting: str
 ) -> tuple[int, ...]:
-    """Units of hidden layers, all shrunk alike, with which a network has at most `density` of its weights.
+    """Units of hidden layers, all shrunk by the same factor, for a network with at most `density` of its weights.
 
-    make: makes the network with such hidden layers; called on torch's meta device. setting: what the user calls the
-    sparsity. Raises UserError when even one unit in each hidden layer is too much, or when they make no difference.
+    make: makes the network with given hidden layers; called on torch's meta device. setting: name of the sparsity in
+    errors. Raises UserError when even one unit in each hidden layer is too much, or when the sizes have no effect.
     """
 
     def weights(units: Sequence[int]) -> int:
@@ -30,7 +30,7 @@ def tiny_sizes(
     allowed = density * weights(sizes)
     if weights(shrunk(0.0)) > allowed:
         raise UserError(
-            f"{setting}: method tiny cannot make a network of {allowed:.0f} weights out of hidden layers of "
+            f"{setting}: method tiny cannot make a network of {allowed:.0f} weights from hidden layers of "
             f"{', '.join(map(str, sizes))} units; use a lower sparsity or another sparsity.method"
         )
     low, high = 0.0, 1.0
@@ -41,6 +41,6 @@ def tiny_sizes(
 
 
 def weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
-    """The weights of a network with such hidden layers, of which only the shapes are made."""
+    """The weights of a network with these hidden layers. Only their shapes are made."""
     with torch.device("meta"), torch.random.fork_rng(devices=()):
         return maskable_weights(make(sizes))

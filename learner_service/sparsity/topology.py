@@ -1,4 +1,4 @@
-"""Which weights of a network are active: they alone are trained, all others are exactly 0."""
+"""The topology of a sparse network: only active weights are trained, and all others are exactly 0."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from learner_service.sparsity.weights import Weight
 
 
 class Topology:
-    """The mask of a network, one vector beside that of its parameters, and how it changes.
+    """The mask of a network, as one vector like that of its parameters, and its changes.
 
-    It belongs to the network's Minimizer. Inactive weights get no gradient, so that Adam's moments of them stay 0 and
-    so do they: a step costs one multiplication more. When a change is due, the dense gradient of that step is what
-    weights grow by, and takes no step itself (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network,
-    in its targets and in the moments; grown ones start there, and Adam, whose bias correction is over by then, has them
-    take steps of 3 to 6 learning rates until their mean square is known (docs/decisions/0011-grown-weights.md).
+    The network's Minimizer owns it. Inactive weights get no gradient, so their moments in Adam and their values stay 0.
+    This costs one multiplication per step. When a change is due, the step's dense gradient decides which weights grow.
+    The optimizer then makes no step (arXiv 1911.11134, algorithm 1). Dropped weights become 0 in the network, in its
+    targets and in the moments. Grown weights start at 0. Adam's bias correction is over by then, so their first steps
+    are 3 to 6 learning rates, until their mean square has settled (docs/decisions/0011-grown-weights.md).
 
-    mask: float32[parameters], 1 where active and for all that is never masked, else 0.
-    active: numbers of active weights of each maskable layer.
+    mask: float32[parameters], 1 for active weights and for parameters that are never masked, else 0.
+    active: number of active weights of each maskable layer.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Topology:
         """Mask the network and its targets at random.
 
         vector: the network's parameters, float32[parameters]; targets: those of its target networks.
-        products: for each of the weights what they and their targets' are multiplied by, if not by whole matrices.
-        growth: None for masks that stay. updates_per_step: of the run, for each step of this network.
-        signature: what a saved topology must have in common with this one.
+        products: the sparse products of each weight and its targets; None for dense products.
+        growth: None for masks that never change. updates_per_step: updates of the run for each step of this network.
+        signature: must be equal in a saved topology.
         """
         self._weights = weights
         self._layers = layers
@@ -62,7 +62,7 @@ class Topology:
         self._apply(())
 
     def begin(self) -> None:
-        """Before each step, and before the gradients that it takes: say of which weights they are to be."""
+        """Begin a step, before its gradients: decide which weights get gradients."""
         before, self._updates = self._updates, self._updates + self._updates_per_step
         self._share = 0.0 if self._growth is None else self._schedule.share(before, self._updates)
         for product in self._products:
@@ -70,9 +70,9 @@ class Topology:
                 product.whole_gradient = self._share > 0.0
 
     def prepare(self, gradient: Tensor, moments: Sequence[Tensor]) -> bool:
-        """With the gradients of the step, float32[parameters]: mask them, and True; or change the topology by them.
+        """Mask the step's gradient, float32[parameters], and return True; or use it to change the topology.
 
-        moments: Adam's, float32[parameters] each. After a change there is no step, and what is returned is False.
+        moments: of Adam, float32[parameters] each. Returns False after a change: then there is no optimizer step.
         """
         if self._growth is None or self._share == 0.0:
             gradient.mul_(self.mask)
@@ -82,7 +82,7 @@ class Topology:
         return False
 
     def _apply(self, moments: Sequence[Tensor]) -> None:
-        # Filled and not multiplied, which would leave -0.
+        # Filled, because a multiplication would leave -0.
         self._inactive = self.mask == 0
         for vector in (self._vector, *self._targets, *moments):
             vector.masked_fill_(self._inactive, 0.0)
@@ -92,7 +92,7 @@ class Topology:
                 product.set(weight.of(self.mask))
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the mask (bool), the number of updates, the generator, and what it must fit."""
+        """Copies of the mask (bool), the number of updates, the generator and the signature."""
         return {
             "mask": self.mask.to(torch.bool),
             "updates": torch.tensor(self._updates),
@@ -101,7 +101,7 @@ class Topology:
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned; raises KeyError or RuntimeError when it is another topology's."""
+        """Restore what `state` returned. Raises KeyError or RuntimeError when the topology differs."""
         mask, signature = state["mask"], state["signature"].cpu()
         if mask.shape != self.mask.shape or not torch.equal(signature, self._signature):
             raise RuntimeError("the saved networks have another sparsity.method, sparsity or structure")

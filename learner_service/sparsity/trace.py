@@ -1,4 +1,4 @@
-"""How the layers of a network are connected, seen in forward passes."""
+"""Finds the connections between a network's layers with forward passes."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# One output for each input, at its place, that depends on nothing else.
+# Modules whose outputs each depend on the one input at the same place.
 _ELEMENTWISE = (nn.ReLU, nn.ELU, nn.Tanh, nn.SiLU, nn.GELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, nn.Identity)
-# How far units are moved to see who reads them, in standard deviations of normal noise.
+# Standard deviation of the noise that is added to units, to find their readers.
 _NOISE = 10.0
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a forward pass did with a layer.
+    """A layer in a forward pass.
 
-    positions: how often its weights were multiplied for each row, as a convolution's are at each place of its output.
-    source: the linear layer whose units, through functions of single ones, are its inputs, and are nobody's else but
-        of layers that have the same source; None if there is none.
+    positions: multiplications of its weights per row; for a convolution, the positions of its output.
+    source: the linear layer whose units are its inputs, possibly after elementwise functions. Only layers with this
+        source read these units. None if there is no such layer.
     """
 
     positions: int
@@ -30,9 +30,9 @@ class Traced:
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
-    """Run a copy of a network on a batch, [B, ...] each, and return what became of its layers, by name.
+    """Run a copy of a network on a batch, [B, ...] each, and return its called layers by name.
 
-    Layers that were not called are left out. The network stays as it is, and so do torch's generators.
+    Changes neither the network nor torch's generators.
     """
     copied = copy.deepcopy(network).eval()
     seen = _forward(copied, inputs)
@@ -45,7 +45,7 @@ def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
 
 @dataclass
 class _Seen:
-    """What a forward pass showed: its layers, their inputs, and what came of it."""
+    """The layers of a forward pass, their inputs, and the outputs of the network."""
 
     layers: dict[str, Traced] = field(default_factory=dict)
     inputs: dict[str, Tensor] = field(default_factory=dict)
@@ -54,12 +54,12 @@ class _Seen:
 
 def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
     seen = _Seen()
-    # Tensors are told apart by identity, so that none may be freed meanwhile.
+    # Tensors are identified by `id`, so none may be freed meanwhile.
     alive: list[Tensor] = []
     sources: dict[int, str] = {}
 
     def note(name: str, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        # A layer that is given its input by name is of a user's own, and not followed.
+        # A user's layer that takes its input as a keyword is not traced.
         source = sources.get(id(given[0])) if given else None
         alive.extend((*given[:1], output))
         if isinstance(module, _ELEMENTWISE):
@@ -70,7 +70,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
         units = module.out_features if isinstance(module, nn.Linear) else module.out_channels
         positions = output.numel() // cast(int, units) // len(inputs[0])
         if name in seen.layers:
-            # Called again: its units are those of two places, and so are its inputs.
+            # A second call: neither its units nor its inputs have a single place any more.
             seen.layers[name] = Traced(positions + seen.layers[name].positions, None)
             for reader, traced in seen.layers.items():
                 if traced.source == name:
@@ -95,7 +95,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
 
 
 def _is_read_by_layers_alone(network: nn.Module, inputs: tuple[Tensor, ...], source: str, seen: _Seen) -> bool:
-    """Whether nothing changes when a layer's units do, but what the layers that it is the source of read does not."""
+    """Whether only the layers with this source read its units: with their inputs fixed, noise changes no output."""
     readers = [name for name, traced in seen.layers.items() if traced.source == source]
     generator = torch.Generator().manual_seed(0)
 
@@ -116,7 +116,7 @@ def _is_read_by_layers_alone(network: nn.Module, inputs: tuple[Tensor, ...], sou
 
 def _run(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     with torch.no_grad(), torch.random.fork_rng(devices=()):
-        # Networks that draw numbers draw the same in each pass.
+        # A network that draws random numbers draws the same in each pass.
         torch.default_generator.manual_seed(0)
         return tuple(_tensors(network(*inputs)))
 

@@ -1,4 +1,4 @@
-"""The weights of a network that may be sparse, and where they lie in the vector of its parameters."""
+"""Finds the weights of a network that may be sparse, and their places in the vector of its parameters."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Weight:
-    """The weight matrix of one layer: of linear ones [units, inputs], of convolutions [units, inputs * kernel].
+    """The weight matrix of one layer: [units, inputs] for a linear layer, [units, inputs * kernel] for a convolution.
 
-    start: where it begins in the vector that FlatParameters has moved it to.
+    start: its first index in the vector of FlatParameters.
     kernel: sizes of a convolution's kernel, empty for linear layers; `inputs` includes them.
-    trained: False where a user's layer is not to be trained; it stays as it is, dense.
+    trained: False for a user's frozen layer, which stays dense.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Weight:
 
 
 def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
-    """Weights of all linear layers and convolutions, in the order of the modules; biases and all else stay dense.
+    """Weights of all linear layers and convolutions, in the order of the modules. All other parameters stay dense.
 
-    The stacked parameters of a TwinCritic, [2, units, inputs], are two layers each.
+    Each stacked weight of a TwinCritic, [2, units, inputs], counts as two layers.
     """
     weights: list[Weight] = []
     for name, part in _parts(modules):
@@ -58,10 +58,10 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
 
 
 def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
-    """Make the modules' layers multiply by their active weights only.
+    """Make the modules' layers use sparse products.
 
-    active: for each of `maskable_weights` its active weights; None for all weights. Layers of a user's own kinds go on
-    multiplying by all weights.
+    active: the active weights of each of `maskable_weights`; None for dense products. A user's own kinds of layers keep
+    dense products.
     """
     start = 0
     for _, part in _parts(modules):

@@ -14,14 +14,14 @@ from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.files import replace_file, sync_folder
 
-# 2: state.json has a digest.
+# Format 2: state.json has a digest.
 _FORMAT = 2
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LearnerState:
-    """What a checkpoint holds: the algorithm's tensors, and everything else as plain JSON values."""
+    """The content of a checkpoint: the algorithm's tensors, and all other state as JSON values."""
 
     updates: int
     tensors: dict[str, Tensor]
@@ -41,9 +41,9 @@ class Checkpoints:
             _restore(replaced)
 
     def save(self, state: LearnerState) -> Path:
-        """Write and fsync a checkpoint, then remove the oldest beyond `keep`; returns its folder.
+        """Write and fsync a checkpoint, then remove the oldest ones beyond `keep`. Returns its folder.
 
-        Raises OSError when the disk is full; then all is as before.
+        Raises OSError, and changes nothing, when the disk is full.
         """
         final = self._directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
@@ -62,7 +62,7 @@ class Checkpoints:
         write_document(partial / "state.json", {**header, "values": state.values})
         replaced = final.with_suffix(".replaced")
         if final.exists():
-            # The same number of updates again, as when training is paused: set aside until the new one is there.
+            # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
             final.replace(replaced)
         partial.replace(final)
         sync_folder(self._directory)
@@ -72,7 +72,7 @@ class Checkpoints:
         return final
 
     def load_newest(self) -> LearnerState | None:
-        """The newest whole checkpoint, None when there is none. Newer ones are damaged and renamed to NAME.damaged.
+        """The newest whole checkpoint; None when there is none. Renames newer, damaged ones to NAME.damaged.
 
         Raises UserError when another version of ActorQ wrote it.
         """
@@ -83,14 +83,14 @@ class Checkpoints:
                 state = read_checkpoint(folder)
                 break
             except InvalidInputError as error:
-                _log.error("checkpoint %s is damaged, trying the one before: %s", folder, error)
+                _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, error)
                 damaged.append(folder)
         for folder in damaged:
-            # A damaged one must not count among the newest, which are kept.
+            # A damaged checkpoint must not count among the newest `keep`.
             shutil.rmtree(aside := folder.with_suffix(".damaged"), ignore_errors=True)
             folder.replace(aside)
         if damaged and state is None:
-            _log.error("no checkpoint is whole: the networks start anew, with the replay as it is")
+            _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
         return state
 
     def _folders(self) -> list[Path]:
@@ -98,7 +98,7 @@ class Checkpoints:
 
 
 def read_checkpoint(folder: Path) -> LearnerState:
-    """What a checkpoint holds.
+    """Read a checkpoint.
 
     Raises InvalidInputError when it is damaged, UserError when another version of ActorQ wrote it.
     """
@@ -119,7 +119,7 @@ def read_checkpoint(folder: Path) -> LearnerState:
 
 
 def _restore(replaced: Path) -> None:
-    """The process was killed while a checkpoint took the place of this one: put it back unless the new one is there."""
+    """Put back a checkpoint whose replacement was interrupted by a kill, unless the new one is in place."""
     final = replaced.with_suffix("")
     if final.exists():
         shutil.rmtree(replaced)

@@ -1,4 +1,4 @@
-"""Where the learner computes, and the batches that it copies there."""
+"""Chooses the learner's device, and makes batches that are fast to copy there."""
 
 from collections.abc import Callable
 
@@ -27,9 +27,9 @@ def choose_device(setting: str) -> torch.device:
 
 
 def batches_for(device: torch.device, spec: EnvironmentSpec, returns: Returns) -> Callable[[int], NStepBatch]:
-    """Makes empty batches of a size for such returns: plain arrays for the CPU, which computes on them as they are.
+    """A function that makes empty batches of a size: plain arrays for the CPU, which computes on them directly.
 
-    For a GPU they are in pinned memory, from which copies are asynchronous.
+    For a GPU the batches are in pinned memory, so that copies are asynchronous.
     """
     allocate = _pinned if device.type == "cuda" else np.empty
     return lambda size: empty_batch(spec, size, returns, allocate)

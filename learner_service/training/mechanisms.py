@@ -1,4 +1,4 @@
-"""Makes the parts of a run's training that its multi-step targets and its replay of dynamic capacity need."""
+"""Builds the multi-step returns and the dynamic capacity of a run from its settings."""
 
 import torch
 
@@ -9,7 +9,7 @@ from learner_service.replay import DelayedReturns, DynamicCapacity, ReplayBuffer
 
 
 def returns_of(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
-    """How rewards become returns in a run of `algorithm`; raises UserError as `RunConfig.multi_step_of` does."""
+    """The returns of a run of `algorithm`. Raises UserError as `RunConfig.multi_step_of` does."""
     windows, clip = getattr(algorithm, "needs_windows", False), config.replay.clip_rewards
     first = Returns(algorithm.n_step, algorithm.discount, clip, windows)
     multi_step = config.multi_step_of(algorithm.n_step)
@@ -22,7 +22,7 @@ def returns_of(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedRetu
 def dynamic_capacity(
     config: RunConfig, algorithm: Algorithm, replay: ReplayBuffer, device: torch.device
 ) -> DynamicCapacity | None:
-    """What decides how much of the replay is kept, by the policy of `algorithm`; None where nothing does.
+    """The dynamic capacity of the replay, with the policy of `algorithm`; None if it is off.
 
     Raises UserError as `RunConfig.dynamic_capacity_of` does.
     """

@@ -1,7 +1,7 @@
-"""Publishes checkpoints to the quantizer over one long stream, and takes its receipts.
+"""Publishes policy snapshots to the quantizer over one long stream, and receives its receipts.
 
-The trainer offers a snapshot and goes on; a thread sends the newest one. When the quantizer is away, snapshots
-replace each other until it is back: actors only ever want the newest.
+The trainer offers a snapshot and continues. A thread sends the newest snapshot. While the quantizer is away, newer
+snapshots replace older ones, because actors want the newest policy only.
 """
 
 import logging
@@ -29,15 +29,15 @@ from actorq.v1 import quantizer_pb2, tensor_pb2
 
 _log = logging.getLogger(__name__)
 
-# Versions that may wait for a receipt: enough to hide the round trip, few enough that what is sent is new.
+# Versions that may wait for a receipt: enough to hide the round trip, few enough to send recent snapshots only.
 _IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The policy's parameters at one moment; `at` is unix seconds.
+    """The policy's parameters at one moment. at: unix seconds.
 
-    calibration: for each data input of the graph a batch of what it is given, as many rows each.
+    calibration: a batch for each data input of the graph, with equally many rows.
     """
 
     learner_step: int
@@ -47,9 +47,9 @@ class Snapshot:
 
 
 class Publisher:
-    """Owns the stream to the quantizer. `offer` and `evaluated` may be called from any thread.
+    """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
-    mark: reserves each version before it is sent, so that a learner that was killed never sends its number again.
+    mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class Publisher:
         self._refused_version = 0
         self._in_flight: deque[int] = deque(maxlen=_IN_FLIGHT + 1)
         self._evaluations: deque[Evaluation] = deque(maxlen=100)
-        # With the version that was sent last before each.
+        # Each with the last version that was sent before it.
         self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
         self._connected = False
         self._fault: ActorQError | None = None
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self, graph: PolicyGraph) -> None:
-        """Begin to publish policies of this graph."""
+        """Start to publish policies of this graph."""
         self._graph = graph
         self._thread.start()
 
     def offer(self, snapshot: Snapshot) -> int:
-        """Make this the newest version, to be sent as soon as possible; returns its number."""
+        """Make this snapshot the newest version, and send it as soon as possible. Returns its number."""
         with self._changed:
             self._version += 1
             self._snapshot = (self._version, snapshot)
@@ -96,14 +96,14 @@ class Publisher:
             return self._version
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Pass an evaluation on, so that the quantizer retains the best versions."""
+        """Send an evaluation to the quantizer, so that it retains the best versions."""
         with self._changed:
             self._evaluations.append(evaluation)
             self._changed.notify_all()
 
     @property
     def version(self) -> int:
-        """The newest version that was offered."""
+        """The newest offered version."""
         with self._changed:
             return self._version
 
@@ -115,16 +115,16 @@ class Publisher:
 
     @property
     def fault(self) -> ActorQError | None:
-        """What ended the stream for good, such as a quantizer that holds another run."""
+        """The error that ended publishing for good, such as a quantizer with another run."""
         with self._changed:
             return self._fault
 
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
-        """Wait until the newest version has been received and all evaluations sent.
+        """Wait until the quantizer has received the newest version, and all evaluations are sent.
 
-        wait_for_quantizer: also wait for one that is away.
+        wait_for_quantizer: also wait while the quantizer is away.
 
-        False when it takes too long, and at once when there is a fault or the publisher is closed.
+        Returns False after `timeout_s` seconds, and at once after a fault or `close`.
         """
 
         def settled() -> bool:
@@ -147,14 +147,14 @@ class Publisher:
 
     def _run(self) -> None:
         try:
-            # A quantizer takes no larger checkpoint later: only `_publish` knows when ExhaustedError will pass.
+            # A too large checkpoint never succeeds. `_publish` turns a temporary ExhaustedError into UnavailableError.
             retried = (UnavailableError,)
             keep_connected(self._publish, self._stop, self._client.peer, random.Random(), retried=retried)
         except ActorQError as error:
-            _log.error("publishing has ended: %s", error)
+            _log.error("publishing has stopped: %s", error)
             self._fail(error)
         except Exception:
-            _log.exception("publishing has ended")
+            _log.exception("publishing has stopped")
             self._fail(ActorQError("the publisher failed; the learner's log has the details"))
 
     def _fail(self, error: ActorQError) -> None:
@@ -166,7 +166,7 @@ class Publisher:
         return self._received_version >= self._version and not self._evaluations
 
     def _publish(self, connected: Callable[[], None]) -> None:
-        """One life of the stream: requests go out from a generator, answers come in here."""
+        """Run one stream: a generator sends requests, and this loop receives the answers."""
         ended = threading.Event()
         ready: deque[wire.Ready] = deque(maxlen=1)
         call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
@@ -192,8 +192,8 @@ class Publisher:
         if self._stop.is_set():
             return
         if isinstance(error, InvalidInputError):
-            # The quantizer may be mended or replaced, and the run goes on meanwhile.
-            raise UnavailableError(f"{self._client.peer} answered what cannot be read: {error}") from error
+            # The run continues, because an operator may repair or replace the quantizer.
+            raise UnavailableError(f"{self._client.peer} sent an invalid answer: {error}") from error
         if not isinstance(error, grpc.RpcError):
             raise error
         translated = error_from_rpc(error, self._client.peer)
@@ -201,33 +201,34 @@ class Publisher:
             connected = self._connected
             sending = connected and self._sent_version > self._received_version
             if sending and isinstance(translated, InvalidInputError):
-                # Of two in flight the older one is meant. If it was the newer one, that is refused alone next time.
+                # Assume that the older of two versions in flight was refused. If not, the newer one is refused next.
                 self._refused_version = max(self._refused_version, min(self._in_flight, default=self._sent_version))
         if sending and isinstance(translated, InvalidInputError | ConflictError):
-            # One bad version, such as a policy that diverged to NaN, must not end the run; the next may be good. And a
-            # stream that broke may have left the quantizer with a version that we believe unsent.
+            # One bad version, such as a policy with NaN, must not end the run, because the next one may be good. Also,
+            # the quantizer may have received a version over a broken stream that counts as unsent here.
             _log.warning("version %d was refused: %s", self._sent_version, translated)
             raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
         if isinstance(translated, ExhaustedError) and not connected:
-            # It has too many other callers.
+            # The quantizer has too many other callers.
             raise UnavailableError(str(translated)) from error
         raise translated from error
 
     def _begin(self, message: wire.Ready, ready: deque[wire.Ready]) -> None:
         if message.newest_version > self.version + MAX_VERSION_STEP:
-            # Tried again: its operator may mend it, and the run goes on meanwhile.
+            # Try again later, because an operator may correct this, and the run continues.
             raise UnavailableError(
                 f"{self._client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
-                f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; is its store another run's?"
+                f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; does its store belong to "
+                "another run?"
             )
         with self._changed:
             newest, snapshot = message.newest_version, self._snapshot
-            # A number is sent once: a quantizer that lost its store may have served what it never confirmed.
+            # A number is sent once only: a quantizer that lost its store may have served an unconfirmed version.
             unconfirmed = (
                 snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= self._sent_version
             )
             if unconfirmed or (newest > self._sent_version and newest >= self._version):
-                # A learner that restarted from an older checkpoint goes on above what it published before.
+                # A learner that restarts from an older checkpoint continues above the versions published before.
                 self._version = max(newest, self._version)
                 if snapshot is not None:
                     self._version += 1
@@ -245,7 +246,7 @@ class Publisher:
             self._received_version = max(self._received_version, receipt.version)
             while self._in_flight and self._in_flight[0] <= receipt.version:
                 self._in_flight.popleft()
-            # The stream is in order: what was sent before this version has arrived.
+            # The stream is in order, so all evaluations sent before this version have arrived.
             while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
                 self._unconfirmed.popleft()
             self._changed.notify_all()
@@ -272,12 +273,12 @@ class Publisher:
                 yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
 
     def _reserve(self, version: int) -> bool:
-        """Put a version's number on disk; False when the disk does not take it, and the stream has to end."""
+        """Write a version's number to the disk. Returns False when that fails; the stream then has to end."""
         try:
             if self._mark is not None:
                 self._mark.reserve(version)
         except OSError as error:
-            _log.warning("version %d is not published, since its number cannot be stored: %s", version, error)
+            _log.warning("version %d is not published, because its number cannot be stored: %s", version, error)
             return False
         return True
 
@@ -302,7 +303,7 @@ class Publisher:
 def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-    """The messages that carry a snapshot as a version; encodings: those that the quantizer takes."""
+    """The messages that carry a snapshot as a version. encodings: those that the quantizer accepts."""
     header = wire.CheckpointHeader(version, snapshot.learner_step, graph.topology, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
     tensors = safetensors.numpy.save({**snapshot.parameters, **calibration})

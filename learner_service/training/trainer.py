@@ -1,9 +1,9 @@
 """The training loop: wait for data, sample, update, publish, save. One thread owns the algorithm.
 
-While it updates on one batch, the next is drawn on another thread; a batch of samples is several updates' minibatches.
-So the rows of an update were chosen by priorities that are one batch old, at most 16 updates' worth: less than what
-passes between an actor's step and its segment's arrival. Before a checkpoint what was drawn ahead is dropped, so that
-the learner that wrote it and one that restores it go on with the same draws.
+During the updates on one batch, another thread draws the next batch. A batch has the minibatches of several updates.
+The priorities of a draw are therefore one batch old, at most 16 updates. This is less than the delay between an actor's
+step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and one that restores
+the checkpoint continue with the same draws.
 """
 
 import logging
@@ -30,20 +30,20 @@ from learner_service.training.publisher import Publisher, Snapshot
 
 _log = logging.getLogger(__name__)
 
-# Updates per call of the algorithm: sampling many minibatches at once spreads the cost of the sum tree. No more than
-# from one published policy to the next, though.
+# Most updates per call of the algorithm, within one publication period. Sampling many minibatches at once spreads the
+# cost of the sum tree.
 _MOST_UPDATES_PER_SAMPLE = 8
-# Of the running mean of the loss: what the newest updates are of it.
+# Share of the newest updates in the running mean of the loss.
 _LOSS_SHARE = 0.05
-# After which a checkpoint that could not be written is tried again.
+# Time after which a failed checkpoint is tried again.
 _SAVE_AGAIN_S = 10.0
-# How long the loop waits for data before it looks again whether it should pause, save or stop.
+# Longest wait for data before the loop checks for requests to pause, save or stop.
 _WAIT_S = 0.1
 
 
 @dataclass
 class Requests:
-    """What others want of the trainer; read between two updates. saves: how many checkpoints they have asked for."""
+    """Requests to the trainer, read between two updates. saves: number of requested checkpoints so far."""
 
     paused: bool = False
     stop: bool = False
@@ -51,12 +51,12 @@ class Requests:
 
 
 class Trainer:
-    """Runs in its own thread from `start` to `stop`; the control methods may be called from any thread.
+    """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
-    quantization_aware: decides which updates run the policy as its actors run it.
-    device: where the algorithm computes; batches for a GPU are in pinned memory.
-    dynamic_capacity: decides how much of the replay is kept; None for as much as there is room for.
-    save: writes a checkpoint of the state after so many updates and returns its folder; called on the trainer's thread.
+    quantization_aware: decides which updates compute with the actors' rounded policy.
+    device: of the algorithm. Batches for a GPU are in pinned memory.
+    dynamic_capacity: drops old transitions from the replay; None to keep all that fit.
+    save: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
     def __init__(
@@ -103,18 +103,18 @@ class Trainer:
 
     @property
     def batch_nbytes(self) -> int:
-        """Bytes of the batches that are updated on and drawn ahead."""
+        """Bytes of the batch in use and the batch drawn ahead."""
         return self._prefetcher.nbytes
 
     def start(self) -> None:
-        """Publish the current policy, so that actors can act, and begin to train."""
+        """Publish the current policy, so that actors can act, and start training."""
         self.publish()
         self._thread.start()
 
     def pause(self) -> int:
-        """Stop updating and wait until the current updates are done; returns how many there have been.
+        """Pause training until `resume`. Waits for the updates under way, and returns the number of updates so far.
 
-        There are no others until `resume`, for which this does not wait if it comes first.
+        Returns early when `resume` is called meanwhile.
         """
         with self._changed:
             self._requests.paused = True
@@ -123,15 +123,15 @@ class Trainer:
             return self.updates
 
     def resume(self) -> None:
-        """Go on updating."""
+        """Resume training."""
         with self._changed:
             self._requests.paused = False
             self._changed.notify_all()
 
     def save(self) -> Path:
-        """Write a checkpoint between two updates and return its folder.
+        """Write a checkpoint between two updates, and return its folder.
 
-        Raises ConflictError when training has ended and UnavailableError when the disk refuses it.
+        Raises ConflictError when training has ended, and UnavailableError when the disk fails.
         """
         with self._changed:
             self._requests.saves += 1
@@ -142,11 +142,11 @@ class Trainer:
                 reason = error.strerror or error
                 raise UnavailableError(f"the checkpoint cannot be written ({reason}): make room and save again")
             if self._saves < wanted or self._saved_path is None:
-                raise ConflictError("training has ended: its last checkpoint is on disk or about to be")
+                raise ConflictError("training has ended: its last checkpoint is on disk, or will be soon")
             return self._saved_path
 
     def stop(self) -> None:
-        """End the loop after the current updates and wait for it; the caller saves and publishes last."""
+        """End the loop after the current updates, and wait for it. The caller then saves and publishes."""
         with self._changed:
             self._requests.stop = True
             self._changed.notify_all()
@@ -166,11 +166,11 @@ class Trainer:
 
     @property
     def fault(self) -> BaseException | None:
-        """What ended the loop, if it did not end by `stop`."""
+        """The error that ended the loop; None if there was none."""
         return self._fault
 
     def publish(self) -> int:
-        """Offer the current policy as the newest version; returns its number."""
+        """Offer the current policy as the newest version. Returns its number."""
         spec, stochastic = self._replay.spec, self._algorithm.stochastic
         calibration = calibration_batch(self._observed(), spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
@@ -184,7 +184,7 @@ class Trainer:
         )
 
     def _observed(self) -> NDArray[Any]:
-        """Observations to calibrate on: of the last updates, else the newest stored."""
+        """Observations for calibration: those of the last updates, else the newest stored ones."""
         size = self._config.publication.calibration_size
         return self._replay.newest_observations(size) if self._recent is None else self._recent[:size]
 
@@ -195,7 +195,7 @@ class Trainer:
                 if self._may_train() and (drawn := self._prefetcher.take(_WAIT_S)) is not None:
                     self._train(drawn)
         except BaseException as error:
-            _log.exception("training has failed")
+            _log.exception("training failed")
             self._fault = error
         finally:
             with self._changed:
@@ -206,7 +206,7 @@ class Trainer:
         return not self._requests.paused or self._requests.stop or self._requests.saves > self._saves
 
     def _may_train(self) -> bool:
-        """Whether updates may follow; if not, that is said to those who wait for it, and changes are waited for."""
+        """Whether training is not paused. While paused, notifies the callers of `pause` and waits for a change."""
         with self._changed:
             self._idle = self._requests.paused
             if self._idle:
@@ -218,13 +218,13 @@ class Trainer:
         if self.updates == 0:
             self._normalize()
         if self._dynamic_capacity is not None and self._dynamic_capacity.due:
-            # What is drawn meanwhile would be with or without what is dropped, whichever thread is first.
+            # Finish the draw in progress first. Otherwise the timing of threads decides if it sees dropped transitions.
             self._prefetcher.settle()
             self._dynamic_capacity.look()
         with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
             losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
         self._prefetcher.update_priorities(drawn, losses.priorities)
-        # The first updates of this process have no mean before them.
+        # The first updates of this process start the mean.
         self.loss += (1.0 if self._recent is None else _LOSS_SHARE) * (losses.loss - self.loss)
         self._recent = drawn.batch.observations
         before, self.updates = self.updates, self.updates + self._updates_per_sample
@@ -234,9 +234,9 @@ class Trainer:
             self.publish()
 
     def _normalize(self) -> None:
-        """Take over the mean and deviation of all observations so far.
+        """Set the normalizer to the mean and deviation of all observations so far.
 
-        Only together with updates, never because a run was resumed: its normalizer comes back with its networks.
+        Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
         """
         moments = self._replay.observation_moments()
         if moments is not None:
@@ -244,7 +244,7 @@ class Trainer:
 
     def _save_if_asked_or_due(self) -> None:
         due = self._clock() - self._saved_at >= self._config.checkpoint.period_s
-        # Before anything is written: what is asked for meanwhile is a checkpoint of later.
+        # Read before writing: a request that comes meanwhile gets a later checkpoint.
         asked = self._requests.saves
         if not (due or asked > self._saves):
             return

@@ -1,4 +1,4 @@
-"""Everything that exists once the environment is known: replay, algorithm, publisher, trainer, intake."""
+"""Builds the parts of a run that need the environment's spec: replay, algorithm, publisher, trainer, intake."""
 
 import logging
 import time
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """The parts of a run that know its environment."""
+    """The parts of a run that depend on its environment."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -65,16 +65,15 @@ class Training:
     dynamic_capacity: DynamicCapacity | None = None
 
     def start(self, graph: PolicyGraph) -> None:
-        """Publish the first policy and begin to train."""
+        """Publish the first policy and start training."""
         self.flusher.start()
         self.trainer.start()
         self.publisher.start(graph)
 
     def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
-        """What a checkpoint must hold; `values` are the run's own.
+        """The state for a checkpoint. values: those of the run.
 
-        When it returns, the transitions that the checkpoint counts on are on the disk. Raises OSError when the disk
-        refuses them.
+        Flushes the replay first, so that the checkpoint's transitions are on the disk. Raises OSError when that fails.
         """
         state = self._state(updates, values)
         self.replay.flush()
@@ -87,7 +86,8 @@ class Training:
             {
                 **values,
                 "environment": self.spec.environment_id,
-                # As it was asked for: a class of a user's own has a name that no flag takes.
+                "environment_arguments": self.spec.environment_arguments.to_text(),
+                # As configured, because the `name` of a user's class is no valid value of the flag.
                 "algorithm": self.config.algorithm,
                 "sparsity": topology_settings(self.config),
                 "version": self.publisher.version,
@@ -100,11 +100,11 @@ class Training:
 
     @property
     def precision(self) -> str:
-        """The numbers in the products of wide hidden layers; fp32 for an algorithm that does not tell."""
+        """Precision of the products of wide hidden layers; fp32 for an algorithm without this attribute."""
         return str(getattr(self.algorithm, "precision", FP32))
 
     def storage(self) -> StorageStatus:
-        """How whole and how durable the replay is now."""
+        """The present state of the replay's storage."""
         storage, disk = self.replay.storage(), self.flusher.disk
         return StorageStatus(
             disk_free_bytes=disk.free_bytes,
@@ -116,7 +116,7 @@ class Training:
         )
 
     def close(self) -> None:
-        """End all threads and release the replay, in the order in which data flows."""
+        """End all threads, then close the replay."""
         self.trainer.stop()
         self.publisher.close()
         self.flusher.close()
@@ -134,12 +134,12 @@ def build_training(
     on_receipt: Callable[[Receipt], None],
     published: int = 0,
 ) -> tuple[Training, PolicyGraph]:
-    """Build everything, from a checkpoint's `state` when there is one; blocks for a second or two.
+    """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
-    published: the newest version that the run is known to have published; later ones are above it.
+    published: the newest known version of the run. Later versions are above it.
 
-    Returns the training, not yet started, and the graph to start it with. Raises UserError when algorithm, environment,
-    replay or checkpoint do not fit; then nothing stays open.
+    Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
+    algorithm, environment, replay or checkpoint do not fit.
     """
     _check_segment_size(config, spec)
     device = choose_device(config.learner.device)
@@ -193,7 +193,7 @@ def _assemble(
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
-    # Checkpoints of before there was such a thing do not have it.
+    # Older checkpoints do not have this state.
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
@@ -229,7 +229,7 @@ def _graph(path: Path, algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool
     except UserError:
         raise
     except Exception as error:
-        # The exporter wraps what went wrong into advice on how to report it.
+        # The exporter wraps the cause in advice on how to report it.
         reason = error.__cause__ or error
         first = next(iter(str(reason).strip().splitlines()), "")
         raise UserError(f"the policy cannot be exported to ONNX: {type(reason).__name__}: {first}") from error

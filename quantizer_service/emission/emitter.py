@@ -15,6 +15,7 @@ from actorq.quantization.schemes import Options
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
+from quantizer_service.emission.reference import Batch, Outputs
 from quantizer_service.store.catalog import Catalog
 from quantizer_service.store.reader import PolicyReader
 
@@ -40,7 +41,7 @@ class Emitter:
         )
         self._thresholds = config.gate
         self._graphs: dict[bytes, PreparedGraph] = {}
-        self.catalog = Catalog(store, self._emit_again)
+        self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate a graph, prepare and keep it; raises InvalidInputError and keeps nothing when it is not valid."""
@@ -76,15 +77,21 @@ class Emitter:
         self.catalog.store_newest()
         return policies
 
-    def _emit_again(self, checkpoint: Checkpoint, scheme: str) -> Policy:
-        """Emit a retained version in a scheme that it lacks."""
+    def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
+        """Emit a retained version in a scheme that it lacks; `thresholds` replace those of the run's gate."""
         graph = self._prepared(checkpoint.topology)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
         # What an old version needs says nothing about the next one.
-        ladder = graph.ladder(scheme) if newest else Ladder(scheme)
-        (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], self._thresholds)
+        ladder = graph.ladder(scheme) if newest and not thresholds else Ladder(scheme)
+        (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
+
+    def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, PolicyGraph]:
+        """The observations on which a version is compared, what its FP32 policy gives for them, and its graph."""
+        graph = self._prepared(checkpoint.topology)
+        run = graph.without_dead_units(graph.validated(checkpoint)).run(self.catalog.run_id, ())
+        return run.batch, run.outputs, graph.graph.source
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
         if digest in self._graphs:

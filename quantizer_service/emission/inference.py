@@ -7,18 +7,17 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from actorq import inference
 from actorq.errors import InvalidInputError
 from quantizer_service.emission.job import OverdueError, current_job
 
-# Errors are raised as exceptions; ONNX Runtime would log them as well.
-_FATAL_ONLY = 4
-# It fuses Conv, Add and an activation although the Conv's output is an output of the model, and cannot load the result.
+# It fuses Conv, Add and an activation although the Conv's output is an output of the model. It cannot load the result.
 _FUSION_OF_RESIDUALS = "ConvAddActivationFusion"
 CALIBRATION_BATCH = "the calibration batch"
 
 
 def open_session(model: bytes, what: str, arena: bool = False, probe: bool = False) -> ort.InferenceSession:
-    """A session on one CPU thread; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
+    """A session as actors open it; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
 
     Its runs belong to the job of the caller, which can end them: see job.
 
@@ -26,23 +25,8 @@ def open_session(model: bytes, what: str, arena: bool = False, probe: bool = Fal
     probe: the model has hidden tensors among its outputs.
     """
     current_job().check()
-    options = ort.SessionOptions()
-    # One thread: the service shares its machine with learners and actors, and its batches are small.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _FATAL_ONLY
-    # Weights held in int8 are made float once, when the model is loaded. Actors open their sessions so too.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.enable_cpu_mem_arena = arena
     try:
-        # The fallback would print to standard output and try the same provider again.
-        return ort.InferenceSession(
-            model,
-            options,
-            providers=["CPUExecutionProvider"],
-            enable_fallback=0,
-            disabled_optimizers=[_FUSION_OF_RESIDUALS] if probe else None,
-        )
+        return inference.open_session(model, arena, without=(_FUSION_OF_RESIDUALS,) if probe else ())
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         reason = " ".join(str(error).split())[:300]
         raise InvalidInputError(

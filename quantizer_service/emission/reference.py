@@ -9,10 +9,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Observed, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import BATCH_FIRST_STATES, Graph
 from actorq.quantization.layers import RECURRENT_OPERATORS
-from actorq.quantization.statistics import Observed, summarize
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
     call_session,

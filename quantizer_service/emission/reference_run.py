@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.policy import Checkpoint
-from actorq.quantization.statistics import Observed, Statistic, Statistics
+from actorq.quantization.calibration import Observed, Statistic, Statistics
 from quantizer_service.emission.reference import Batch, Outputs, Reference, rows_of
 
 # Weights times rows that are run in FP32 to measure one version: a little more than 256 rows of a policy with three

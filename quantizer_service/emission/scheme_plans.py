@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from actorq.quantization.calibration import Observed
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, Scheme
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
-from actorq.quantization.statistics import Observed
 from quantizer_service.emission.ladder import Rung
 from quantizer_service.emission.reference_run import ReferenceRun
 

@@ -1,6 +1,7 @@
 """What a quantizer and a relay tell Prometheus, read when it is asked for, on the event loop."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client import Metric
 
@@ -9,20 +10,27 @@ from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 
+T = TypeVar("T")
+
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The families of one quantizer."""
-    counts = quantizer.counts
+    counts, policies = quantizer.counts, quantizer.policies
 
-    def of_newest(name: str, text: str, value: Callable[[PolicyDescriptor], float | None]) -> Metric:
-        values = {scheme: value(descriptor) for scheme, descriptor in quantizer.policies.descriptors.items()}
-        return _gauge(f"quantizer_{name}", f"{text}, of the newest policy.", values)
+    def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[tuple[str, ...], float | None]:
+        return {(scheme,): value(descriptor) for scheme, descriptor in policies.descriptors.items()}
 
-    yield _counter("quantizer_policies", "Policies emitted as checkpoints came.", counts.policies)
-    yield _counter(
-        "quantizer_gate_refusals",
-        "Rungs of the ladder that the fidelity gate did not let through, as checkpoints came.",
-        counts.refusals,
+    yield labelled_counter(
+        "actorq_quantizer_policies",
+        "Policies that were emitted for checkpoints.",
+        ("scheme",),
+        _labels(counts.policies),
+    )
+    yield labelled_counter(
+        "actorq_quantizer_gate_refusals",
+        "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
+        ("scheme",),
+        _labels(counts.refusals),
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
@@ -31,7 +39,7 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_quantizer_work_age_seconds",
-        "For how long the work has run that runs now; 0 when there is none.",
+        "Time since the running work began; 0 when there is none.",
         quantizer.worker.busy_s,
     )
     yield counter(
@@ -39,53 +47,85 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         "Work that was ended because it took longer than quantizer.work_limit_s.",
         quantizer.worker.cancelled,
     )
-    yield _gauge(
-        "quantizer_subscribers", "Streams of policies that are open.", quantizer.policies.subscribers_by_scheme
+    yield labelled_gauge(
+        "actorq_quantizer_subscribers",
+        "Open streams of policies; relays count like actors.",
+        ("scheme",),
+        _labels(policies.subscribers_by_scheme),
     )
-    yield of_newest("policy_version", "Version", lambda policy: policy.version)
-    yield of_newest("policy_bytes", "Size of the model", lambda policy: policy.size_bytes)
-    yield of_newest("parameters_bytes", "Size of its FP32 parameters", lambda policy: policy.fp32_size_bytes)
-    yield of_newest("float_layers", "Layers in float", lambda policy: len(policy.fidelity.float_layers))
-    yield of_newest(
-        "argmax_agreement_ratio",
-        "Share of calibration observations with the same best action as FP32",
-        lambda policy: policy.fidelity.argmax_agreement,
+    yield labelled_gauge(
+        "actorq_quantizer_policy_version",
+        "Version of the newest policy.",
+        ("scheme",),
+        newest(lambda policy: policy.version),
     )
-    yield of_newest(
-        "relative_mean_error_ratio",
-        "Mean action error relative to the action range",
-        lambda policy: policy.fidelity.relative_mean_error,
+    yield labelled_gauge(
+        "actorq_quantizer_policy_bytes",
+        "Size of the newest policy's model.",
+        ("scheme",),
+        newest(lambda policy: policy.size_bytes),
     )
-    yield of_newest(
-        "relative_max_error_ratio",
-        "Largest action error relative to the action range",
-        lambda policy: policy.fidelity.relative_max_error,
+    yield labelled_gauge(
+        "actorq_quantizer_parameters_bytes",
+        "Size of the newest policy's FP32 parameters.",
+        ("scheme",),
+        newest(lambda policy: policy.fp32_size_bytes),
+    )
+    yield labelled_gauge(
+        "actorq_quantizer_float_layers",
+        "Layers of the newest policy whose weights are in float.",
+        ("scheme",),
+        newest(lambda policy: len(policy.fidelity.float_layers)),
+    )
+    yield labelled_gauge(
+        "actorq_quantizer_argmax_agreement_ratio",
+        "Share of calibration observations for which the newest policy and FP32 have the same best action.",
+        ("scheme",),
+        newest(lambda policy: policy.fidelity.argmax_agreement),
+    )
+    yield labelled_gauge(
+        "actorq_quantizer_relative_mean_error_ratio",
+        "Mean action error of the newest policy, relative to the action range.",
+        ("scheme",),
+        newest(lambda policy: policy.fidelity.relative_mean_error),
+    )
+    yield labelled_gauge(
+        "actorq_quantizer_relative_max_error_ratio",
+        "Largest action error of the newest policy, relative to the action range.",
+        ("scheme",),
+        newest(lambda policy: policy.fidelity.relative_max_error),
     )
 
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The families of one relay."""
     versions = {scheme: descriptor.version for scheme, descriptor in relay.policies.descriptors.items()}
-    yield _gauge("relay_subscribers", "Streams of policies that are open.", relay.policies.subscribers_by_scheme)
-    yield _gauge(
-        "relay_upstream_connected",
+    yield labelled_gauge(
+        "actorq_relay_subscribers",
+        "Open streams of policies at this relay.",
+        ("scheme",),
+        _labels(relay.policies.subscribers_by_scheme),
+    )
+    yield labelled_gauge(
+        "actorq_relay_upstream_connected",
         "1 while the stream from the upstream is open, 0 while it is tried again; of the schemes that are watched.",
-        relay.connected,
+        ("scheme",),
+        _labels(relay.connected),
     )
-    yield _counter("relay_policies", "Policies handed on.", relay.relayed)
-    yield _counter("relay_refused", "Policies of the upstream that were refused.", relay.refused)
-    yield _gauge("relay_policy_version", "Version of the newest policy.", versions)
-    yield _gauge(
-        "relay_lag_seconds",
-        "From the learner's snapshot to the newest policy being here, by both clocks.",
-        relay.lag_seconds,
+    yield labelled_counter(
+        "actorq_relay_policies", "Policies that the relay passed on.", ("scheme",), _labels(relay.relayed)
+    )
+    yield labelled_counter(
+        "actorq_relay_refused", "Policies of the upstream that were refused.", ("scheme",), _labels(relay.refused)
+    )
+    yield labelled_gauge("actorq_relay_policy_version", "Version of the newest policy.", ("scheme",), _labels(versions))
+    yield labelled_gauge(
+        "actorq_relay_lag_seconds",
+        "From the learner's snapshot to the arrival of the newest policy here, by both clocks.",
+        ("scheme",),
+        _labels(relay.lag_seconds),
     )
 
 
-def _gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
-    by_scheme: dict[tuple[str, ...], float | None] = {(scheme,): value for scheme, value in values.items()}
-    return labelled_gauge(f"actorq_{name}", text, ("scheme",), by_scheme)
-
-
-def _counter(name: str, text: str, values: Mapping[str, float]) -> Metric:
-    return labelled_counter(f"actorq_{name}", text, ("scheme",), {(scheme,): count for scheme, count in values.items()})
+def _labels(values: Mapping[str, T]) -> dict[tuple[str, ...], T]:
+    return {(scheme,): value for scheme, value in values.items()}

@@ -8,7 +8,7 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
-from quantizer_service.store.files import decode_tensors
+from quantizer_service.store.policy_files import decode_tensors
 
 # Graphs hold no weights: the largest seen have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2

@@ -7,7 +7,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
-from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
 from actorq.errors import InvalidInputError
@@ -43,10 +42,7 @@ class Upstream:
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
         """See PolicySource.list_versions."""
-        request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
-        with translated(self.peer):
-            page = await self._call(self._client.stub.ListPolicies, request, timeout=UNARY_DEADLINE_S)
-        return tuple(wire.retained_from_proto(policy) for policy in page.policies), page.next_page_token
+        return await self._call(self._client.page, page_size, page_token)
 
     async def lease(self, version: int, seconds: float) -> float:
         """See PolicySource.lease."""

@@ -127,6 +127,10 @@ class Catalog:
                 del self._served[next(iter(self._served))]
         return policy
 
+    def checkpoint(self, version: int) -> Checkpoint:
+        """The FP32 tensors of a retained version; raises NotFoundError, or InvalidInputError for a damaged file."""
+        return self._store.checkpoint(version)
+
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """A page of retained versions, newest first, and the token of the next page, empty at the end.
 

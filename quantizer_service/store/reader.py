@@ -10,8 +10,10 @@ from typing import Any
 
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
 from actorq.errors import InvalidInputError, NotFoundError, UserError
+from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_either
-from quantizer_service.store import files
+from actorq.statefiles.policies import field_of, version_folder
+from quantizer_service.store import policy_files
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +97,10 @@ class PolicyReader:
         if scheme not in self._entry(version).schemes:
             return None
         with self._unless_removed(version):
-            return _read_policy(self._folder(version) / f"policy-{scheme}.json")
+            return stored.read_policy(self._folder(version), scheme)
 
     def _folder(self, version: int) -> Path:
-        return self._directory / f"{version:08d}"
+        return version_folder(self._directory, version)
 
     def _entry(self, version: int) -> Entry:
         if version in self._damaged:
@@ -130,7 +132,7 @@ class PolicyReader:
             ) from None
         if tree is None:
             return None
-        run_id: str = _field(path, tree, "run_id", str)
+        run_id: str = field_of(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) != STORE_FORMAT:
             raise UserError(
                 f"--store: {self._directory} was written by another version of ActorQ, in format {written}; this one "
@@ -141,11 +143,11 @@ class PolicyReader:
     def _load_graphs(self) -> None:
         for path in sorted((self._directory / "graphs").glob("[!.]*.json")):
             try:
-                tree = files.read_json(path)
-                model = files.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
-                inputs = tuple(_field(path, tree, "inputs", list))
-                spans = tuple(_field(path, tree, "action_spans", list))
-                graph = PolicyGraph(model, inputs, _field(path, tree, "discrete_actions", bool), spans)
+                tree = stored.read_json(path)
+                model = stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
+                inputs = tuple(field_of(path, tree, "inputs", list))
+                spans = tuple(field_of(path, tree, "action_spans", list))
+                graph = PolicyGraph(model, inputs, field_of(path, tree, "discrete_actions", bool), spans)
             except (InvalidInputError, ValueError) as error:
                 # Else the store's writer has removed it, since no version needs it any more.
                 if path.exists():
@@ -171,55 +173,34 @@ class PolicyReader:
                 f"{self._folder(version)}: expected its graph {checkpoint.topology.hex()} in the store, got none"
             )
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
-        for path in self._folder(version).glob("policy-*.json"):
-            entry.schemes.add(_read_policy(path).descriptor.scheme)
+        folder = self._folder(version)
+        for path in folder.glob("policy-*.json"):
+            entry.schemes.add(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
         # After a power cut a file may be missing. Emitted again, the policy might differ from the one that actors have.
-        described = self._folder(version) / "checkpoint.json"
-        if missing := set(files.read_json(described).get("schemes", ())) - entry.schemes:
-            raise InvalidInputError(f"{self._folder(version)}: expected a policy in {sorted(missing)}, got none")
-        path = self._folder(version) / "evaluation.json"
-        if path.exists():
-            try:
-                entry.mean_return = float(_field(path, files.read_json(path), "mean_return", (int, float)))
-            except InvalidInputError as error:
-                _log.warning("evaluation skipped: %s", error)
+        if missing := set(stored.read_json(folder / "checkpoint.json").get("schemes", ())) - entry.schemes:
+            raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
+        entry.mean_return = stored.read_mean_return(folder)
         return entry
 
     def _read_checkpoint(self, version: int) -> Checkpoint:
         path = self._folder(version) / "checkpoint.json"
-        tree = files.read_json(path)
+        tree = stored.read_json(path)
         tensors = path.with_suffix(".safetensors")
-        data = files.read_verified(tensors, _digest(path, tree, "sha256"))
-        parameters, calibration = files.decode_tensors(data, str(tensors))
+        data = stored.read_verified(tensors, _digest(path, tree, "sha256"))
+        parameters, calibration = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(
             version=version,
-            learner_step=_field(path, tree, "learner_step", int),
+            learner_step=field_of(path, tree, "learner_step", int),
             topology=_digest(path, tree, "topology"),
             parameters=parameters,
             calibration=calibration,
-            snapshot_at=_field(path, tree, "snapshot_at", (int, float)),
+            snapshot_at=field_of(path, tree, "snapshot_at", (int, float)),
         )
 
 
-def _read_policy(path: Path) -> Policy:
-    tree = files.read_json(path)
-    try:
-        descriptor = files.descriptor_from_json(tree)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"{path}: expected a policy's descriptor, got {error!r}; remove the file") from None
-    return Policy(descriptor, files.read_verified(path.with_suffix(".onnx"), descriptor.sha256))
-
-
 def _digest(path: Path, tree: Mapping[str, Any], name: str) -> bytes:
-    text = _field(path, tree, name, str)
+    text = field_of(path, tree, name, str)
     try:
         return bytes.fromhex(text)
     except ValueError:
         raise InvalidInputError(f"{path}: expected {name} in hexadecimal, got {text!r}") from None
-
-
-def _field(path: Path, tree: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    value = tree.get(name)
-    if not isinstance(value, kind):
-        raise InvalidInputError(f"{path}: expected {name!r} to be of type {kind}, got {value!r}; the file is damaged")
-    return value

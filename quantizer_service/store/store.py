@@ -21,10 +21,11 @@ from typing import IO
 
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph
 from actorq.errors import ConflictError, UnavailableError, UserError
+from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import write_twice
 from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
-from quantizer_service.store import files
+from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
 from quantizer_service.store.reader import STORE_FORMAT, Entry, PolicyReader
 
@@ -103,7 +104,7 @@ class PolicyStore(PolicyReader):
         name = self._directory / "graphs" / graph.topology.hex()
         with _writing(name):
             replace_file(name.with_suffix(".onnx"), graph.model)
-            files.write_json(
+            stored.write_json(
                 name.with_suffix(".json"),
                 {
                     "inputs": graph.inputs,
@@ -119,7 +120,7 @@ class PolicyStore(PolicyReader):
         self.reserve(checkpoint.version)
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
-        tensors = files.encode_tensors(checkpoint)
+        tensors = policy_files.encode_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         policies = tuple(policies)
         with _writing(folder):
@@ -133,7 +134,7 @@ class PolicyStore(PolicyReader):
                 "sha256": hashlib.sha256(tensors).hexdigest(),
                 "schemes": [policy.descriptor.scheme for policy in policies],
             }
-            files.write_json(partial / "checkpoint.json", tree)
+            stored.write_json(partial / "checkpoint.json", tree)
             for policy in policies:
                 _write_policy(partial, policy)
                 entry.schemes.add(policy.descriptor.scheme)
@@ -169,7 +170,7 @@ class PolicyStore(PolicyReader):
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
-            files.write_json(path, {"mean_return": mean_return})
+            stored.write_json(path, {"mean_return": mean_return})
         entry.mean_return = mean_return
         self._leases.end(version)
         self._retain()
@@ -243,7 +244,7 @@ def _write_policy(folder: Path, policy: Policy) -> None:
     path = folder / f"policy-{policy.descriptor.scheme}.json"
     # The descriptor last: without it the model is not looked at.
     replace_file(path.with_suffix(".onnx"), policy.model)
-    files.write_json(path, files.descriptor_to_json(policy.descriptor))
+    stored.write_json(path, stored.descriptor_to_json(policy.descriptor))
 
 
 def _remove_partial(directory: Path) -> None:

@@ -21,7 +21,7 @@ def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code() -> None:
     with serving(learner) as learner_address, serving(quantizer) as quantizer_address:
         actor = subprocess.Popen(
             [sys.executable, "-m", "actor_service", "--learner", learner_address, "--quantizer", quantizer_address]
-            + ["--actor.environment-timeout-s", "5", "--actor.allow-modules", "environment_doubles"],
+            + ["--actor.environment-timeout-s", "2", "--actor.allow-modules", "environment_doubles"],
             env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
             cwd=ROOT,
             stderr=subprocess.PIPE,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actor_service.environments import check_module, module_of
+from actor_service.environments import check_modules, modules_of
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
@@ -71,9 +72,17 @@ def test_an_actor_imports_what_its_own_configuration_names(flags: tuple[str, ...
     ],
 )
 def test_the_module_of_an_environment(environment_id: str, module: str) -> None:
-    assert module_of(environment_id) == module
-    check_module(environment_id, {module})
+    assert modules_of(environment_id) == ({module} if module else set())
+    check_modules(environment_id, NO_ARGUMENTS, {module})
     if module:
         for allowed in ((), {"ow"}, {"own.other"}, {""}):
             with pytest.raises(UserError, match="which this actor may not import"):
-                check_module(environment_id, allowed)
+                check_modules(environment_id, NO_ARGUMENTS, allowed)
+
+
+def test_the_modules_of_wrappers_must_be_allowed_too() -> None:
+    wrapped = EnvironmentArguments(wrappers=(("own.deep:Scaled", {"factor": 2}), ("other:Shifted", {})))
+    assert modules_of("own:Mine-v0", wrapped) == {"own", "own.deep", "other"}
+    check_modules("CartPole-v1", wrapped, {"own.deep", "other"})
+    with pytest.raises(UserError, match=r"the learner names the module 'own\.deep', which this actor may not import"):
+        check_modules("CartPole-v1", wrapped, {"own", "other"})

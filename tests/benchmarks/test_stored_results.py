@@ -1,7 +1,6 @@
 """Stored results have the verdicts that the code of today gives on their figures."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,8 +20,7 @@ from benchmarks.training import cartpole, joint, returns, rlx2
 from benchmarks.training.rlx2_tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
-RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
-MEASUREMENTS = (DOCS / "measurements.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def _of_task(runs: list[dict[str, Any]], task: str, side: str | None = None) -> list[dict[str, Any]]:
@@ -98,34 +96,3 @@ def test_targets_are_those_of_the_code(name: str) -> None:
     targets = VERDICTS[name](result["figures"])
     stored = [{"refused": "", **target} for target in result["targets"]]
     assert stored == [{**asdict(target), "met": target.met} for target in targets]
-
-
-def test_the_documentation_names_each_stored_target_that_is_not_met() -> None:
-    section = MEASUREMENTS.partition("## Targets of the stored results")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([-\d.]+) \| ([-\d.]+) \| (missed|refused)", section, re.MULTILINE)
-    documented = sorted(
-        (name, f"{float(measured):.4g}", f"{float(bound):.4g}", why) for name, measured, bound, why in rows
-    )
-    stored = sorted(
-        (file.stem, *(f"{round(target[key], _digits(target[key])):.4g}" for key in ("measured", "bound")), why)
-        for file in RESULTS.glob("*.json")
-        for target in json.loads(file.read_text(encoding="utf-8"))["targets"]
-        if not target["met"]
-        for why in ["refused" if target.get("refused") else "missed"]
-    )
-    assert documented == stored
-
-
-def _digits(value: float) -> int:
-    return 1 if abs(value) >= 2 else 2
-
-
-def test_pages_with_figures_that_were_not_stored_say_so() -> None:
-    section = MEASUREMENTS.partition("## Figures without a stored result")[2]
-    named = set(re.findall(r"^\| \[[^]]+\]\(([^)#]+)", section, re.MULTILINE))
-    saying = {
-        str(page.relative_to(DOCS))
-        for page in DOCS.rglob("*.md")
-        if "measured once, not stored]" in page.read_text(encoding="utf-8").lower()
-    }
-    assert named == saying

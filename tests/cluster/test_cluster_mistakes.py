@@ -18,7 +18,8 @@ from tests.cluster.older_kubernetes import Offered, Overlays
 
 pytestmark = on_cluster(300)
 
-ROLE = (HERE.parents[1] / "docs" / "cluster.md").read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
+PAGE = HERE.parents[1] / "docs" / "how-to" / "cluster-command.md"
+ROLE = PAGE.read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
 KINDS = {
     "ConfigMap": "v1",
     "Service": "v1",

@@ -1,7 +1,6 @@
-"""docs/api.md tells the truth: its Python runs against a real run, its command lines fit the descriptors."""
+"""The documentation of the clients tells the truth: its Python runs against a real run, its commands fit the wire."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from tests.documentation.code_blocks import run_python, shell_lines
 from tests.integration.training_run import TrainingRun, trained
 
-TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 SERVICES: dict[str, ServiceDescriptor] = {
     service.full_name: service
     for module in (learner_pb2, quantizer_pb2, actor_pb2)
@@ -22,12 +21,7 @@ SERVICES: dict[str, ServiceDescriptor] = {
 FLAGS = {"-plaintext": False, "-d": True}
 
 
-def blocks(language: str) -> list[str]:
-    """The code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-
-
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("grpcurl")]
+COMMANDS = [line for _, line in shell_lines() if line.startswith("grpcurl -plaintext")]
 
 
 def parse(command: str) -> tuple[str, str, str]:
@@ -57,34 +51,10 @@ def test_a_command_line_fits_the_wire(command: str) -> None:
     json_format.ParseDict(json.loads(request), message_factory.GetMessageClass(method.input_type)())
 
 
-def test_every_rpc_is_explained_under_its_service() -> None:
-    explained: dict[str, list[str]] = {}
-    service = ""
-    for level, title in re.findall(r"^(##|###) (\w+)$", TEXT, re.MULTILINE):
-        if level == "##":
-            service = title
-        else:
-            explained.setdefault(service, []).append(title)
-    assert explained == {service.name: [method.name for method in service.methods] for service in SERVICES.values()}
-
-
 def test_every_rpc_that_people_call_has_a_command_line() -> None:
     called = {method_of(parse(command)[1]).name for command in COMMANDS}
     of_services = {"Join", "StreamTrajectories", "ReportEnergy", "PublishCheckpoints"}
     assert called == {method.name for service in SERVICES.values() for method in service.methods} - of_services
-
-
-def test_fields_that_are_named_exist() -> None:
-    fields = {
-        field.name
-        for module in (learner_pb2, quantizer_pb2, actor_pb2)
-        for file in (module.DESCRIPTOR, *module.DESCRIPTOR.dependencies)
-        for message in file.message_types_by_name.values()
-        for field in message.fields
-    }
-    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT.partition("## LearnerService")[2]))
-    assert named
-    assert named <= fields
 
 
 def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,11 +63,7 @@ def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pyte
     run = TrainingRun.start(tmp_path / "run", *endless, "--evaluation.episodes", "2", "--no-energy.enabled")
     try:
         run.until(lambda status: trained(100)(status) and "actor-0" in run.addresses()["actors"])
-        addresses = run.addresses()
-        real = {"50051": addresses["learner"], "50052": addresses["quantizer"], "50053": addresses["actors"]["actor-0"]}
-        for example in blocks("python"):
-            source = re.sub(r"127\.0\.0\.1:(\d+)", lambda found: real[found[1]], example)
-            exec(compile(source, "docs/api.md", "exec"), {"__name__": "example"})
+        run_python("docs/how-to/clients.md", run.addresses())
         printed = capsys.readouterr().out
         code, output = run.finish()
         assert code == 4, output

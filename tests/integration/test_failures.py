@@ -1,37 +1,51 @@
 """Any process may be killed at any time: the run goes on, and nothing is left behind."""
 
 import os
+import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from actorq.domain.status import RunStatus
 from tests.integration.training_run import TrainingRun, process_id, trained
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    ("victim", "number"),
-    [
-        ("learner", signal.SIGKILL),
-        ("quantizer", signal.SIGKILL),
-        ("actor-0", signal.SIGKILL),
-        ("learner", signal.SIGTERM),
-    ],
-)
-def test_a_run_survives_the_end_of_a_service(victim: str, number: signal.Signals, tmp_path: Path) -> None:
+def goes_on_without(name: str, ended: int, steps: int) -> Callable[[RunStatus], bool]:
+    """Holds once another process has the name, and more steps are stored."""
+
+    def holds(status: RunStatus) -> bool:
+        processes = {usage.process.name: usage.process.pid for usage in status.processes}
+        return processes.get(name, ended) != ended and status.environment_steps > steps
+
+    return holds
+
+
+def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", "--seed", "2", "--checkpoint.period-s", "1")
     status = run.until(trained(updates=100))
-    os.kill(process_id(status, victim), number)
+    ends = (
+        ("actor-0", signal.SIGKILL),
+        ("quantizer", signal.SIGKILL),
+        ("learner", signal.SIGKILL),
+        ("learner", signal.SIGTERM),
+    )
+    for victim, number in ends:
+        ended = process_id(status, victim)
+        os.kill(ended, number)
+        before, status = status, run.until(goes_on_without(victim, ended, status.environment_steps))
+        # What the learner had acknowledged before it died is there after it.
+        assert status.environment_steps > before.environment_steps
     code, printed = run.finish()
     assert code == 0, printed
-    assert [line.split()[1] for line in printed.splitlines() if " restarted " in line] == [victim]
+    log = (run.directory / "logs" / "launcher.log").read_text()
+    assert re.findall(r"launcher: (\S+) restarted", log) == [name for name, _ in ends]
     summary = run.summary()
     assert summary["solved"] is True
-    # What the learner had acknowledged before it died is there after it.
-    assert summary["environment_steps"] > status.environment_steps
     # The fidelity gate may let a version through in fp32 alone.
     assert "int8" in summary["transitions_by_scheme"]
 
@@ -87,4 +101,22 @@ def test_a_users_algorithm_that_fails_twice_in_a_row_ends_the_run(
     assert printed.splitlines()[-1].startswith(
         "error: training has failed twice in a row, without an update between: ZeroDivisionError: losses / 0; "
     )
+    log = run.directory / "logs" / "learner.log"
+    assert printed.splitlines()[-1].endswith(f"; the traceback is in {log}")
+    assert "in update" in log.read_text()
     assert sum("learner restarted" in line for line in printed.splitlines()) == 1
+
+
+def test_the_log_of_a_users_algorithm_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    run = TrainingRun.start(tmp_path / "run", "--algorithm", "own_algorithms:ThatFails")
+    code, printed = run.finish()
+    log = run.directory / "logs" / "learner.log"
+    assert (code, printed.splitlines()[-1]) == (
+        2,
+        "error: algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0; the traceback is in "
+        f"{log}",
+    )
+    assert "own_algorithms.py" in log.read_text()

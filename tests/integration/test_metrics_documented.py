@@ -1,4 +1,4 @@
-"""What the services really serve to Prometheus is what docs/metrics.md says, and it moves when a run does."""
+"""What the services really serve to Prometheus is what the documentation says, and it moves when a run does."""
 
 import re
 import urllib.request
@@ -12,16 +12,15 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from actorq.client import LearnerClient
+from sitegen import metrics
 from tests.integration.service_process import refusal, service_process
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
-ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<kind>gauge|counter|histogram)\b[^|]*\|(?P<labels>[^|]*)\|")
-SECTIONS = {
-    "Learner": "learner",
-    "Quantizer": "quantizer",
-    "Relay": "relay",
-    "Actor and evaluator": "actor",
-    "Every service": "every",
+PREFIXES = {
+    "learner": metrics.LEARNER,
+    "quantizer": metrics.QUANTIZER,
+    "relay": metrics.RELAY,
+    "actor": metrics.ACTOR,
+    "evaluator": metrics.ACTOR,
 }
 
 
@@ -64,38 +63,28 @@ def test_prometheus_can_read_it_in_the_format_that_it_asks_for(scraped: dict[str
     }
 
 
-def documented() -> dict[str, dict[str, tuple[str, set[str]]]]:
-    """Type and labels by name, for each section of the document."""
-    found: dict[str, dict[str, tuple[str, set[str]]]] = {}
-    section = ""
-    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = SECTIONS[line.removeprefix("## ")]
-            found[section] = {}
-        elif row := ROW.match(line):
-            named = row["labels"].partition(":")[0]
-            labels = {label.strip() for label in named.split(",") if label.strip()}
-            found[section][row["name"]] = (row["kind"], labels)
-    return found
+def documented(service: str) -> list[metrics.DocumentedMetric]:
+    """The documented metrics of one service, with those of every service."""
+    return metrics.of_service(PREFIXES[service]) + metrics.of_service("")
 
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scraped]]:
     """All services of a run that has been evaluated, each scraped once."""
     folder = tmp_path_factory.mktemp("metrics")
-    metrics = ("--metrics", "127.0.0.1:0", "--node", "node-7")
+    served = ("--metrics", "127.0.0.1:0", "--node", "node-7")
     with ExitStack() as stack:
         # A gate that lets every policy through: one with all layers in float is not smaller than its parameters.
         store = ("--store", str(folder / "p"), "--quantizer.gate.min-agreement", "0")
-        quantizer = stack.enter_context(service_process("quantizer", *store, *metrics))
+        quantizer = stack.enter_context(service_process("quantizer", *store, *served))
         # A run that does not end, by being solved, before it has been asked.
         endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
         state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address, *endless)
-        learner = stack.enter_context(service_process("learner", *state, *metrics))
-        peers = ("--learner", learner.address, "--quantizer", quantizer.address, *metrics)
+        learner = stack.enter_context(service_process("learner", *state, *served))
+        peers = ("--learner", learner.address, "--quantizer", quantizer.address, *served)
         actor = stack.enter_context(service_process("actor", *peers, "--name", "actor-0"))
-        relay = stack.enter_context(service_process("quantizer", "--upstream", quantizer.address, *metrics))
-        behind = ("--learner", learner.address, "--quantizer", relay.address, *metrics)
+        relay = stack.enter_context(service_process("quantizer", "--upstream", quantizer.address, *served))
+        behind = ("--learner", learner.address, "--quantizer", relay.address, *served)
         role = ("--role", "evaluator", "--name", "evaluator-0")
         evaluator = stack.enter_context(service_process("actor", *behind, *role))
         with LearnerClient(learner.address) as client:
@@ -118,18 +107,15 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
 
 @pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor", "evaluator"])
 def test_a_service_serves_what_is_documented_and_nothing_else(service: str, scraped: dict[str, Scraped]) -> None:
-    document = documented()
-    expected = document["every"] | document["actor" if service == "evaluator" else service]
-    assert scraped[service].kinds == {name: kind for name, (kind, _) in expected.items()}
+    assert scraped[service].kinds == {each.name: each.kind for each in documented(service)}
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor"])
 def test_labels_are_those_that_are_documented(service: str, scraped: dict[str, Scraped]) -> None:
-    document = documented()
-    for name, (kind, labels) in (document["every"] | document[service]).items():
-        sampled = scraped[service].labels
-        if name in sampled and kind != "histogram":
-            assert sampled[name] == labels, name
+    sampled = scraped[service].labels
+    for each in documented(service):
+        if each.name in sampled and each.kind != "histogram":
+            assert sampled[each.name] == set(each.labels), each.name
 
 
 def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:

@@ -16,6 +16,7 @@ from actorq.errors import DeniedError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+from tests.documentation.code_blocks import run_python
 from tests.integration.service_process import ServiceProcess, refusal, service_process
 from tests.integration.training_run import TrainingRun, actorq
 
@@ -186,7 +187,9 @@ def test_it_does_when_told_to_or_with_certificates(certificates: Path, tmp_path:
             assert client.list() == []
 
 
-def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path, tmp_path: Path) -> None:
+def test_a_whole_run_with_mutual_tls_between_all_its_services(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     everybody = {"learner", "quantizer", "actor-0", "evaluator", "meter"}
 
     def all_took_part(status: RunStatus) -> bool:
@@ -196,6 +199,9 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path
     endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
     run.until(all_took_part, Certificates.of(certificates, "operator"))
+    monkeypatch.chdir(certificates.parent)
+    for page in ("docs/how-to/tls.md", "docs/how-to/cluster-command.md"):
+        run_python(page, run.addresses())
     run.signal(signal.SIGINT)
     code, printed = run.finish()
     assert code == 130, printed
@@ -212,7 +218,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(certificates: Path
 
 
 def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
-    aged = ("--transport.connection-age-s", "3", "--certificates", str(certificates))
+    aged = ("--transport.connection-age-s", "2", "--certificates", str(certificates))
     endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", *aged, *endless)
 

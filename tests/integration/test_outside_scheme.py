@@ -13,7 +13,7 @@ _SCHEME = '''
 """Weights on the grid of int8, in float32: a scheme of somebody's own."""
 
 from actorq.quantization.emission.linear import units_first
-from actorq.quantization.emission.selection import select, unfit_for_linear
+from actorq.quantization.emission.layer_choice import select, unfit_for_linear
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.schemes.base import Emission

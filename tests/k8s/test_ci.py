@@ -23,7 +23,7 @@ $FAILS) exit 3 ;;
 $HANGS) exec tail -f /dev/null ;;
 esac
 """
-UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9"]
+UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9 hover-learner:1 hover-actor:1"]
 TESTS = "run make test-cluster ARGS=--maxfail=2"
 
 
@@ -75,6 +75,9 @@ def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> Non
     code, _, told = finish(start(clone, "cluster"))
     assert (code, told) == (0, "")
     made = [f"build-image . actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor")]
+    made += [
+        f"build-image examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")
+    ]
     assert calls(clone) == ["install", "base-image", "build", *made, *UP, TESTS, "down"]
 
 

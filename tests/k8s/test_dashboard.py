@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from sitegen import metrics
+
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((ROOT / "k8s" / "components" / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
@@ -27,10 +28,9 @@ NOT_SHOWN = {
 
 
 def documented() -> dict[str, set[str]]:
-    """The labels of each metric in docs/metrics.md, and those that Prometheus adds."""
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|:]*)[^|]*\|", DOCUMENT, re.MULTILINE)
+    """The labels of each documented metric, and those that Prometheus adds."""
     scraped = {"namespace", "pod", "container", "le"}
-    return {name: {label.strip() for label in labels.split(",")} | scraped for name, labels in rows}
+    return {each.name: {*each.labels, *scraped} for each in metrics.documented()}
 
 
 def named(expression: str) -> set[str]:
@@ -77,9 +77,8 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
 
 def test_names_are_as_prometheus_wants_them() -> None:
     """Counters and no others end in _total; base units; no label of summaries and histograms on anything else."""
-    rows = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram)\b[^|]*\| ([^|:]*)[^|]*\|", DOCUMENT, re.MULTILINE)
-    assert len(rows) == len(documented())
-    for name, kind, labels in rows:
-        assert name.endswith("_total") == (kind == "counter"), name
+    for each in metrics.documented():
+        name = each.name
+        assert name.endswith("_total") == (each.kind == "counter"), name
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|kwh|kg|percent|count|sum|bucket)(_|$)", name), name
-        assert kind == "histogram" or not {"le", "quantile"} & {label.strip() for label in labels.split(",")}, name
+        assert each.kind == "histogram" or not {"le", "quantile"} & set(each.labels), name

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from actorq import __version__
 from tests.k8s.rendered_manifests import K8S, ROOT, containers, render
 
 LINES = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
@@ -31,3 +32,10 @@ def test_each_service_has_an_image_with_its_code_alone(target: str, port: int) -
     final = text.split(f"AS {target}\n")[1].split("\nFROM")[0]
     assert f"EXPOSE {port} 9090" in final
     assert f'ENTRYPOINT ["python", "-m", "{target}_service"]' in final
+
+
+def test_images_say_the_version_that_the_manifests_name() -> None:
+    labels = next(line for line in LINES if line.startswith("LABEL"))
+    assert f'org.opencontainers.image.version="{__version__}"' in labels
+    for _, container in containers(render(K8S / "overlays" / "development")):
+        assert container["image"].endswith(f":{__version__}")

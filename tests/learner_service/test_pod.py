@@ -17,7 +17,9 @@ def test_the_first_pod_may_train_and_so_may_a_learner_outside_a_cluster(pod: str
 
 @pytest.mark.parametrize(("pod", "first"), [("learner-1", "learner-0"), ("my-learner-12", "my-learner-0")])
 def test_a_later_pod_may_not(pod: str, first: str) -> None:
-    with pytest.raises(UserError, match=rf"one learner, in pod {first}, and this is {pod}: set it back with `kubectl"):
+    with pytest.raises(
+        UserError, match=rf"only pod {first} may train, and this is {pod}: return to one learner with `kubectl"
+    ):
         LearnerSettings(pod=pod).require_first_pod()
 
 
@@ -26,5 +28,5 @@ def test_a_second_learner_ends_with_one_line_and_leaves_the_volume_alone(tmp_pat
     with service_process("learner_service", "--pod", "learner-1", "--run-directory", str(run)) as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
-    assert line.startswith("error: --pod: a run has one learner, in pod learner-0, and this is learner-1: set it back")
+    assert line.startswith("error: --pod: only pod learner-0 may train, and this is learner-1: return to one learner")
     assert not run.exists()

@@ -430,7 +430,7 @@ def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) 
     ):
         judge.send_evaluation(evaluation(1, 1, 150.0))
         judge.await_acknowledged(1)
-        nothing = "no actor has sent anything yet, so that there is nothing to compare it with"
+        nothing = "no actor has sent data yet, so there is nothing to compare it with"
         assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
         worker.await_credit(1)
         worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
@@ -474,18 +474,24 @@ def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
 
 def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
-    assert "run's checkpoint is of environment 'CartPole-v1', the configuration says 'Acrobot-v1'" in message
+    assert "run's checkpoint has environment 'CartPole-v1', but the configuration has 'Acrobot-v1'" in message
     assert "--environment CartPole-v1" in message
+
+
+def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(environment_args={"sutton_barto_reward": True}), resume=True)
+    assert "environment was made with no arguments, the configuration says " in message
+    assert '{"keywords": {"sutton_barto_reward": true}, "wrappers": []}' in message
 
 
 def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(sparsity={"method": "rlx2"}), resume=True)
-    assert "run's checkpoint is of sparsity.method dense, the configuration says rlx2" in message
+    assert "run's checkpoint has sparsity.method dense, but the configuration has rlx2" in message
     assert "--sparsity.method dense" in message
 
 
 def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
-    assert "add --resume to go on with it" in refused_start(solved[0], config(), resume=False)
+    assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
 
 
 def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient) -> None:
@@ -504,7 +510,7 @@ def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient
         stream.send_evaluation(sent)
         error = stream.refusal()
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        expected = f"got the {role}'s of version {sent.policy_version} {sent.scheme!r}"
+        expected = f"got one by an {role} of version {sent.policy_version} {sent.scheme!r}"
         assert expected in str(error.details())
     assert learner.status().evaluation == before
 

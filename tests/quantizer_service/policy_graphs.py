@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.quantization.calibration import Statistics
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.statistics import Statistics
 from quantizer_service.emission.reference import Reference
 
 Tensors = dict[str, NDArray[Any]]

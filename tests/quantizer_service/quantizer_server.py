@@ -20,7 +20,7 @@ from actorq.transport.server import Server
 from actorq.v1 import quantizer_pb2
 from quantizer_service.__main__ import QuantizerProcess
 from quantizer_service.relay_process import RelayProcess
-from quantizer_service.store.files import encode_tensors
+from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.policy_graphs import checkpoint, mlp
 
 DEADLINE_S = 30.0

@@ -37,19 +37,25 @@ def policy(version: int, run_id: str = "run", scheme: str = "int8", size: int = 
 
 
 class ScriptedUpstream:
-    """Answers each WatchPolicies with the next script: its messages, then the end of the stream."""
+    """Answers each WatchPolicies with the next script of its scheme: its messages, then the end of the stream.
+
+    newest: the answer to each GetPolicy; without one the call is refused.
+    """
 
     def __init__(self) -> None:
+        self.newest: Sequence[bytes] = ()
         self._calls: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
-        self._scripts: queue.Queue[Sequence[bytes] | str] = queue.Queue()
+        self._scripts: dict[str, queue.Queue[Sequence[bytes] | str]] = {
+            scheme: queue.Queue() for scheme in ("int8", "fp32")
+        }
 
-    def send(self, messages: Sequence[bytes]) -> None:
+    def send(self, messages: Sequence[bytes], scheme: str = "int8") -> None:
         """Send this in the stream that waits for it, or in the next one, and end that stream."""
-        self._scripts.put(messages)
+        self._scripts[scheme].put(messages)
 
     def refuse(self, reason: str) -> None:
         """Say in the stream that waits, or in the next one, that there is no such scheme."""
-        self._scripts.put(reason)
+        self._scripts["int8"].put(reason)
 
     def wait_for_call(self) -> quantizer_pb2.WatchPoliciesRequest:
         """Wait until one more stream is opened; it waits for what is sent next."""
@@ -59,7 +65,7 @@ class ScriptedUpstream:
         """Handle a call."""
         self._calls.put(request)
         context.send_initial_metadata(())
-        script = self._scripts.get()
+        script = self._scripts[request.scheme].get()
         if isinstance(script, str):
             # As services sign a status.
             checksum = f"{crc32(f'NOT_FOUND {script}'.encode()):08x}"
@@ -69,13 +75,15 @@ class ScriptedUpstream:
             yield from script
 
     def get(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Refuse a call."""
-        context.abort(grpc.StatusCode.UNAVAILABLE, "this upstream only serves streams")
-        yield b""
+        """Answer with the newest, or refuse the call."""
+        if not self.newest:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this upstream only serves streams")
+        yield from self.newest
 
     def end(self) -> None:
-        """Let the stream that waits go."""
-        self._scripts.put(())
+        """Let the streams that wait go."""
+        for scripts in self._scripts.values():
+            scripts.put(())
 
 
 @contextmanager

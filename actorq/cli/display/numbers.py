@@ -12,16 +12,6 @@ def duration(seconds: float) -> str:
     return f"{hours}h {minutes:02d}m"
 
 
-def size(count: float) -> str:
-    """Bytes, such as 812 B, 18.4 KiB, 410 MiB."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
 def seconds(value: float) -> str:
     """A short time, such as 34 ms or 1.2 s."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"

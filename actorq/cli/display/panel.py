@@ -14,6 +14,7 @@ from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.view import ProcessRow, Resources, RunView
 from actorq.domain.status import RunStatus
+from actorq.text import size_text
 
 _CHART_HEIGHT = 4
 _STATE_STYLES = {
@@ -182,8 +183,8 @@ def _costs(status: RunStatus) -> Text:
     energy, emitted = status.energy, status.emitted
     line = Text(no_wrap=True, overflow="ellipsis")
     if emitted is not None:
-        line.append(f"{fidelity.scheme(emitted)} ", "dim").append(numbers.size(emitted.size_bytes))
-        line.append(" fp32 ", "dim").append(f"{numbers.size(emitted.fp32_size_bytes)}   ")
+        line.append(f"{fidelity.scheme(emitted)} ", "dim").append(size_text(emitted.size_bytes))
+        line.append(" fp32 ", "dim").append(f"{size_text(emitted.fp32_size_bytes)}   ")
     line.append("energy ", "dim")
     if energy.kwh > 0:
         line.append(f"{energy.kwh * 1000:.3f} Wh, {energy.co2_kg * 1000:.3f} g CO2 ")
@@ -221,7 +222,7 @@ def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
             row.doing,
             _or_dash(row.version or None, "v{}"),
             _or_dash(row.steps_per_s, "{:,.0f}"),
-            "-" if row.resident_bytes is None else numbers.size(row.resident_bytes),
+            "-" if row.resident_bytes is None else size_text(row.resident_bytes),
             *([_or_dash(row.cpu_s, "{:,.1f}")] if wide else []),
             str(row.restarts) if row.restarts else "",
         )

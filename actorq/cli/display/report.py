@@ -5,6 +5,7 @@ from typing import Any
 from actorq.cli.display import numbers
 from actorq.domain.policy import FIDELITY_GATE, FLOAT32
 from actorq.rundirectory import RunDirectory
+from actorq.text import size_text
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
@@ -37,7 +38,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        size = f"policy {numbers.size(sizes['emitted'])} instead of {numbers.size(sizes['fp32'])}"
+        size = f"policy {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
         lines.append(", ".join([size, *_fidelity(fidelity)]))
     energy = summary.get("energy")
     if energy and energy["kwh"]:

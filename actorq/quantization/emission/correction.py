@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.quantization.calibration import Observed, Statistic, Statistics
 from actorq.quantization.emission.rounding import ErrorFeedback
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
-from actorq.quantization.statistics import Observed, Statistic, Statistics
 
 MOST_INPUTS = 64
 WIDEST_INT8 = 256

@@ -7,15 +7,15 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
+from actorq.quantization.calibration import Statistics
 from actorq.quantization.emission.correction import WIDEST_INT8, Correction
+from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.emission.rounding import ErrorFeedback
-from actorq.quantization.emission.selection import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
-from actorq.quantization.statistics import Statistics
 from actorq.quantization.training import TrainingForm
 
 # Of ONNX Runtime's own operators.

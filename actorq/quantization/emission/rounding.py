@@ -18,13 +18,13 @@ since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its upda
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.quantization.statistics import SINGLE_THREADED_PRODUCTS
+from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 
 # OpenBLAS multiplies a matrix of so many values with a vector on the calling thread.
 _MOST_VALUES = 8192
 # Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
 # singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
-# explore, so less is made of what they say. docs/schemes.md has what it is worth.
+# explore, so less is made of what they say. docs/concepts/schemes.md has what it is worth.
 DAMPING = 0.1
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from actorq.quantization.calibration import Range
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scalars_of
-from actorq.quantization.statistics import Range
 
 # They move or choose values, so they do to uint8 what they do to float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")

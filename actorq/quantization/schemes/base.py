@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from actorq.quantization.calibration import Observed, Statistics
 from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.graph import Graph
-from actorq.quantization.statistics import Observed, Statistics
 from actorq.quantization.training import TrainingForm
 
 __all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]

@@ -5,11 +5,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from actorq.quantization.emission.selection import select
+from actorq.quantization.calibration import Observed, Statistics
+from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Observed, Statistics
 from actorq.quantization.training import TrainingForm
 
 

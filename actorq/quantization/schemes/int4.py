@@ -16,9 +16,9 @@ import math
 import onnx
 from onnx import helper
 
+from actorq.quantization.emission.layer_choice import unfit_for_linear
 from actorq.quantization.emission.linear import LinearPlan, LinearScheme
 from actorq.quantization.emission.options import Options
-from actorq.quantization.emission.selection import unfit_for_linear
 from actorq.quantization.emission.weights import quantize_int4
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer

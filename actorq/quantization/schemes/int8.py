@@ -27,9 +27,9 @@ import math
 import onnx
 from onnx import helper
 
+from actorq.quantization.emission.layer_choice import unfit_for_linear
 from actorq.quantization.emission.linear import LinearPlan, LinearScheme
 from actorq.quantization.emission.options import Options
-from actorq.quantization.emission.selection import unfit_for_linear
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer

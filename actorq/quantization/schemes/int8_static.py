@@ -29,7 +29,7 @@ This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), secti
 to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
 2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
 
-Values beyond the calibrated range are clipped, which the margin makes rarer. See docs/schemes.md for what it is worth.
+Values beyond the calibrated range are clipped. The margin makes this rarer (docs/concepts/schemes.md).
 """
 
 import math
@@ -42,16 +42,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.quantization.calibration import Observed, Range, Statistic, Statistics
 from actorq.quantization.emission.correction import Correction
+from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.linear import units_first
-from actorq.quantization.emission.selection import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Observed, Range, Statistic, Statistics
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # How much further than the calibration batch activations may go before they are clipped.

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT8_PER_CHANNEL
+from actorq.quantization.calibration import Statistics
 from actorq.quantization.emission.correction import Correction
-from actorq.quantization.emission.selection import select
+from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import reads
 from actorq.quantization.schemes.base import Emission, Options
-from actorq.quantization.statistics import Statistics
 from actorq.quantization.training import TrainingForm
 
 

@@ -1,10 +1,15 @@
-"""The role table: which role may call which RPC.
+"""Which role may call which RPC.
 
-With mutual TLS, each certificate names one role (identity.py). A server looks up the role here before the servicer runs
-(access.py). An RPC without a row is refused. Without TLS, everybody may call everything.
+With mutual TLS, each certificate names one role (identity.py). Each RPC in protos/actorq/v1 names the roles of its
+callers. A server looks here before the servicer runs (access.py). An RPC that names no roles is refused. Without TLS,
+everybody may call everything.
 """
 
 from typing import Literal, get_args
+
+from google.protobuf import descriptor_pool
+
+from actorq.v1 import access_pb2
 
 ServiceRole = Literal[
     "learner",  # trains and publishes checkpoints
@@ -21,58 +26,21 @@ ROLES: tuple[ServiceRole, ...] = get_args(ServiceRole)
 
 Allowed = frozenset[ServiceRole]
 
-_EVERYBODY = Allowed(ROLES)
-_OPERATOR = Allowed(["operator"])
-_READERS = Allowed(["operator", "monitor"])
-_MEMBERS = Allowed(["actor", "evaluator"])
-_POLICY_READERS = _READERS | _MEMBERS | Allowed(["relay"])
-_SCALERS = _READERS | Allowed(["scaler"])
-
-# By full name of the service, then by RPC.
-TABLE: dict[str, dict[str, Allowed]] = {
-    "actorq.v1.LearnerService": {
-        "Join": _MEMBERS,
-        "StreamTrajectories": _MEMBERS,
-        "GetStatus": _READERS,
-        "WatchStatus": _READERS,
-        "PauseTraining": _OPERATOR,
-        "ResumeTraining": _OPERATOR,
-        "SaveCheckpoint": _OPERATOR,
-        "StopRun": _OPERATOR,
-        "ResetEnvironment": _OPERATOR,
-        "ReportEnergy": Allowed(["meter"]),
-    },
-    "actorq.v1.QuantizerService": {
-        "PublishCheckpoints": Allowed(["learner"]),
-        "WatchPolicies": _POLICY_READERS,
-        "GetPolicy": _POLICY_READERS,
-        "ListPolicies": _POLICY_READERS,
-        "GetFidelityReport": _POLICY_READERS,
-        "HoldPolicy": Allowed(["evaluator", "relay", "operator"]),
-    },
-    "actorq.v1.ActorService": {
-        "GetActorStatus": _READERS,
-        "Evaluate": _OPERATOR,
-        "Drain": _OPERATOR,
-    },
-    "externalscaler.ExternalScaler": {
-        "IsActive": _SCALERS,
-        "StreamIsActive": _SCALERS,
-        "GetMetricSpec": _SCALERS,
-        "GetMetrics": _SCALERS,
-    },
-    "grpc.health.v1.Health": {
-        "Check": _EVERYBODY,
-        "List": _EVERYBODY,
-        "Watch": _EVERYBODY,
-    },
-    "grpc.reflection.v1alpha.ServerReflection": {
-        "ServerReflectionInfo": _READERS,
-    },
+# RPCs of other packages, by full name of the service.
+_FOREIGN: dict[str, Allowed] = {
+    "externalscaler.ExternalScaler": Allowed(["operator", "monitor", "scaler"]),
+    "grpc.health.v1.Health": Allowed(ROLES),
+    "grpc.reflection.v1alpha.ServerReflection": Allowed(["operator", "monitor"]),
 }
 
 
 def allowed_roles(path: str) -> Allowed:
-    """The roles that may call the RPC with the path "/SERVICE/RPC"; none where the table has no row."""
+    """The roles that may call the RPC with the path "/SERVICE/RPC"; none where nothing says so."""
     service, _, rpc = path.removeprefix("/").partition("/")
-    return TABLE.get(service, {}).get(rpc, Allowed())
+    try:
+        method = descriptor_pool.Default().FindMethodByName(f"{service}.{rpc}")
+    except (KeyError, TypeError):
+        # There is none of that name, or the name is no UTF-8.
+        return Allowed()
+    named: str = method.GetOptions().Extensions[access_pb2.callers]  # type: ignore[index]
+    return _FOREIGN.get(service) or Allowed(role for role in ROLES if role in named.split())

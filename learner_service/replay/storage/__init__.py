@@ -6,9 +6,9 @@ columns       the files of the ring, one for each field
 directory     the log of committed segments
 sequences     the last segment of each actor, so that none is stored twice
 description   meta.json and its copy
-files         claims, mapped files and checked values, of which all the others are made
+files         directory locks, mapped files and checked values, which the other modules use
 space         takes disk space before it is needed
-durability    keeps account of the segments that survive a power cut
-recovery      keeps the whole segments when the files are opened again
-verify        checks the files and changes none of them
+durability    tracks the segments that survive a power cut
+recovery      finds the whole segments when the files are opened again
+verify        checks the files without changing them
 """

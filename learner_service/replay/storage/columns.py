@@ -1,4 +1,4 @@
-"""The columns of the replay ring: one memory-mapped file each, indexed by row, allocated sparsely."""
+"""The columns of the replay ring: one memory-mapped, sparse file each, indexed by row."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Array, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
+from actorq.text import size_text
 from learner_service.replay.storage.description import (
     describe,
     description_fault,
@@ -17,12 +18,12 @@ from learner_service.replay.storage.description import (
     require_same,
     write_description,
 )
-from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
 
-# Columns that are read where no segment was written: on some file systems (tmpfs) this needs space, too.
+# Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
 _WHOLE = ("flags", "priorities")
 
-# What an age is counted up to, in a byte; a stack of more frames could not tell where its episode began.
+# The largest age, in one byte. It limits the frame stack, which needs the start of its episode.
 MAX_AGE = 255
 
 # Bits of the `flags` column.
@@ -33,16 +34,16 @@ TRUNCATED = 4
 
 @dataclass(frozen=True)
 class Columns:
-    """Arrays that are the files: what is assigned to them is in the page cache at once.
+    """Arrays that are views of the files: an assignment changes the page cache at once.
 
-    observations:    [rows, *observation], of the dtype of the environment; single frames, never stacks of them
+    observations:    [rows, *observation], of the environment's dtype; single frames, never stacks
     actions:         [rows, *action]
     rewards:         float32[rows]
     flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED
     policy_versions: int64[rows]
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
-    greedy_actions:  [rows, *action], what the policy would have done without noise; None in a store without them
+    greedy_actions:  [rows, *action], the policy's actions without noise; None in a store without them
     """
 
     observations: Array
@@ -57,7 +58,7 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns together, whether or not the file system has allocated them yet."""
+        """Bytes of all columns together, allocated on the disk or not."""
         return sum(len(file) for file in self.files)
 
     @property
@@ -71,7 +72,7 @@ class Columns:
             file.allocate(len(file) * rows // len(self.flags))
 
     def checksum(self, start: int, stop: int) -> int:
-        """CRC-32 of what was written to these rows: all columns but the priorities, which change later."""
+        """CRC-32 of these rows in all columns but the priorities, which change later."""
         crc = 0
         for _, column in self.checksummed:
             crc = crc32(column[start:stop], crc)
@@ -79,23 +80,23 @@ class Columns:
 
     @property
     def checksummed(self) -> list[tuple[MappedFile, Array]]:
-        """The columns that a checksum is of, in its order, each with its file."""
+        """The columns with a checksum, in its order, each with its file."""
         columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
         greedy = () if self.greedy_actions is None else (self.greedy_actions,)
         files = (file for file in self.files if file.name != "priorities")
         return list(zip(files, (*columns, *greedy), strict=True))
 
     def sync(self) -> None:
-        """Return when what was written to the columns before the call is on the disk.
+        """Block until everything that was written to the columns before the call is on the disk.
 
-        Priorities are left out. They change in all places, and one that is old or 0 is as good to begin with.
+        Leaves out the priorities: they change everywhere, and an old priority or 0 serves as well.
         """
         for file in self.files:
             if file.name != "priorities":
                 file.sync()
 
     def touch(self, start: int, stop: int) -> None:
-        """Mark the pages of these rows as changed, after the disk has refused them."""
+        """Mark the pages of these rows as changed, after the disk has failed to write them."""
         for file in self.files:
             row = len(file) // len(self.flags)
             span = np.frombuffer(file.map, np.uint8)[start * row : stop * row]
@@ -111,15 +112,14 @@ class Columns:
 def open_columns(
     directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, machine: Machine
 ) -> tuple[Columns, int | None]:
-    """Map the columns for `capacity` rows of `spec` below `directory`; with them what they were sealed for.
+    """Map the columns for `capacity` rows of `spec` below `directory`.
 
-    That is how many segments their directory has room for, None when they are new.
+    Returns the columns and the number of segments that their directory has room for; None for new columns.
 
-    greedy: whether there is one of greedy actions.
+    greedy: whether there is a column of greedy actions.
 
-    `meta.json` is written last, so a creation that was interrupted is started over. Raises ConflictError when the
-    directory holds another environment, capacity, format or set of columns, and UserError when new columns cannot fit
-    the disk.
+    `meta.json` is written last, so an interrupted creation starts over. Raises ConflictError when the directory holds
+    another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.
     """
     create, segments = not any(path.exists() for path in description_files(directory)), None
     if create:
@@ -154,7 +154,7 @@ def open_columns(
 
 
 def row_nbytes(spec: EnvironmentSpec, greedy: bool = False) -> int:
-    """Bytes that one row takes over all columns; `greedy`: with one of greedy actions."""
+    """Bytes of one row over all columns. greedy: with a column of greedy actions."""
     return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, greedy))
 
 
@@ -174,12 +174,11 @@ def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, .
 
 
 def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
-    # Writing to a mapped sparse file on a full disk ends the process with SIGBUS, so a lack of space has to be
-    # found out before the first row.
+    # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
     needed = row_nbytes(spec, greedy) * capacity
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise UserError(
-            f"replay: {capacity} rows need {needed / 2**30:.2f} GiB below {directory}, where {free / 2**30:.2f} GiB "
-            "are free; lower the replay capacity or choose another directory"
+            f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are free; "
+            "lower the replay capacity or choose another directory"
         )

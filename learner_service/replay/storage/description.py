@@ -1,4 +1,4 @@
-"""What a replay's files hold: `meta.json`, of which there is a copy."""
+"""The description of a replay's files: `meta.json` and its copy."""
 
 import json
 import logging
@@ -9,27 +9,27 @@ import numpy as np
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 4
-"""Raised whenever rows or records come to mean something else; 4 has checksums of rows and a watermark."""
-# The same with a column of greedy actions: software that does not know it must not write rows without it.
+"""Changes with the meaning of rows or records. Version 4 has checksums of rows and a watermark."""
+# Version 4 with a column of greedy actions. Software that does not know the column must not write rows without it.
 _GREEDY_FORMAT_VERSION = 5
-# Written before the first and read where that is damaged.
+# The copy is written first, and read when the other file is damaged.
 _META, _META_COPY = "meta.json", "meta.copy.json"
 
 
 def description_files(directory: Path) -> tuple[Path, ...]:
-    """Where the description and its copy are."""
+    """Paths of the description and its copy."""
     return tuple(directory / name for name in (_META, _META_COPY))
 
 
 def write_description(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, segments: int) -> None:
-    """Declare a new directory complete: from now on it is reopened and no longer started over.
+    """Declare a new directory complete. From now on it is reopened, not started over.
 
-    segments: for how many it has room.
+    segments: number of segments that it has room for.
     """
     values = {**describe(spec, capacity, greedy), "segments": segments}
     for name in (_META_COPY, _META):
@@ -37,8 +37,8 @@ def write_description(directory: Path, spec: EnvironmentSpec, capacity: int, gre
 
 
 def describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, object]:
-    """What the rows of a replay mean."""
-    # Bounds and time limits are left out: they do not change what the stored rows mean.
+    """The meaning of a replay's rows, as JSON values."""
+    # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
         "format_version": _GREEDY_FORMAT_VERSION if greedy else FORMAT_VERSION,
         "capacity": capacity,
@@ -51,7 +51,7 @@ def describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, ob
 
 
 def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, bool, int]:
-    """The inverse of `describe`: spec, capacity, whether greedy actions are kept, and for how many segments."""
+    """The inverse of `describe`: spec, capacity, whether greedy actions are kept, and room for segments."""
     observations, actions = (
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
@@ -63,18 +63,18 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, bool, int]:
 
 
 def require_same(directory: Path, expected: dict[str, object], greedy: bool) -> int:
-    """Raise ConflictError unless what is there is what is expected; returns for how many segments it has room."""
+    """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
     path = directory / _META
     found = read_description(directory)
     stored = found.get("format_version")
     if greedy and stored == FORMAT_VERSION:
         raise ConflictError(
-            f"replay: {path.parent} was filled without the actions that dynamic_capacity compares; resume with "
+            f"replay: {path.parent} has no greedy actions, which dynamic_capacity needs; resume with "
             "--no-dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
         )
     if not greedy and stored == _GREEDY_FORMAT_VERSION:
         raise ConflictError(
-            f"replay: {path.parent} was filled with the actions that dynamic_capacity compares; resume with "
+            f"replay: {path.parent} has greedy actions, which only dynamic_capacity uses; resume with "
             "--dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
         )
     for key, value in expected.items():
@@ -86,16 +86,16 @@ def require_same(directory: Path, expected: dict[str, object], greedy: bool) -> 
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
         raise ConflictError(
-            f"replay: {path.parent} holds room for {segments!r} segments, expected a whole number above 0; "
+            f"replay: {path.parent} has room for {segments!r} segments, expected a whole number above 0; "
             "remove it to start empty"
         )
     return segments
 
 
 def read_description(directory: Path) -> dict[str, Any]:
-    """What `write_description` wrote, from the copy if it has to be; or what software before checksums wrote.
+    """Read the description, from the copy if necessary. Also reads an older format without checksum.
 
-    Raises ConflictError when none of the two files is whole.
+    Raises ConflictError when neither file is whole.
     """
     for name in (_META, _META_COPY):
         if not (fault := description_fault(directory / name)):
@@ -110,7 +110,7 @@ def read_description(directory: Path) -> dict[str, Any]:
 
 
 def description_fault(path: Path) -> str:
-    """What is wrong with one of the two files that `read_description` reads; empty when it is whole."""
+    """The fault of a description file; empty when it is whole."""
     try:
         found = read_checked(path)
     except ValueError as error:
@@ -119,7 +119,7 @@ def description_fault(path: Path) -> str:
 
 
 def _read_unchecked(path: Path) -> dict[str, object] | None:
-    """A description without a checksum: of an older format, so that the reader can say so."""
+    """A description of an older format, without checksum, so that the reader can report the format."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,11 +1,11 @@
 """The segment directory: the commit log of the replay ring.
 
-A mapped file of two header pages and a ring of fixed-size records. A record says where a segment's rows are, the
-checksum of the rows, and who sent them; it carries its own number (the global index) and a CRC-32. A segment is stored
-if and only if its record is complete and its index is in [tail, head).
+A mapped file of two header pages and a ring of fixed-size records. A record has the place of a segment's rows, their
+checksum, and their sender. It also has its own number (the global index) and a CRC-32. A segment is stored if and only
+if its record is complete and its index is in [tail, head).
 
-The header keeps the tail and the watermark, each in two copies with checksums. The head is not stored: it follows the
-highest index of all records. A record that cannot be read is therefore a hole, and the segments behind it stay.
+The header keeps the tail and the watermark, each in two copies with checksums. The head is not stored: it is one above
+the highest index of all records. An unreadable record is therefore only a gap, and the segments after it stay.
 """
 
 import struct
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actorq.statefiles.crc import crc32
-from learner_service.replay.storage.files import PAGE_BYTES, Machine, MappedFile, PairedSlot
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot
 from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
 
 HEADER_BYTES = 2 * PAGE_BYTES
 RECORD_BYTES = 96
 _BODY = struct.Struct("<QQQIIQQ16sQQI")
 _CRC = struct.Struct("<I")
-# Part of every CRC, so that a page of zeros is not a record.
+# Start value of every CRC, so that a page of zeros is not a record.
 _CRC_SEED = 0x41515250
-# However few segments are live: the records of the evicted ones tell duplicates until the table of sequences does.
+# Minimum number of records. Those of evicted segments detect duplicates until the table of sequences has them.
 _MIN_SLOTS = 4096
 
 _TAIL_AT, _WATERMARK_AT, _CEILING_AT = 0, 512, 1024
@@ -32,9 +32,9 @@ _NOBODY = SegmentSource(bytes(KEY_BYTES), 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where a segment of `steps` x `environments` lies, how many transitions it has, and how many came up to it.
+    """The place of a segment of `steps` x `environments`, its transitions, and all transitions up to its end.
 
-    checksum: of its rows as they were written. rows: 0 where the segment was found damaged and given up.
+    checksum: of its rows as written. rows: 0 for a damaged segment, which is skipped.
     """
 
     index: int
@@ -54,12 +54,12 @@ class Record:
 
     @property
     def given_up(self) -> bool:
-        """Whether the segment was found damaged."""
+        """Whether the segment is damaged and skipped."""
         return self.rows == 0
 
     @property
     def known_source(self) -> bool:
-        """Whether the record tells who sent the segment; it does not where the record itself was damaged."""
+        """Whether the record has the segment's sender. A record that was itself damaged has none."""
         return self.source.actor_key != _NOBODY.actor_key
 
 
@@ -73,18 +73,18 @@ class Watermark:
 
 
 class SegmentDirectory:
-    """Live records, oldest first, over a mapped ring of records. Not thread-safe; the store's owner locks.
+    """Live records, oldest first, over a mapped ring of records. Not thread-safe: the store's lock covers it.
 
-    segments: how many may be live at once.
+    segments: maximum number of live segments.
     """
 
     def __init__(self, path: Path, segments: int, create: bool, machine: Machine) -> None:
-        """Map the file; `recovery` decides which records of an existing one are live."""
+        """Map the file. For an existing file, `recovery` decides which records are live."""
         self.segments = segments
         self.slots = max(_MIN_SLOTS, segments)
         self.live: deque[Record] = deque()
         self.head = 0
-        """Global index that the next record gets."""
+        """Global index of the next record."""
         self.total_transitions = 0
         """Transitions of all records ever appended."""
         self._file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
@@ -96,12 +96,12 @@ class SegmentDirectory:
 
     @property
     def tail(self) -> int | None:
-        """Global index before which nothing is live; None where the header does not tell."""
+        """Global index before which nothing is live; None when the header is damaged."""
         return int(self._tail.value[0]) if self._tail.value else None
 
     @property
     def watermark(self) -> Watermark | None:
-        """What is on the disk for certain; None where the header does not tell."""
+        """The segments that are certainly on the disk; None when the header is damaged."""
         if self._watermark.value is None:
             return None
         index, transitions, boot_id = self._watermark.value
@@ -109,7 +109,7 @@ class SegmentDirectory:
 
     @property
     def ceiling(self) -> float | None:
-        """Above it a priority is damaged; None where nobody has said."""
+        """The largest valid priority; None if never set."""
         return float(self._ceiling.value[0]) if self._ceiling.value else None
 
     def raise_ceiling(self, priority: float) -> None:
@@ -123,12 +123,12 @@ class SegmentDirectory:
 
     @property
     def file(self) -> MappedFile:
-        """The file."""
+        """The mapped file."""
         return self._file
 
     @property
     def header_is_whole(self) -> bool:
-        """Whether both copies of tail and watermark could be read when the file was opened."""
+        """Whether both copies of tail and watermark were readable when the file was opened."""
         return self._tail.copies == self._watermark.copies == 2
 
     @property
@@ -143,7 +143,7 @@ class SegmentDirectory:
             self.write_watermark(Watermark(0, 0, boot_id))
 
     def recover(self, live: list[Record], head: int, transitions: int) -> None:
-        """Take over what `recovery` found, and forget all records from `head` on."""
+        """Set the state that `recovery` found, and erase all records from `head` on."""
         self.live, self.head, self.total_transitions = deque(live), head, transitions
         self._write_tail()
         for slot in range(self.slots):
@@ -153,7 +153,7 @@ class SegmentDirectory:
                 self._map[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
 
     def append(self, record: Record) -> None:
-        """Commit `record`, whose index must be `head`. The caller has evicted the oldest if the ring was full."""
+        """Commit `record`. Its index must be `head`, and the directory must not be full."""
         if record.index != self.head or self.full:
             raise ValueError(f"record {record.index} cannot follow: head {self.head}, full {self.full}")
         self._write(record)
@@ -162,12 +162,12 @@ class SegmentDirectory:
         self.total_transitions = record.cumulative_transitions
 
     def evict_oldest(self) -> Record:
-        """Take the oldest record out of the live ones, first on disk, then here."""
+        """Remove the oldest record from the live ones, first on disk, then in memory."""
         self._tail.write(self.live[1].index if len(self.live) > 1 else self.head)
         return self.live.popleft()
 
     def give_up(self, index: int, record: Record | None) -> None:
-        """Take a damaged segment out for good; who sent it stays known if `record` tells."""
+        """Mark a damaged segment as skipped, for good. Keeps its sender if `record` is given."""
         source = record.source if record else _NOBODY
         transitions = record.cumulative_transitions if record else 0
         self._write(Record(index, 0, 0, 0, 0, 0, transitions, source, 0))
@@ -175,22 +175,22 @@ class SegmentDirectory:
             self.live.remove(record)
 
     def records(self) -> dict[int, Record]:
-        """All records that can be read, by index; those before the tail are evicted but remembered."""
+        """All readable records by index. Those before the tail are evicted."""
         found = (self._read(slot) for slot in range(self.slots))
         return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
 
     def write_watermark(self, watermark: Watermark) -> None:
-        """Say what is on the disk; `sync` brings this there too."""
+        """Write the watermark. `sync` flushes it to the disk."""
         boot_id = watermark.boot_id.encode("ascii", "replace")[:36]
         self._watermark.write(watermark.index, watermark.transitions, boot_id)
 
     def touch(self) -> None:
-        """Mark all pages as changed, after the disk has refused them."""
+        """Mark all pages as changed, after the disk has failed to write them."""
         for at in range(0, len(self._map), PAGE_BYTES):
             self._map[at] = self._map[at]
 
     def sync(self) -> None:
-        """Return when records and header are on the disk."""
+        """Block until records and header are on the disk."""
         self._file.sync()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Brings the replay to the disk and keeps the watermark that says how far."""
+"""Flushes the replay to the disk, and keeps the watermark of what is flushed."""
 
 import threading
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from learner_service.replay.storage.sequences import LastSequences, save_sequenc
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a store had come: segments and transitions ever inserted, oldest live segment, last sequences."""
+    """The progress of a store: segments and transitions ever inserted, oldest live segment, last sequences."""
 
     index: int = 0
     transitions: int = 0
@@ -20,10 +20,10 @@ class Mark:
 
 
 class Durability:
-    """What of a store is on the disk. `sync` may run beside all other calls; the owner's lock covers the rest.
+    """Tracks the part of a store that is on the disk. `sync` is thread-safe; the owner's lock covers the rest.
 
-    sequences: file of the last sequence numbers. It covers durable segments only, so it never claims a lost one.
-    boot_id: of this boot.
+    sequences: file of the last sequence numbers. It covers durable segments only, so it never has a lost one.
+    boot_id: identifier of this boot.
     """
 
     def __init__(self, columns: Columns, directory: SegmentDirectory, sequences: Path, boot_id: str) -> None:
@@ -35,30 +35,30 @@ class Durability:
         self._syncing = threading.Lock()
         self._refused = False
         self.durable = Mark()
-        """What survives a power cut. After a restart nothing counts until the next `sync`."""
+        """The progress that survives a power cut. After a restart it is empty until the next `sync`."""
 
     @property
     def covers_next_record(self) -> bool:
-        """Whether the record that the next one overwrites is not the only one to tell its sequence number."""
+        """Whether the table of sequences covers the record that the next one overwrites."""
         return self._directory.head - self._saved_through < self._directory.slots
 
     def load(self, sequences: LastSequences) -> None:
-        """Record what was saved of the last sequence numbers."""
+        """Load the saved sequence numbers into `sequences`."""
         self._saved_through = sequences.load(self._sequences)
 
     def mark(self, sequences: LastSequences) -> Mark:
-        """How far the store has come, for `sync`."""
+        """The present progress of the store, for `sync`."""
         if self._refused:
-            # The kernel takes pages for written once the disk has refused them: change them again.
+            # After a failed write, the kernel treats the pages as written. So change them again.
             self._touch_since(self.durable.index)
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
         return Mark(directory.head, directory.total_transitions, oldest, sequences.as_dict())
 
     def sync(self, mark: Mark) -> None:
-        """Block until everything before `mark` is on the disk and the watermark says so.
+        """Block until everything before `mark` and the watermark are on the disk.
 
-        Raises OSError; then `durable` is as it was.
+        Raises OSError; then `durable` does not change.
         """
         with self._syncing:
             durable = self.durable

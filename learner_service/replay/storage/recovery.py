@@ -1,11 +1,11 @@
-"""Decides what of a replay's files is kept when they are opened again.
+"""Decides which segments are kept when a replay's files are opened again.
 
-In the same boot of the machine the page cache has everything that was stored before the process ended. In another boot
-everything before the watermark is on the disk; of what came after it, pages reached the disk in any order. There the
-longest run of whole segments is kept, and the rest is dropped, so that the actors can be asked for it again.
+In the same boot of the machine, the page cache has everything that was written before the process ended. After a
+reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. So the longest run of
+whole segments after the watermark is kept, and the rest is dropped. The actors can then send the rest again.
 
-A segment is whole when its record and its rows agree with their checksums. One that is not is given up for good, and
-the segments behind it stay. One whose rows were overwritten by a newer one was evicted.
+A segment is whole when its record and its rows agree with their checksums. A damaged segment is skipped for good, and
+the segments after it stay. A segment whose rows a newer one has overwritten was evicted.
 """
 
 import logging
@@ -18,19 +18,19 @@ from learner_service.replay.storage.directory import Record, SegmentDirectory
 
 _log = logging.getLogger(__name__)
 
-# Checksums take a second for about 3 GB that are in the page cache. Beyond this many bytes the older segments are
-# checked when they are first drawn.
+# Bytes of the newest segments that are checked at once, at about 3 GB/s from the page cache. Older segments are checked
+# when they are first drawn.
 CHECKED_AT_ONCE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was found.
+    """The result of a recovery.
 
-    records: all that can be read before the head, by index, also of evicted segments.
-    unchecked: the live segments whose rows are still to be compared with their checksums.
-    damaged: indexes of the segments that were given up, in order.
-    dropped: segments beyond the watermark that a power cut took.
+    records: all readable records before the head, by index, also of evicted segments.
+    unchecked: live segments whose rows are not yet compared with their checksums.
+    damaged: indexes of the damaged segments, which are skipped, in order.
+    dropped: number of segments after the watermark that a power cut took.
     rebooted: whether the page cache of the last process is gone.
     """
 
@@ -44,7 +44,7 @@ class Recovered:
 def recover(
     directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int = CHECKED_AT_ONCE_BYTES
 ) -> Recovered:
-    """Fill `directory` with the live segments of its file, and clear the flags of all other rows."""
+    """Find the live segments of `directory`'s file, and clear the flags of all other rows."""
     records, watermark, tail = directory.records(), directory.watermark, directory.tail
     rebooted = watermark is not None and (not boot_id or watermark.boot_id != boot_id)
     head = max([index + 1 for index in records] + [tail or 0, watermark.index if watermark else 0])
@@ -57,7 +57,7 @@ def recover(
     live, damaged = _not_overwritten(records, first, head, len(columns.flags), tail is None or rebooted)
     bad, unchecked = _check(live, columns, checked_at_once)
     while live and live[0].index in bad and (rebooted or not columns.flags[live[0].start : live[0].stop].any()):
-        # The oldest ones were being evicted, and the files have a part of that.
+        # The oldest segments were being evicted, and only a part of the eviction reached the files.
         bad.discard(live.pop(0).index)
     transitions = max([record.cumulative_transitions for record in records.values()], default=0)
     if watermark is not None and watermark.index >= max(records, default=-1) + 1:
@@ -79,7 +79,7 @@ def recover(
 
 
 def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, columns: Columns) -> int:
-    """The index after the longest run of whole segments from `start` on; evicted ones count as whole."""
+    """The index after the longest run of whole segments from `start` on. Evicted segments count as whole."""
     for index in range(start, head):
         record = records.get(index)
         if record is None or (index >= tail and not _is_whole(record, columns)):
@@ -90,9 +90,9 @@ def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, c
 def _not_overwritten(
     records: dict[int, Record], first: int, head: int, capacity: int, tail_is_old: bool
 ) -> tuple[list[Record], list[int]]:
-    """The segments of [first, head) that none behind them overlaps, and the indexes without a readable record.
+    """The segments of [first, head) that no newer one overlaps, and the indexes without a readable record.
 
-    tail_is_old: some before the first readable record were perhaps evicted, and are no damage.
+    tail_is_old: segments before the first readable record may be evicted, and do not count as damaged.
     """
     covered = np.zeros(capacity, np.bool_)
     live: list[Record] = []
@@ -114,7 +114,7 @@ def _not_overwritten(
 
 
 def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int], list[Record]]:
-    """Indexes of the newest segments, up to `budget` bytes of them, that are not whole; and those not looked at."""
+    """Check the newest segments, up to `budget` bytes. Returns the indexes of damaged ones, and the unchecked ones."""
     bad: set[int] = set()
     row_nbytes = columns.row_nbytes
     for position in reversed(range(len(live))):

@@ -1,6 +1,6 @@
-"""Turns segments into rows of the replay ring and writes these.
+"""Turns segments into rows of the replay ring, and writes the rows.
 
-Each environment of a segment has a block of rows: the context that only stacks reach, the steps, the bootstrap row.
+Each environment of a segment has a block of rows: context rows for stacks only, steps, and a bootstrap row.
 """
 
 import math
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Array, Segment
 from actorq.statefiles.crc import crc32
 from learner_service.replay.storage.columns import MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
-from learner_service.replay.storage.files import MappedFile
+from learner_service.replay.storage.mapped_files import MappedFile
 
 
 def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
-    """Rows that a segment takes: of each environment the context of its first stack, its steps, and a bootstrap row."""
+    """Rows of a segment: for each environment the context of its first stack, its steps, and a bootstrap row."""
     return environments * (frame_stack + steps)
 
 
 class RowWriter:
-    """Writes segments to `columns`. The memory in which it makes the rows serves all segments of one shape.
+    """Writes segments to `columns`, and reuses its buffer for segments of the same shape.
 
-    Not thread-safe: the lock of the store covers it.
+    Not thread-safe: the store's lock covers it.
     """
 
     def __init__(self, columns: Columns, frame_stack: int) -> None:
@@ -31,7 +31,7 @@ class RowWriter:
         self._rows: _Rows | None = None
 
     def write(self, segment: Segment, start: int) -> int:
-        """Write the `segment_rows` of a segment from row `start` on; returns their `Columns.checksum`."""
+        """Write a segment's rows from row `start` on. Returns their `Columns.checksum`."""
         rows = self._rows
         if rows is None or rows.shape != segment.rewards.shape:
             rows = self._rows = _Rows(self._columns, self._frame_stack, *segment.rewards.shape)
@@ -44,7 +44,7 @@ class RowWriter:
 class _Rows:
     """The rows of a segment of `steps` x `environments`, one column after the other as in `Columns.checksum`.
 
-    Of the context and bootstrap rows only observations and ages are ever written: the rest of them stays 0.
+    Context and bootstrap rows have observations and ages only. Their other columns stay 0.
     """
 
     def __init__(self, columns: Columns, frame_stack: int, steps: int, environments: int) -> None:
@@ -54,7 +54,7 @@ class _Rows:
         self._steps = np.arange(steps + 1)[:, None]
         sizes = [column.dtype.itemsize * math.prod(column.shape[1:]) for _, column in columns.checksummed]
         self.memory = memoryview(bytearray(self.count * sum(sizes)))
-        # Of each column: its file, the bytes of a row there, and the rows in memory.
+        # For each column: its file, the bytes of a row, and the rows in memory.
         self._pieces: list[tuple[MappedFile, int, memoryview]] = []
         blocks: list[Array] = []
         at = 0
@@ -71,7 +71,7 @@ class _Rows:
         self._greedy_actions = blocks[6][acted] if len(blocks) > 6 else None
 
     def fill(self, segment: Segment) -> None:
-        """Take the values of a segment of this shape."""
+        """Copy the values of a segment of this shape."""
         valid = segment.valid
         self._observations[...] = segment.observations
         self._actions[...] = segment.actions
@@ -87,15 +87,15 @@ class _Rows:
             self._greedy_actions[...] = segment.greedy_actions
 
     def write(self, start: int) -> None:
-        """Store the rows in the files from row `start` on."""
+        """Write the rows to the files from row `start` on."""
         for file, size, piece in self._pieces:
             file.write(start * size, piece)
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
-        """Steps since the reset before each step and after the last, int64[T + 1, N], at most 255."""
+        """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""
         if segment.transitions == segment.valid.size:
             return np.minimum(np.add(self._steps, segment.ages, dtype=np.int64), MAX_AGE)
-        # The step, counted from the segment's first, at which each observation's episode began.
+        # The step at which each observation's episode began, counted from the start of the segment.
         began = np.empty((len(self._steps), len(segment.ages)), np.int64)
         np.negative(segment.ages, out=began[0], dtype=np.int64)
         began[1:] = np.where(segment.valid, -MAX_AGE, self._steps[1:])

@@ -1,7 +1,7 @@
-"""Which segments have been stored: the last sequence number of every incarnation of every actor.
+"""Detects duplicate segments: keeps the last sequence number of every incarnation of every actor.
 
-An actor numbers its segments in order and sends them again after a broken stream. A number at or below the last one
-stored is therefore a duplicate.
+An actor numbers its segments in order, and sends some of them again after a broken stream. A number that is not above
+the last stored one is therefore a duplicate.
 """
 
 import contextlib
@@ -10,25 +10,25 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 
 KEY_BYTES = 16
 
-# Two processes may use one actor's name for a while, for example an old one that is slow to die and its successor.
-# Each needs its own last number; a handful covers them and bounds the table by the number of actors.
+# Two processes may use one actor's name for a while, for example a slow old process and its successor. Each needs its
+# own last number. A few incarnations are enough, and bound the size of the table.
 _INCARNATIONS_KEPT = 4
 
 
 def actor_key(name: str) -> bytes:
-    """Stands for an actor's name in the records: its BLAKE2b-128 digest."""
+    """The key of an actor in the records: the BLAKE2b-128 digest of its name."""
     return hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSource:
-    """Identity of a segment: who sent it (a 16-byte key), in which life of that process, and its number there."""
+    """Identity of a segment: the actor's 16-byte key, its incarnation, and the sequence number."""
 
     actor_key: bytes
     incarnation: int
@@ -50,7 +50,7 @@ class SegmentSource:
 
 
 class LastSequences:
-    """The last sequence number per (actor key, incarnation); the latest few incarnations of each actor are kept."""
+    """The last sequence number per (actor key, incarnation), for the latest few incarnations of each actor."""
 
     def __init__(self) -> None:
         """Start with no actors."""
@@ -62,17 +62,17 @@ class LastSequences:
         return last is not None and source.sequence <= last
 
     def last(self, source: SegmentSource) -> int:
-        """The last number of the incarnation of `source`, 0 when there is none."""
+        """The last number of the incarnation of `source`; 0 when there is none."""
         return self._actors.get(source.actor_key, {}).get(source.incarnation, 0)
 
     def newest_incarnation(self, source: SegmentSource) -> int:
-        """The highest incarnation of the actor of `source`, 0 when there is none."""
+        """The highest incarnation of the actor of `source`; 0 when there is none."""
         return max(self._actors.get(source.actor_key, {}), default=0)
 
     def advance(self, source: SegmentSource) -> None:
-        """Record `source`; a number below the recorded one changes nothing."""
+        """Record `source`. A number below the recorded one changes nothing."""
         incarnations = self._actors.setdefault(source.actor_key, {})
-        # Taking the entry out and putting it back keeps the dict ordered by latest use, so the first is the stalest.
+        # Removing and reinserting the entry keeps the dict ordered by latest use, so its first entry is the oldest.
         last = incarnations.pop(source.incarnation, -1)
         incarnations[source.incarnation] = max(last, source.sequence)
         if len(incarnations) > _INCARNATIONS_KEPT:
@@ -87,9 +87,9 @@ class LastSequences:
         }
 
     def load(self, path: Path) -> int:
-        """Record what `save_sequences` wrote to `path` and return its `through`; a missing file is an empty table.
+        """Load the table that `save_sequences` wrote to `path`, and return its `through`; 0 without a file.
 
-        A damaged file counts as missing: the table before it and the records since then say the same.
+        A damaged file counts as missing: the previous table and the records after it have the same content.
         """
         for candidate in (path, _previous(path)):
             try:
@@ -106,7 +106,7 @@ class LastSequences:
 
 
 def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int) -> None:
-    """Put a table in place of the one at `path`; it covers the records before global index `through`."""
+    """Replace the table at `path`. The new table covers the records before global index `through`."""
     actors: dict[str, list[tuple[int, int]]] = {}
     for (key, incarnation), sequence in last.items():
         actors.setdefault(key.hex(), []).append((incarnation, sequence))

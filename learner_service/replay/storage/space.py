@@ -1,33 +1,34 @@
-"""Disk space for the replay: taken before it is needed, and watched."""
+"""Takes disk space for the replay before it is needed, and watches the free space."""
 
 import contextlib
 import logging
 from pathlib import Path
 
 from actorq.errors import UnavailableError
+from actorq.text import size_text
 from learner_service.replay.storage.columns import Columns
-from learner_service.replay.storage.files import Machine
+from learner_service.replay.storage.mapped_files import Machine
 
 _log = logging.getLogger(__name__)
 
 # Disk space is taken in pieces of about this many bytes.
 _AHEAD_BYTES = 2**24
-# A disk that was low is low until it has this much more than the least.
+# A low disk counts as low until its free space is this multiple of the minimum.
 _ENOUGH = 1.25
 
 
 class SpaceAhead:
-    """Takes disk space for rows in large pieces. The lock of the store covers it."""
+    """Takes disk space for rows in large pieces. Not thread-safe: the store's lock covers it."""
 
     def __init__(self, columns: Columns) -> None:
-        """Nothing is taken yet; to take again what a file has costs little."""
+        """Start with no rows. Taking space again that a file already has is cheap."""
         self._columns = columns
         self._capacity = len(columns.flags)
         self._ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
         self._rows = 0
 
     def reserve(self, rows: int) -> None:
-        """Take disk space for the first `rows` rows, and more where there is room. Raises UnavailableError."""
+        """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
         if rows <= self._rows:
             return
         reason: str | None = None
@@ -42,7 +43,7 @@ class SpaceAhead:
         raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
 
     def reserve_ahead(self, cursor: int) -> bool:
-        """Take disk space behind row `cursor`, if there is little left of it; False when there is none."""
+        """Take disk space after row `cursor` if little is left. Returns False when the disk is full."""
         with contextlib.suppress(UnavailableError):
             self.reserve(min(self._capacity, cursor + self._ahead // 2))
             return True
@@ -50,9 +51,9 @@ class SpaceAhead:
 
 
 class DiskWatch:
-    """Says in one line when the disk of a folder becomes low, and when it has room again.
+    """Logs one line when the disk of a folder becomes low, and one when it has room again.
 
-    least_bytes: below it the disk is low.
+    least_bytes: the disk is low below this free space.
     """
 
     def __init__(self, folder: Path, least_bytes: int, machine: Machine) -> None:
@@ -60,21 +61,21 @@ class DiskWatch:
         self._least = least_bytes
         self._machine = machine
         self.free_bytes = machine.free_bytes(folder)
-        """At the last look."""
+        """Free bytes at the last look."""
         self.low = False
         """Whether actors should wait."""
 
     def look(self, reserved: bool) -> bool:
-        """Whether the disk is low now; `reserved`: whether the replay got the space that it asked for."""
+        """Return whether the disk is low now. reserved: whether the replay got the space that it asked for."""
         self.free_bytes = self._machine.free_bytes(self._folder)
         least = self._least * (_ENOUGH if self.low else 1.0)
         low = not reserved or self.free_bytes < least
         if low and not self.low:
             _log.warning(
-                "the disk of %s is full: %.1f MB are free, below %.1f MB; actors wait until there is room",
-                *(self._folder, self.free_bytes / 1e6, self._least / 1e6),
+                "the disk of %s is full: %s are free, below %s; actors wait until there is room",
+                *(self._folder, size_text(self.free_bytes), size_text(self._least)),
             )
         if self.low and not low:
-            _log.info("the disk of %s has room again: %.1f MB are free", self._folder, self.free_bytes / 1e6)
+            _log.info("the disk of %s has room again: %s are free", self._folder, size_text(self.free_bytes))
         self.low = low
         return low

@@ -1,39 +1,38 @@
 """The replay store: a columnar ring of transitions in memory-mapped files that survives the death of its process.
 
-Rows. A segment [T, N] of frame stacks of K takes N * (K + T) rows, environment by environment: K - 1 rows of context,
-which only stacks reach, T rows of steps, then one that holds only the bootstrap observation. So the observation after
-any valid row i is the one in row i + 1, whatever row i + 1 is: the next step, a reset step (which holds the final
-observation of the episode that ended in row i), or the bootstrap row. And the stack of any step or bootstrap row is
-that row and the K - 1 before it, except that no stack reaches back beyond the row where its episode began, which the
-row's age tells. A segment never wraps around the end of the ring; when it does not fit there, it goes to row 0.
+Rows. A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each environment has
+K - 1 context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. So the
+observation after a valid row i is always in row i + 1. That row is the next step, the bootstrap row, or a reset step,
+which has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1
+rows before it. A stack never reaches back beyond the start of its episode, which follows from the row's age. A segment
+never wraps around the end of the ring. A segment that does not fit there goes to row 0. Each segment stores a frame
+once, not once for each stack.
 
-A frame is thus stored once for each segment that needs it, and never once for each of the K stacks that it is in.
+Commits. An insert has three steps. (1) It evicts all segments whose rows it will overwrite. To do so, it advances the
+tail of the segment directory past them and clears their flags. (2) It writes the rows. (3) It appends the segment's
+record with its CRC to the directory. Step 3 is the commit.
 
-Commits. An insert (1) evicts: it advances the tail of the segment directory past every segment whose rows are about to
-be overwritten and clears their flags; (2) writes the rows; (3) appends the segment's record with its CRC to the
-directory. Step 3 is the commit.
+`drop_oldest` is step 1 alone. The tail on disk passes a segment before its rows change, so no kill brings it back. A
+kill between two segments leaves the second one stored and whole.
 
-`drop_oldest` is step 1 by itself: what it drops is behind the tail on disk before its rows are touched, and no kill
-brings it back. A kill between two of its segments leaves the rest of them stored, each of them whole.
+SIGKILL is harmless at any instruction. The mappings are shared, so every store instruction changes the page cache. The
+page cache belongs to the kernel and outlives the process. A later open sees all instructions before the kill. After a
+kill in step 1, a segment is either live with its rows untouched, or evicted. Reopening clears the flags of all rows
+without a live record. After a kill in step 2, the rows have no record, so their flags are cleared too. After a kill in
+step 3, the record fails its CRC and does not count. After step 3, the segment is stored. No segment is stored twice,
+because the sequence numbers come from the same records and from `sequences.json`. That file is replaced before a record
+that it does not cover could be overwritten.
 
-Why a SIGKILL at any instruction is harmless: the mappings are shared, so every store instruction changes the page
-cache, which belongs to the kernel and outlives the process, and a later open sees all instructions before the kill and
-none after. Killed in step 1, a segment is either still live with its rows untouched, or evicted, and rows that no live
-record covers get their flags cleared on reopening. Killed in step 2, the rows belong to no record: the same. Killed in
-step 3, the record fails its CRC and is no record. After step 3, it is there. Nothing is stored twice, because the
-sequence numbers are read back from the same records, and from `sequences.json`, which is replaced before a record that
-it does not cover could be overwritten.
+Power cuts. `flush` writes everything that was committed before the call to the disk, and then the watermark. After a
+power cut, `recovery` keeps the whole segments before the watermark. It also keeps later segments up to the first
+damaged one (docs/decisions/0013-what-acknowledged-promises.md).
 
-Power. `flush` brings everything that was committed before the call to the disk, and then the watermark that says so.
-After a power cut `recovery` keeps the whole segments before the watermark, and those behind it up to the first one that
-is not whole (docs/decisions/0013-what-acknowledged-promises.md).
+Damage. Each record has a checksum of its segment's rows. A segment that does not match its checksum is skipped: its
+rows are never drawn. Live segments are checked when the store is opened. In a large store, the older ones are checked
+when they are first drawn.
 
-Damage. Each record has a checksum of its segment's rows. A segment that does not agree with it is given up: its rows
-are never drawn. All live segments are compared when the store is opened; of a large store, the older ones when they
-are first drawn.
-
-Full disk. Disk space is taken for rows before anything is written to them, so no store instruction can fail. An insert
-that gets no space raises UnavailableError and changes nothing.
+Full disk. Disk space is taken before rows are written, so no store instruction can fail. An insert without space raises
+UnavailableError and changes nothing.
 """
 
 import io
@@ -51,7 +50,7 @@ from learner_service.replay.storage.columns import MAX_AGE, Columns, open_column
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability, Mark
-from learner_service.replay.storage.files import Machine, claim_directory, this_boot
+from learner_service.replay.storage.mapped_files import Machine, claim_directory, this_boot
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource
@@ -61,13 +60,13 @@ _log = logging.getLogger(__name__)
 
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
-# However long segments are meant to be, some are cut short, as when an actor ends.
+# A cap, because some segments are shorter than planned, for example when an actor ends.
 _MOST_ROWS_PER_SEGMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What an insert did: rows [start, stop) were written, `evicted` row ranges were dropped for them."""
+    """The result of an insert: the written rows [start, stop), and the evicted row ranges."""
 
     start: int
     stop: int
@@ -76,10 +75,9 @@ class Inserted:
 
 
 class ReplayStore:
-    """The ring. Not thread-safe: whoever shares it holds one lock around every call (`ReplayBuffer` does).
+    """The ring of transitions. Not thread-safe, except `sync`: `ReplayBuffer` holds a lock around every other call.
 
-    Only `sync` may be called beside others. The columns are views of the files. Callers read them; only
-    `priorities` may be written to.
+    The columns are views of the files. Callers may write to `priorities` only.
     """
 
     def __init__(
@@ -91,16 +89,16 @@ class ReplayStore:
         lock: io.FileIO,
         machine: Machine,
     ) -> None:
-        """Wrap new or recovered files; use `open`."""
+        """Wrap new or recovered files. Use `open` instead."""
         self.spec = spec
         self.path = path
-        """Where the files are."""
+        """Folder of the files."""
         self.machine = machine
-        """Where they live."""
+        """Functions of the machine that the store uses."""
         self.damaged_segments = 0
-        """Segments that this process has given up because of their checksums."""
+        """Segments that this process skips because of their checksums."""
         self.dropped_segments = 0
-        """Segments of after the last flush that a power cut took."""
+        """Segments after the last flush that a power cut took."""
         self.observations = columns.observations
         """[capacity, *observation], single frames."""
         self.actions = columns.actions
@@ -110,15 +108,15 @@ class ReplayStore:
         self.flags = columns.flags
         """uint8[capacity], bits VALID, TERMINATED and TRUNCATED; 0 in every row that is not live."""
         self.policy_versions = columns.policy_versions
-        """int64[capacity], the policy that acted."""
+        """int64[capacity], version of the policy that acted."""
         self.ages = columns.ages
         """uint8[capacity], steps since the episode of the row's observation began, at most 255."""
         self.priorities = columns.priorities
-        """float32[capacity], written by a prioritised sampler; 0 where none was given since the insert."""
+        """float32[capacity], written by a prioritized sampler; 0 where none was given since the insert."""
         self.greedy_actions = columns.greedy_actions
-        """[capacity, *action], what the policy would have done without noise; None in a store without them."""
+        """[capacity, *action], the policy's actions without noise; None in a store without them."""
         self.generations = np.full(len(columns.flags), -1, np.int64)
-        """int64[capacity], global index of the segment last committed to the row; tells a row from its successor."""
+        """int64[capacity], global index of the segment last committed to the row, to detect overwritten rows."""
         self._columns = columns
         self._writer = RowWriter(columns, spec.frame_stack)
         self._directory = directory
@@ -141,17 +139,17 @@ class ReplayStore:
         machine: Machine | None = None,
         checked_at_once: int = CHECKED_AT_ONCE_BYTES,
     ) -> "ReplayStore":
-        """Create the store below `directory`, or reopen what is there; `capacity` is in rows.
+        """Create the store below `directory`, or reopen it.
 
-        greedy_actions: whether it keeps what the policy would have done without noise, which all segments must tell
-        then, and none otherwise.
-        rows_per_segment: that a segment is expected to take; more than 16 count as 16. With shorter ones a new store is
-        full before its rows are: it has room for capacity / rows_per_segment segments.
-        checked_at_once: bytes of rows that are compared with their checksums here, and not when they are first drawn.
+        capacity: in rows.
+        greedy_actions: whether segments have actions without noise. Either all segments must have them, or none.
+        rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
+            segments. With shorter segments it is full before all its rows are used.
+        checked_at_once: bytes of rows that are checked now. Older rows are checked when they are first drawn.
 
-        Raises ConflictError when the directory belongs to another environment, capacity or format, keeps greedy actions
-        where it is not to or the reverse, or is open elsewhere, UserError when the capacity is too small or larger than
-        the free disk space, or the frame stack is none that ages can cut.
+        Raises ConflictError when the directory belongs to another environment, capacity or format, differs in
+        greedy_actions, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
+        or the frame stack is too large for the ages.
         """
         if not 1 <= spec.frame_stack <= MAX_AGE + 1:
             raise UserError(f"replay: the frame stack must be 1 to {MAX_AGE + 1}, got {spec.frame_stack}")
@@ -183,7 +181,7 @@ class ReplayStore:
 
     @property
     def capacity(self) -> int:
-        """Rows of the ring; bootstrap rows and resets take rows too."""
+        """Rows of the ring. Bootstrap observations and resets take rows too."""
         return len(self._columns.flags)
 
     @property
@@ -193,7 +191,7 @@ class ReplayStore:
 
     @property
     def checked_transitions(self) -> int:
-        """Those of them whose rows were written or compared with their checksums by this process."""
+        """Live valid rows that this process has written or checked."""
         return self._transitions - sum(record.transitions for record in self._unchecked.values())
 
     @property
@@ -203,21 +201,21 @@ class ReplayStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of address space and, once the ring is full, of disk and page cache."""
+        """Bytes of address space. Once the ring is full, also bytes of disk and page cache."""
         return self._columns.nbytes + self._directory.nbytes
 
     @property
     def priority_ceiling(self) -> float | None:
-        """Above it a priority in the files is damaged; None where no sampler has said."""
+        """The largest valid priority in the files; None if no sampler has set it."""
         return self._directory.ceiling
 
     def raise_priority_ceiling(self, priority: float) -> None:
-        """Allow priorities up to this one; comes before they are written."""
+        """Allow priorities up to this one. Call before such priorities are written."""
         if self._directory.ceiling is None or priority > self._directory.ceiling:
             self._directory.raise_ceiling(priority)
 
     def extent(self) -> tuple[int, int]:
-        """(first, length): every live row is one of first, first + 1, ..., first + length - 1 modulo capacity."""
+        """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""
         if not self._directory.live:
             return 0, 0
         first = self._directory.live[0].start
@@ -225,31 +223,31 @@ class ReplayStore:
         return first, lap + self._cursor - first
 
     def live_segments(self) -> tuple[Record, ...]:
-        """The segments that are stored now, oldest first."""
+        """The stored segments, oldest first."""
         return tuple(self._directory.live)
 
     def oldest_segments(self) -> Iterator[Record]:
-        """The segments that are stored now, oldest first; not to be read on after an insert or a `check`."""
+        """The stored segments, oldest first. An insert or a `check` invalidates the iterator."""
         return iter(self._directory.live)
 
     def newest_segments(self) -> Iterator[Record]:
-        """The segments that are stored now, newest first; not to be read on after an insert or a `check`."""
+        """The stored segments, newest first. An insert or a `check` invalidates the iterator."""
         return reversed(self._directory.live)
 
     def contains(self, source: SegmentSource) -> bool:
-        """True when this segment, or a later one of the same incarnation, was ever inserted."""
+        """Whether this segment, or a later one of the same incarnation, was ever inserted."""
         return self._sequences.contains(source)
 
     def last_sequences(self) -> dict[tuple[bytes, int], int]:
-        """(actor key, incarnation) -> last sequence number inserted, also for segments evicted since."""
+        """(actor key, incarnation) -> last sequence number inserted, including evicted segments."""
         return self._sequences.as_dict()
 
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
-        """Store `segment` and return where; None, and no change, when the store already contains `source`.
+        """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
 
-        The caller has checked that the segment fits the environment (`Segment.check`). Raises InvalidInputError when
-        it tells greedy actions and the store keeps none or the reverse, ExhaustedError when it takes more than half of
-        the ring, and UnavailableError when the disk is full; none of them changes anything.
+        Call `Segment.check` before. Raises InvalidInputError when segment and store differ in having greedy actions,
+        ExhaustedError when the segment needs more than half of the ring, and UnavailableError when the disk is full. An
+        error changes nothing.
         """
         if self.contains(source):
             return None
@@ -263,7 +261,7 @@ class ReplayStore:
                 "send shorter segments or raise the replay capacity"
             )
         start = self._cursor if self._cursor + rows <= self.capacity else 0
-        # First, because these can fail, and then nothing must have been evicted.
+        # First the steps that can fail, before anything is evicted.
         self._space.reserve(start + rows)
         if not self._durability.covers_next_record:
             self.flush()
@@ -288,9 +286,9 @@ class ReplayStore:
         return Inserted(start, record.stop, evicted, transitions)
 
     def drop_oldest(self, transitions: int, keep: int) -> tuple[tuple[int, int], ...]:
-        """Drop segments, oldest first, until at least so many transitions are gone, but none of the last `keep`.
+        """Drop segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.
 
-        Returns the row ranges that were dropped, as `Inserted.evicted` has them.
+        Returns the dropped row ranges, like `Inserted.evicted`.
         """
         dropped: list[tuple[int, int]] = []
         least = max(keep, self._transitions - transitions)
@@ -300,9 +298,9 @@ class ReplayStore:
         return tuple(dropped)
 
     def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-        """Compare the segments of `rows` with their checksums, unless that was done before.
+        """Compare the segments of `rows` with their checksums, once each. Removes damaged segments.
 
-        Returns the row ranges of those that were damaged and are given up, as `Inserted.evicted` has them.
+        Returns the removed row ranges, like `Inserted.evicted`.
         """
         if not self._unchecked:
             return ()
@@ -311,27 +309,27 @@ class ReplayStore:
         return tuple(self._give_up(record) for record in records if not self._is_whole(record))
 
     def skip(self, source: SegmentSource) -> None:
-        """Count this segment and those before it as inserted: their actor has them no more."""
+        """Count this segment and all before it as inserted, because their actor no longer has them."""
         self._sequences.advance(source)
 
     def reserve_ahead(self) -> bool:
-        """Take disk space for what comes next, if there is little left of it; False when the disk is full."""
+        """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
         return self._space.reserve_ahead(self._cursor)
 
     def mark(self) -> Mark:
-        """How far the store has come, for `sync`."""
+        """The present progress of the store, for `sync`."""
         return self._durability.mark(self._sequences)
 
     def sync(self, mark: Mark) -> None:
-        """Block until everything before `mark` is on the disk and the watermark says so; other calls may go on.
+        """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
 
-        Raises OSError; then `durable` is as it was.
+        Raises OSError; then `durable` does not change.
         """
         self._durability.sync(mark)
 
     @property
     def durable(self) -> Mark:
-        """What survives a power cut."""
+        """The progress that survives a power cut."""
         return self._durability.durable
 
     def flush(self) -> None:
@@ -339,7 +337,7 @@ class ReplayStore:
         self.sync(self.mark())
 
     def close(self) -> None:
-        """Flush, and let others open the directory. The store must not be used afterwards."""
+        """Flush, and unlock the directory. Do not use the store afterwards."""
         if self._lock.closed:
             return
         try:
@@ -351,7 +349,7 @@ class ReplayStore:
 
     def _make_room(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         # Segments of the previous lap begin at or after the cursor. Eviction is strictly oldest first, so going back
-        # to row 0 gives up those that are left between the cursor and the end.
+        # to row 0 evicts the segments between the cursor and the end.
         live = self._directory.live
         wraps = start < self._cursor
         evicted = []

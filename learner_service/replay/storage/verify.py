@@ -1,4 +1,4 @@
-"""Which files of a replay are whole. It opens them as a learner does, and changes none of them."""
+"""Checks the files of a replay for damage, without changing them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ from actorq.statefiles.findings import Finding
 from learner_service.replay.storage.columns import Columns, open_columns
 from learner_service.replay.storage.description import described, description_fault, description_files, read_description
 from learner_service.replay.storage.directory import SegmentDirectory
-from learner_service.replay.storage.files import Machine, MappedFile, read_checked, this_boot
+from learner_service.replay.storage.mapped_files import Machine, MappedFile, read_checked, this_boot
 from learner_service.replay.storage.recovery import Recovered, recover
 
 _DIRECTORY = "directory.bin"
-# Segments that one line names.
+# Maximum number of segments named in one line.
 _MOST_NAMED = 10
 # More than any replay has: all rows are compared with their checksums.
 _ALL_BYTES = 2**63
@@ -20,16 +20,16 @@ _REFUSED = "a resume is refused: restore the file, or remove the folder to start
 _OTHER_COPY = "the other copy is used, and both are written again"
 _SKIPPED = "these segments are skipped; all others are kept"
 _TABLES = {
-    "sequences.json": "the table before it and the records tell the same",
+    "sequences.json": "the previous table and the records are used",
     "sequences.previous.json": "the newer table counts",
-    "dynamic_capacity.json": "the counts of drops start anew",
+    "dynamic_capacity.json": "the counts of drops start at 0",
 }
 
 
 def verify(directory: Path) -> list[Finding]:
-    """What is whole or damaged, and what a resume does about it. Nothing for a folder that is not there."""
+    """List whole and damaged files, and what a resume does about each. Empty for a missing folder."""
     if not any(path.exists() for path in description_files(directory)):
-        # A learner that found this would begin a new replay.
+        # A learner would start a new replay here.
         return []
     return [*_description(directory), *_segments(directory), *_tables(directory)]
 
@@ -49,7 +49,7 @@ def _segments(directory: Path) -> Iterator[Finding]:
     try:
         spec, capacity, greedy, segments = described(read_description(directory))
     except (ConflictError, KeyError, TypeError, ValueError):
-        # `_description` tells it, or another version of ActorQ wrote it.
+        # `_description` reports the damage, or another version of ActorQ wrote the files.
         return
     try:
         columns, _ = open_columns(directory, spec, capacity, greedy, machine)
@@ -70,12 +70,12 @@ def _segments(directory: Path) -> Iterator[Finding]:
 
 
 def _records(log: SegmentDirectory, recovered: Recovered) -> Iterator[Finding]:
-    """What the records of the segments tell."""
+    """Findings about the records of segments."""
     unreadable = [index for index in recovered.damaged if index not in recovered.records]
     faults = {
         _size_fault(log.file): "missing bytes count as zeros",
         _named("records", unreadable, log, recovered): _SKIPPED,
-        "" if log.header_is_whole else "a copy of its header is damaged": "the other copy or the records tell the same",
+        "" if log.header_is_whole else "a copy of its header is damaged": "the other copy or the records are used",
         f"{recovered.dropped} segments after the last flush did not reach the disk"
         if recovered.dropped
         else "": "they are dropped; actors that still have them send them again",
@@ -88,7 +88,7 @@ def _records(log: SegmentDirectory, recovered: Recovered) -> Iterator[Finding]:
 
 
 def _columns(log: SegmentDirectory, columns: Columns, recovered: Recovered) -> Iterator[Finding]:
-    """What the checksums of the rows tell. Each covers a segment's rows in all columns but the priorities."""
+    """Findings from the rows' checksums. Each covers a segment's rows in all columns but the priorities."""
     damaged = _named("segments", [i for i in recovered.damaged if i in recovered.records], log, recovered)
     if damaged:
         yield Finding("", "damaged", f"{damaged}; their rows do not agree with their checksums", _SKIPPED)
@@ -97,7 +97,7 @@ def _columns(log: SegmentDirectory, columns: Columns, recovered: Recovered) -> I
         if fault := _size_fault(file):
             yield Finding(name, "damaged", fault, f"missing bytes count as zeros; {_SKIPPED}")
         elif file.name == "priorities":
-            yield Finding(name, "unchecked", "priorities have no checksum: one that is out of range is replaced")
+            yield Finding(name, "unchecked", "priorities have no checksum; values out of range are replaced")
         elif not damaged:
             yield Finding(name, "whole", f"{len(columns.flags):,} rows")
 
@@ -116,7 +116,7 @@ def _size_fault(file: MappedFile) -> str:
 
 
 def _named(what: str, indexes: Sequence[int], log: SegmentDirectory, recovered: Recovered) -> str:
-    """How many of the live segments are damaged, with the numbers of some; empty when none is."""
+    """A text with the number of damaged live segments and some of their indexes; empty when none is damaged."""
     if not indexes:
         return ""
     names = ", ".join(map(str, indexes[:_MOST_NAMED])) + (", ..." if len(indexes) > _MOST_NAMED else "")

@@ -77,6 +77,6 @@ def test_actions_stick() -> None:
 
 def test_an_unknown_game_is_one_line_for_the_user() -> None:
     with pytest.raises(
-        UserError, match=r"environment 'ALE/NoSuchGame-v5' cannot be made: .*give a game such as ALE/Po"
+        UserError, match=r"environment 'ALE/NoSuchGame-v5' cannot be made: .*give the id of an installed env"
     ):
         describe_environment("ALE/NoSuchGame-v5")

@@ -1,7 +1,8 @@
 """The newest good policy is in the slot, whatever the quantizer sends."""
 
 import queue
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ class Side:
         self.loads: queue.Queue[int] = queue.Queue()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.broken: Exception | None = None
+        self.while_loading: Callable[[], None] = lambda: None
         self.counts = ActorCounts()
         self.least_wanted = 0
         self.asked: queue.Queue[int] = queue.Queue()
@@ -42,6 +44,7 @@ class Side:
 
     def _load(self, policy: Policy) -> OnnxPolicy:
         self.loads.put(policy.descriptor.version)
+        self.while_loading()
         if self.broken is not None:
             raise self.broken
         return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
@@ -165,3 +168,23 @@ def test_closing_ends_the_stream_and_is_no_fault(quantizer: ScriptedQuantizer, s
     assert quantizer.left.acquire(timeout=DEADLINE_S)
     assert side.faults.empty()
     assert side.counts.quantizer_retries.value == 0
+
+
+def test_a_policy_that_waits_when_it_is_closed_is_never_loaded(quantizer: ScriptedQuantizer, side: Side) -> None:
+    next_one_waits = threading.Event()
+
+    def close() -> None:
+        assert next_one_waits.wait(DEADLINE_S)
+        side.subscription.close()
+
+    side.while_loading = close
+    quantizer.watched()
+    quantizer.serve(good(1))
+    assert side.loads.get(timeout=DEADLINE_S) == 1
+    quantizer.serve(good(2))
+    quantizer.end()
+    assert quantizer.watched().after_version == 2
+    next_one_waits.set()
+    side.subscription.close()
+    assert side.has(1)
+    assert side.loads.empty()

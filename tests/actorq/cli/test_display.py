@@ -16,6 +16,7 @@ from actorq.domain.trajectory import Evaluation, Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 from actorq.telemetry.process_stats import ProcessStats
+from actorq.text import size_text
 from tests.builders.run_status import run_status
 
 
@@ -295,8 +296,8 @@ def test_bars_average_what_does_not_fit() -> None:
         (numbers.duration(12.34), "12.3s"),
         (numbers.duration(245), "4m 05s"),
         (numbers.duration(7384), "2h 03m"),
-        (numbers.size(812), "812 B"),
-        (numbers.size(301 * 2**20), "301 MiB"),
+        (size_text(812), "812 B"),
+        (size_text(301 * 2**20), "301 MiB"),
         (numbers.seconds(0.0341), "34 ms"),
         (numbers.optional(None), "-"),
     ],

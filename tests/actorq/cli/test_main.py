@@ -34,7 +34,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for command in ("train", "compare", "evaluate", "status", "learner", "quantizer", "actor", "meter"):
+    for command in (
+        "train",
+        "compare",
+        "evaluate",
+        "policies",
+        "export",
+        "status",
+        "learner",
+        "quantizer",
+        "actor",
+        "meter",
+    ):
         assert f"\n  {command} " in shown
 
 
@@ -72,7 +83,11 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
             ["train", "--algorithm", "sac", "--batch-size", "9"],
             "unknown argument '--batch-size'; did you mean '--sac.batch-size'?",
         ),
+        (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
         (["train", "--seed", "x"], "setting 'seed': "),
+        (["train", "--actors", "0"], "setting 'actors': "),
+        (["train", "--algorithm", "ppo"], "setting 'algorithm': expected one of dqn, "),
+        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
         (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
         (["train", "--resume"], "--resume needs --run-directory DIR"),
         (["train", "--resume", "--run-directory", "nope"], "run directory nope does not exist"),
@@ -114,6 +129,14 @@ def test_an_unknown_variable_of_the_project_is_named(
         (["--dqn.hidden-sizes", "32,32"], "dqn.hidden_sizes 64,64 as in run/config.yaml, got 32,32"),
         (["--no-dqn.dueling"], "dqn.dueling True as in run/config.yaml, got False"),
         (["--replay.capacity", "9000"], "replay.capacity 7000 as in run/config.yaml, got 9000"),
+        (
+            ["--environment-args", "sutton_barto_reward=yes"],
+            'environment_args {} as in run/config.yaml, got {"sutton_barto_reward": true}',
+        ),
+        (
+            ["--environment-wrappers", "[{my:Wrap: {by: 2}}]"],
+            'environment_wrappers [] as in run/config.yaml, got [{"my:Wrap": {"by": 2}}]',
+        ),
     ],
 )
 def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
@@ -130,6 +153,12 @@ def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_writte
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
 
 
+def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")
+    assert message.startswith('--resume: expected algorithm_args {"rate": 1} as in run/config.yaml, got {"rate": 2}; ')
+
+
 def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text("process: {run_directory: nope, resume: true, store: of/another}\n")
     assert error_of(capsys, "train", "--config", "run.yaml") == "run directory nope does not exist"
@@ -144,7 +173,11 @@ def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.Ca
         ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
         ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
         ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
-        ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "setting 'version': value should be greater than 0"),
+        (
+            "evaluate",
+            {"RUN_DIRECTORY": "nope", "VERSION": "0"},
+            "setting 'version': value should be 'best', 'newest' or a number",
+        ),
         ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
         ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
         ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),

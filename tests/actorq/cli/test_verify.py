@@ -129,7 +129,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "run.copy.json": (empty, "run.copy.json", "the other copy is used"),
     "environment.json": (flip, "environment.json", "the other copy is used"),
     "outcome.json": (Path.unlink, "outcome.json", "the other copy is used"),
-    "clock.json": (empty, "clock.json", "goes on from the newest checkpoint or evaluation"),
+    "clock.json": (empty, "clock.json", "continues from the newest checkpoint or evaluation"),
     "evaluations.jsonl": (flip, "evaluations.jsonl", "the others count"),
     "evaluations.count.json": (empty, "evaluations.count.json", "written again"),
     "published.json": (flip, "published.json", "far above the known ones"),
@@ -178,9 +178,9 @@ def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.Ca
         flip(path)
     _, findings = found(root, capsys)
     assert "a resume is refused" in findings["run.json"]["on_resume"]
-    assert findings["environment.json"]["on_resume"] == "the next actor tells it"
+    assert findings["environment.json"]["on_resume"] == "the next actor decides it"
     assert "as if it were not over" in findings["outcome.copy.json"]["on_resume"]
-    assert "the networks start anew" in findings["checkpoints/000000000008"]["on_resume"]
+    assert "training starts with new networks" in findings["checkpoints/000000000008"]["on_resume"]
 
 
 def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_in_a_pipe(
@@ -194,7 +194,7 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
     assert any(line.startswith("run.json") and " whole " in line for line in lines)
     clock = next(number for number, line in enumerate(lines) if line.startswith("clock.json"))
     assert " damaged " in lines[clock]
-    assert "on resume: the time goes on from" in lines[clock + 1]
+    assert "on resume: the time continues from" in lines[clock + 1]
     assert "1 damaged" in lines[-1]
 
 

@@ -116,7 +116,7 @@ def test_up_fails_in_one_line_and_down_removes_what_it_made(
 
 
 def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "cluster-command.md").read_text(encoding="utf-8")
     role = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
     api.allowed = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
     rendered = tmp_path / "demo.yaml"

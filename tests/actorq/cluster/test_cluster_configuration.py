@@ -99,6 +99,8 @@ def test_up_tells_what_changes(api: ClusterApi) -> None:
     [
         ({"environment": "MountainCar-v0"}, r"keeps its environment: it is 'CartPole-v1', the overlay says 'MountainC"),
         ({"replay": {"capacity": 9_000}}, r"keeps its replay\.capacity: it is \d+, the overlay says 9000; set it back"),
+        ({"environment_args": {"g": 5}}, r"keeps its environment_args\.g: it is None, the overlay says 5; set it back"),
+        ({"environment_wrappers": ["a:B"]}, r"keeps its environment_wrappers: it is \[\], the overlay says \[\{'a:B'"),
         ({"dqn": {"hidden_sizes": [8]}}, r"keeps its dqn\.hidden_sizes: it is \[.+\], the overlay says \[8\]; set it"),
     ],
 )

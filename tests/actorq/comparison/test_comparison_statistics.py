@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from actorq.comparison.figures import figures_of, limit
+from actorq.comparison.intervals import band, ratio
 from actorq.comparison.plan import PlannedRun, Variant
-from actorq.comparison.statistics import band, ratio
 from actorq.errors import InvalidInputError
 from tests.actorq.comparison.comparison_parts import comparison, run, summary
 

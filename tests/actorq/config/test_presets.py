@@ -1,17 +1,14 @@
 """Presets: below all that is given, valid in every combination, and told by help and documentation."""
 
-from pathlib import Path
-
 import pytest
 
-from actorq.config import presets, settings
+from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, DQNConfig
 from actorq.config.presets import FAMILIES, descriptions, family_of, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ReplayConfig
 from actorq.errors import UserError
 
-ROOT = Path(__file__).parents[3]
 # An id of each family as its environments are called.
 IDS = {
     "CartPole": "CartPole-v1",
@@ -115,9 +112,3 @@ def test_the_descriptions_name_settings_by_their_flags() -> None:
         if name != "dqn on CartPole":
             assert {part.split(" ")[0] for part in text.split(", ")} <= flags, name
     assert "replay.clip-rewards 1" in described["dqn on Atari"]
-
-
-def test_the_documentation_has_every_preset() -> None:
-    text = (ROOT / "docs" / "algorithms.md").read_text("utf-8")
-    for name, description in presets.descriptions():
-        assert f"| {name} | {description} |" in text, f"docs/algorithms.md lacks: | {name} | {description} |"

@@ -182,6 +182,60 @@ def test_settings_of_an_algorithm_from_outside_are_told_in_one_text(
     assert later.algorithm_args == {**expected, "rate": 0.75}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:B, c.d:E", ({"a:B": {}}, {"c.d:E": {}})),
+        ("[a:B, {c:D: {x: 1}}, a:B]", ({"a:B": {}}, {"c:D": {"x": 1}}, {"a:B": {}})),
+        ('["a:B", {"c:D": null}]', ({"a:B": {}}, {"c:D": {}})),
+        ("", ()),
+    ],
+)
+def test_the_arguments_of_an_environment_are_told_in_one_text(
+    text: str, expected: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, *_ = parsed("--environment-args", "gravity=5.0,shape=[2,2]", "--environment-wrappers", text)
+    assert (run.environment_args, run.environment_wrappers) == ({"gravity": 5.0, "shape": [2, 2]}, expected)
+    assert run.environment_arguments.wrappers == tuple(each for wrapper in expected for each in wrapper.items())
+    file = written(tmp_path, settings.to_yaml(run))
+    monkeypatch.setenv("ACTORQ_ENVIRONMENT_ARGS", '{"gravity": 9}')
+    later, *_ = parsed("--config", file)
+    assert later.environment_args == {"gravity": 9, "shape": [2, 2]}
+    assert later.environment_wrappers == expected
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "fault"),
+    [
+        ("--environment-wrappers", "Wrap", "setting 'environment_wrappers.0': a wrapper must be MODULE:CLASS, or {MOD"),
+        (
+            "--environment-wrappers",
+            "[{a:B: {}, c:D: {}}]",
+            "a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}",
+        ),
+        ("--environment-wrappers", "[{a:B: 5}]", "setting 'environment_wrappers.0.a:B': value should be a valid dict"),
+        ("--environment-wrappers", "[a:B", "setting 'environment_wrappers': expected VALUE,VALUE or a list in YAML or"),
+        ("--environment-args", "fast", "setting 'environment_args': expected NAME=VALUE,NAME=VALUE"),
+        ("--environment-args", "{a: 2026-01-01}", "setting 'environment_args.a': input was not a valid JSON value"),
+        (
+            "--environment-args",
+            "a=.nan",
+            "setting 'environment_args.a.float': value should be a finite number, got nan",
+        ),
+        (
+            "--environment-args",
+            f"a={'x' * 9000}",
+            "environment_args and environment_wrappers must have at most 8192 by",
+        ),
+    ],
+)
+def test_wrong_arguments_of_an_environment_are_refused_in_one_line(flag: str, text: str, fault: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parsed(flag, text)
+    assert str(refused.value).startswith(fault)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["fast", "rate:1", "{rate: 1", "[1]", "", "{[1]: 2}"])
 def test_a_text_that_names_no_settings_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(

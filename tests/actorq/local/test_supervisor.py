@@ -40,7 +40,8 @@ print("a line of", name, flush=True)
 say(" ".join(["started", *more]))
 if behaviour != "silent":
     os.write(0, b"ready")
-if behaviour == "mistaken":
+if behaviour in ("mistaken", "broken"):
+    print("  Traceback (most recent call last):" if behaviour == "broken" else "", flush=True)
     print("error: --seed: expected a number", flush=True)
     sys.exit(2)
 if behaviour.startswith("exit"):
@@ -262,6 +263,12 @@ def test_a_users_mistake_ends_the_run_without_a_restart(stage: Stage) -> None:
     stage.start(learner="serve", actor_0="mistaken")
     assert stage.end() == Outcome(2, "--seed: expected a number")
     assert not [event for event in stage.recorder.events if "restart" in event]
+
+
+def test_the_log_with_the_traceback_of_users_code_is_named(stage: Stage) -> None:
+    stage.start(learner="broken")
+    told = f"--seed: expected a number; the traceback is in {stage.run.log('learner')}"
+    assert stage.end() == Outcome(2, told)
 
 
 def test_the_run_goes_on_without_its_meter(stage: Stage) -> None:

@@ -8,12 +8,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from actorq.domain.policy import PolicyGraph
+from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.emission.correction import MOST_INPUTS, WIDEST_INT8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.statistics import Observed, Statistic
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
 from tests.quantizer_service.policy_graphs import (

@@ -8,11 +8,11 @@ import pytest
 from onnx import helper
 
 from actorq.domain.policy import LayerReport, PolicyGraph
+from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import LINEAR, MAX_INPUTS, RECURRENT
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.statistics import Observed, Statistic
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.policy_graphs import (
     GRAPHS,

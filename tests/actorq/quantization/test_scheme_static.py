@@ -6,11 +6,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.domain.policy import PolicyGraph
+from actorq.quantization.calibration import Observed, Range, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import activation_scale
-from actorq.quantization.statistics import Observed, Range, Statistic
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.policy_graphs import (
     GRAPHS,

@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from actorq import __version__
 from actorq.client import LearnerClient
 from actorq.errors import NotFoundError, UserError
-from actorq.telemetry import metrics
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_gauge, open_metrics
@@ -154,14 +153,13 @@ def test_calls_are_counted_by_how_they_ended() -> None:
 
 
 def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(metrics, "_PATIENCE_S", 0.05)
     stuck, closed = asyncio.new_event_loop(), asyncio.new_event_loop()
     closed.close()
     for loop in (stuck, closed):
         families = [gauge("actorq_a", "A.", 1)]
-        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, lambda: True, loop)
+        server = open_metrics("127.0.0.1:0", CallCounts(), families.copy, lambda: True, lambda: True, loop, 0.05)
         samples = scrape(server.address)
         assert ("actorq_a", ()) not in samples
         assert ("process_cpu_seconds_total", ()) in samples

@@ -1,5 +1,6 @@
 """Domain objects to messages and back, through bytes as on the wire."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from actorq import wire
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
 from actorq.domain.status import (
     ActorReport,
@@ -78,7 +80,8 @@ ENVIRONMENT = EnvironmentSpec(
     max_episode_steps=27_000,
     reward_threshold=18.5,
 )
-RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5, 32, 0.25, -150.0)
+ARGUMENTS = EnvironmentArguments({"gravity": 5.0, "name": "hü"}, (("my_wrappers:Scaled", {"by": [1, None]}),))
+RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5, 32, 0.25, -150.0, ARGUMENTS)
 STATUS = RunStatus(
     run_id="run-1",
     state=RunState.TRAINING,
@@ -379,6 +382,8 @@ def test_an_array_of_another_dtype_is_not_sent(dtype: str) -> None:
     ("changes", "fault"),
     [
         ({"environment_id": ""}, "environment.environment_id: must not be empty"),
+        ({"environment_arguments": "[1]"}, "environment_arguments: expected JSON as"),
+        ({"environment_arguments": "1" * 9000}, "environment_arguments: must have at most 8192 bytes"),
         ({"observations": tensor_pb2.TensorSpec(shape=[3])}, "tensor: dtype must be one of .*, got data type 0"),
         (
             {"actions": tensor_pb2.TensorSpec(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-3])},
@@ -401,8 +406,10 @@ def test_an_environment_of_a_dtype_that_cannot_travel_is_not_sent() -> None:
         wire.environment_to_proto(spec)
 
 
-def test_an_environment_survives_json() -> None:
-    assert EnvironmentSpec.from_json(ENVIRONMENT.to_json()) == ENVIRONMENT
+@pytest.mark.parametrize("spec", [ENVIRONMENT, replace(ENVIRONMENT, environment_arguments=ARGUMENTS)])
+def test_an_environment_survives_the_wire_and_json(spec: EnvironmentSpec) -> None:
+    assert wire.environment_from_proto(wire.environment_to_proto(spec)) == spec
+    assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from benchmarks.faults.mutants import GLUE, mutants
+from benchmarks.faults.mutants import GLUE, Reach, mutants
 
 ROOT = Path(__file__).parents[3]
 SOURCE = """
@@ -40,3 +40,10 @@ def test_what_is_logged_is_no_glue() -> None:
 def test_the_glue_and_its_tests_are_there() -> None:
     for file, tests in GLUE.items():
         assert all((ROOT / place).exists() for place in (file, *tests)), file
+
+
+def test_the_quickest_tests_that_reach_a_line_run_first() -> None:
+    names = ["tests/room/test_slow.py::test_it", "tests/room/test_quick.py::test_it[1]"]
+    reach = Reach({"test_slow::test_it": 2.0, "test_quick::test_it[1]": 0.1}, {("store.py", 3): [*names, *names]})
+    assert reach.tests("store.py", 3) == names[::-1]
+    assert reach.tests("store.py", 4) == []

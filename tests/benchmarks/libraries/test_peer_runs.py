@@ -110,21 +110,17 @@ def test_a_half_made_environment_is_made_anew(tmp_path: Path) -> None:
 _PARENT = """
 import signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[1] == "deaf" else signal.SIG_DFL)
-child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+child = subprocess.Popen([sys.executable, "-IS", "-c", "import signal; signal.pause()"])
 print(child.pid, flush=True)
 signal.pause()
 """
 
 
 @pytest.mark.parametrize("hearing", ["hearing", "deaf"])
-def test_the_time_limit_ends_all_processes_of_a_run(
-    hearing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.libraries.peers_process._GRACE_S", 2.0)
+def test_the_time_limit_ends_all_processes_of_a_run(hearing: str, tmp_path: Path) -> None:
     lines: list[str] = []
-    outcome = run_tree(
-        [sys.executable, "-c", _PARENT, hearing], "", 4.0, tmp_path / "errors", lambda _, line: lines.append(line)
-    )
+    command = [sys.executable, "-IS", "-c", _PARENT, hearing]
+    outcome = run_tree(command, "", 2.0, tmp_path / "errors", lambda _, line: lines.append(line), grace_s=2.0)
     assert outcome.timed_out
     assert outcome.peak_memory_mb > 0.0
     assert not psutil.pid_exists(int(lines[0]))

@@ -107,7 +107,7 @@ def test_the_plot_has_a_curve_for_every_method(task: Task, tmp_path: Path) -> No
 
 
 def test_the_documentation_has_the_same_sparsities_and_commands_that_are_settings() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "sparse.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "sparse.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(td3|sac)` \| `([\w-]+)` \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
     documented = {(algorithm, environment): Sparsity(float(a), float(c)) for algorithm, environment, a, c in rows}
     assert documented == PAPER

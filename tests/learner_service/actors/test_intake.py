@@ -71,7 +71,7 @@ def test_with_auto_every_scheme_may_have_acted_and_no_other(replay: ReplayBuffer
         intake.insert(ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
     assert intake.statistics().transitions_by_scheme == dict.fromkeys(SCHEMES, 8)
     for stranger in ("auto", "int2"):
-        expected = f"must come from fp32 or int8-weights or int8 or int8-static or int4 policies, got '{stranger}'"
+        expected = f"expected a policy scheme of fp32 or int8-weights or int8 or int8-static or int4, got '{stranger}'"
         with pytest.raises(InvalidInputError, match=expected):
             intake.insert(ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
 
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
     "another scheme": (
         {"spans": (PolicySpan(0, 1, "int4"),)},
-        "must come from int8 or fp32 or int8-weights policies, got 'int4'",
+        "expected a policy scheme of int8 or fp32 or int8-weights, got 'int4'",
     ),
     "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, r"expected policy versions from 1 to \d+, got 0"),
     "a version far above the published ones": (

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from actorq.domain.status import ActorReport
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError
 from actorq.telemetry.process_stats import measure_process
-from learner_service.actors import members as members_module
 from learner_service.actors.indexes import Indexes
 from learner_service.actors.members import Members
 from tests.learner_service.learner_parts import ManualClock
@@ -125,18 +124,16 @@ def test_statuses_list_actors_first_and_by_index(members: Members) -> None:
     assert members.connected("evaluator") == 0
 
 
-def test_a_full_run_forgets_those_who_left_and_refuses_when_all_are_there(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(members_module, "_MAX_MEMBERS", 2)
-    for name in ("a", "b"):
-        members.join(name, 1, "actor")
-        members.connect(name, 1)
-    with pytest.raises(ExhaustedError, match="at most 2 actors"):
-        members.join("c", 1, "actor")
-    members.disconnect(members.connect("a", 1))
-    assert members.join("c", 1, "actor").index == 0
-    assert [status.name for status in members.statuses()] == ["c", "b"]
+def test_a_full_run_forgets_those_who_left_and_refuses_when_all_are_there(members: Members) -> None:
+    for number in range(20_000):
+        members.join(f"old-{number}", 1, "actor")
+        members.connect(f"old-{number}", 1)
+    with pytest.raises(ExhaustedError, match="at most 20000 actors"):
+        members.join("new", 1, "actor")
+    members.disconnect(members.connect("old-7", 1))
+    assert members.join("new", 1, "actor").index == 7
+    with pytest.raises(ExhaustedError):
+        members.join("old-7", 1, "actor")
 
 
 def test_the_learner_gives_incarnations_that_grow_with_each_join_and_each_of_its_lives(members: Members) -> None:

@@ -25,7 +25,7 @@ def judged(mean_return: float, length: int) -> Evaluation:
 
 
 def test_before_an_actor_has_sent_anything_there_is_nothing_to_compare_with() -> None:
-    nothing = "no actor has sent anything yet, so that there is nothing to compare it with"
+    nothing = "no actor has sent data yet, so there is nothing to compare it with"
     assert Plausibility(500).doubt(judged(500.0, 500)) == nothing
 
 
@@ -41,7 +41,7 @@ def test_a_return_above_the_largest_reward_in_each_step_is_flagged() -> None:
     assert record.doubt(judged(500.0, 500)) == ""
     assert record.doubt(judged(514.0, 500)) == ""
     assert record.doubt(judged(600.0, 500)) == (
-        "its return of 600.0 is above 500.0, the largest reward that an actor has seen (1) in each step of its episodes"
+        "its return of 600.0 is above 500.0, the return with the largest reward of any actor (1) in each step"
     )
     # It says that its episodes were longer than the environment's can be.
     assert "above 500.0" in record.doubt(judged(600.0, 100_000))
@@ -63,7 +63,7 @@ def test_a_return_far_above_all_exploring_episodes_is_flagged() -> None:
     record = after(1.0, 9.0, 12.0, 50.0, step_limit=500)
     assert record.doubt(judged(450.0, 500)) == ""
     assert record.doubt(judged(475.0, 500)) == (
-        "its return of 475.0 is far above those of all episodes of the actors, 9.0 to 50.0"
+        "its return of 475.0 is far above the returns of all actors' episodes, 9.0 to 50.0"
     )
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/algorithms.md, run as they stand there."""
+"""The examples of docs/tutorials/algorithm.md, run as they stand there."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph
 from tests.learner_service.learner_parts import SPEC, ones, random_batch
 
-PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
+PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "algorithm.md"
 _EXAMPLE = re.compile(r"`(my_\w+)\.py`[^`]*```python\n(.*?)```", re.DOTALL)
 
 

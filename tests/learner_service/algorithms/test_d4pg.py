@@ -183,7 +183,7 @@ def test_returns_beyond_the_support_are_warned_of_once(caplog: pytest.LogCapture
         for _ in range(2):
             d4pg.update(random_batch(rng, BATCH, returns=100.0), ones(BATCH))
     assert len(caplog.messages) == 1
-    assert "beyond d4pg.value_min..value_max (-3..3)" in caplog.messages[0]
+    assert "outside d4pg.value_min..value_max (-3..3)" in caplog.messages[0]
 
 
 def test_bounds_of_values_must_ascend() -> None:

@@ -38,7 +38,7 @@ def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: p
 
     monkeypatch.setattr(registry, "entry_points", installed)
     assert algorithm_class("patient").name == "patient-dqn"
-    with pytest.raises(UserError, match="there are dqn, d4pg, td3, sac, patient, or MODULE:CLASS"):
+    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, patient, or MODULE:CLASS"):
         algorithm_class("hasty")
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> No
         (
             "Unfinished",
             "own_algorithms:Unfinished is no algorithm: it lacks policy, batch_size, n_step, discount; "
-            "learner_service.algorithms.base.Algorithm says what one has",
+            "see learner_service.algorithms.base.Algorithm",
         ),
     ],
 )
@@ -142,15 +142,15 @@ def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message
             "dqn",
             PENDULUM,
             "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones of shape [1]; for continuous "
-            "actions there are: d4pg, td3, sac",
+            "actions use d4pg, td3, sac",
         ),
         (
             "sac",
             SPEC,
             "algorithm sac needs continuous actions, but CartPole-v1 has 2 discrete ones of shape []; for discrete "
-            "actions there are: dqn",
+            "actions use dqn",
         ),
-        ("td3", UNBOUNDED, "Free-v0 has actions without finite bounds; supported are discrete actions, and"),
+        ("td3", UNBOUNDED, "Free-v0 has actions without finite bounds; actions must be discrete, or"),
     ],
 )
 def test_actions_that_do_not_fit_are_told_with_what_does(name: str, spec: EnvironmentSpec, message: str) -> None:

@@ -113,7 +113,7 @@ def test_auto_measures_nothing_on_a_processor_without_bf16(logged: pytest.LogCap
     assert use_precision(config("auto"), BATCH, (wide,), lambda: LACKS, timer) == "fp32"
     assert in_bf16(wide) == [False, False]
     assert timer.shapes == []
-    assert logged.messages == ["learner.precision auto: fp32, since the processor has no bf16 instructions"]
+    assert logged.messages == ["learner.precision auto: fp32, because the processor has no bf16 instructions"]
 
 
 def test_bf16_on_a_processor_without_it_is_used_and_told_what_it_costs(logged: pytest.LogCaptureFixture) -> None:
@@ -144,7 +144,7 @@ def test_bf16_that_nothing_gains_from_is_not_used(
     assert use_precision(config("bf16"), rows, (narrow,), lambda: HAS, timer) == "fp32"
     assert not any(in_bf16(narrow))
     assert len(logged.messages) == 1
-    assert "fp32 is used, since no dense hidden layer has 128 inputs and units" in logged.messages[0]
+    assert "using fp32, because bf16 needs a dense hidden layer with at least 128 inputs" in logged.messages[0]
 
 
 def test_sparse_layers_keep_their_own_products() -> None:

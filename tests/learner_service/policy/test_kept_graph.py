@@ -111,7 +111,7 @@ def test_a_changed_policy_does_not_take_the_old_graph(
     mark(path)
     graph = kept(path, other)
     assert operators(graph) >= differs
-    assert "policy_graph.json is of another network or version; the graph is exported again" in logged(caplog)
+    assert "policy_graph.json belongs to another network or version; the graph is exported again" in logged(caplog)
     # The new one is kept in its place.
     assert kept(path, other) == graph
 

@@ -130,7 +130,7 @@ def test_a_scheme_that_is_not_installed_here_is_trained_in_float(
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int2", reports("torso.2", weights="2 bits"))
     assert fake.layers == ()
-    assert "it is 2 bits of scheme int2" in caplog.text
+    assert "has it as 2 bits of scheme int2" in caplog.text
 
 
 def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:

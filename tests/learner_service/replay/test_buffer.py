@@ -202,6 +202,6 @@ def test_a_checkpoint_that_is_ahead_of_the_replay_is_told_in_one_line(
     assert not caplog.records
     buffer.load_state_dict({"inserts": 9, "samples": 2, "stored": 9, "moments": None})
     assert [record.message for record in caplog.records] == [
-        "the checkpoint was written after 9 transitions, the replay has 4: the run goes on from these"
+        "the checkpoint was written after 9 transitions, the replay has 4: the run continues with these"
     ]
     assert (buffer.limiter.inserts, buffer.total_transitions) == (4, 4)

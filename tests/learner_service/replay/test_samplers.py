@@ -1,4 +1,4 @@
-"""What every sampler does, and what prioritised sampling adds."""
+"""What every sampler does, and what prioritized sampling adds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -201,7 +201,7 @@ def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Pat
 @pytest.mark.parametrize(("alpha", "beta", "epsilon"), [(1.5, 0.4, 1e-6), (0.6, -0.1, 1e-6), (0.6, 0.4, 0.0)])
 def test_parameters_that_cannot_work_are_refused(tmp_path: Path, alpha: float, beta: float, epsilon: float) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 30)
-    with pytest.raises(UserError, match="prioritised replay"):
+    with pytest.raises(UserError, match="prioritized replay"):
         PrioritizedSampler(store, np.random.default_rng(0), alpha, beta, epsilon)
 
 

@@ -23,7 +23,7 @@ def test_a_new_directory_is_a_new_run(tmp_path: Path) -> None:
 
 def test_a_run_is_not_taken_over_by_accident(tmp_path: Path) -> None:
     RunIdentity.claim(tmp_path, resume=False)
-    with pytest.raises(UserError, match="holds a run already; add --resume to go on with it"):
+    with pytest.raises(UserError, match="holds a run already; add --resume to continue it"):
         RunIdentity.claim(tmp_path, resume=False)
 
 
@@ -80,7 +80,7 @@ def test_an_environment_that_nobody_can_tell_comes_from_the_next_actor(
     for name in ("environment.json", "environment.copy.json"):
         (tmp_path / name).write_text("{")
     assert identity.read_environment() is None
-    assert "the next actor tells the environment" in caplog.text
+    assert "the next actor decides the environment" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"elapsed_s": 1.0, "at": 0.0, "ended": true}'])
@@ -91,7 +91,7 @@ def test_a_damaged_clock_goes_on_with_the_newest_time_that_is_known(
     run = RunClock(tmp_path, START, ManualClock(START + 2.0), known_s=40.0)
     assert run.elapsed_s == pytest.approx(42.0)
     (record,) = caplog.records
-    assert "the run's time goes on at 40 s" in record.getMessage()
+    assert "the run's time continues at 40 s" in record.getMessage()
 
 
 def test_time_passes_from_the_start_of_the_process(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_without_a_copy_a_damaged_outcome_is_told_in_one_line_and_the_run_goes_o
     (tmp_path / "outcome.json").write_text(text)
     assert Outcome.read(tmp_path) is None
     (record,) = caplog.records
-    assert "goes on as if it were not over" in record.getMessage()
+    assert "continues as if it were not over" in record.getMessage()
     assert "\n" not in record.getMessage()
 
 

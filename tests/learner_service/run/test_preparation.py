@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
@@ -62,6 +63,17 @@ async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
 
 
 @on_a_loop
+async def test_an_environment_that_was_made_otherwise_is_refused(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        heavy = replace(SPEC, environment_arguments=EnvironmentArguments({"gravity": 20.0}))
+        with pytest.raises(
+            ConflictError, match=r"got one with environment_arguments\.keywords {'gravity': 20\.0} instead"
+        ):
+            await opened(run, heavy, "heavy")
+        run.close_stream(await opened(run))
+
+
+@on_a_loop
 async def test_a_wrong_spec_does_not_take_with_it_who_waits_for_its_build(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         wrong = asyncio.create_task(opened(run, CONTINUOUS, "wrong"))
@@ -82,7 +94,7 @@ async def test_an_actor_in_another_environment_is_refused_with_what_differs(tmp_
             await opened(run, WIDE, "wide")
         assert str(refused.value) == (
             "environment: expected the run's CartPole-v1, got one with observations.shape (6,) instead of (4,), "
-            "reward_threshold 500.0 instead of None; if the run's is the wrong one: actorq reset-environment"
+            "reward_threshold 500.0 instead of None; if the run's environment is wrong, use actorq reset-environment"
         )
         status = Reporter(run).status()
         assert (status.problem, status.refused_environments) == (f"wide: {refused.value}", 2)
@@ -137,7 +149,9 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
         run.evaluated(judge, evaluation(1, 1, 10.0))
         await acknowledged(judge, 1)
         version = run.training.publisher.version if run.training else 0
-        with pytest.raises(ConflictError, match=r"the run has made progress: \d+ updates, 8 transitions; a reset sets"):
+        with pytest.raises(
+            ConflictError, match=r"the run has made progress: \d+ updates, 8 transitions; to set all of them aside"
+        ):
             await run.reset_environment(discard=False)
         assert stream.fault is None
         path, _ = await run.save()

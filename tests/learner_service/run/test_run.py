@@ -365,7 +365,7 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         await run.restore()
         assert run.training is not None
         assert run.training.replay.total_transitions == 0
-    expected = "the checkpoint was written after 16 transitions, the replay has 0: the run goes on from these"
+    expected = "the checkpoint was written after 16 transitions, the replay has 0: the run continues with these"
     assert expected in [record.message for record in caplog.records]
     assert path.exists()
 

@@ -61,5 +61,5 @@ def test_a_layer_without_weights_is_told_in_one_line() -> None:
     assert "\n" not in message
     assert message == (
         "sparsity.critic: expected a sparsity that leaves every layer weights, got 0.9999, which leaves none of the "
-        "32 x 3 of layer 0; use a lower one or wider layers"
+        "32 x 3 in layer 0; use a lower sparsity or wider layers"
     )

@@ -63,10 +63,10 @@ class Static(Own):
 
 def test_a_method_that_an_algorithm_does_not_support_is_refused() -> None:
     assert refusal(f"{__name__}:Own", method="rlx2") == (
-        f"sparsity.method: expected one that algorithm {__name__}:Own supports, dense, got rlx2"
+        f"sparsity.method: algorithm {__name__}:Own supports dense, got rlx2"
     )
     assert refusal(f"{__name__}:Static", method="tiny") == (
-        f"sparsity.method: expected one that algorithm {__name__}:Static supports, dense, static, got tiny"
+        f"sparsity.method: algorithm {__name__}:Static supports dense, static, got tiny"
     )
     for name, method in (("Own", "dense"), ("Static", "static")):
         with pytest.raises(UserError, match="has failed: AssertionError: it was made"):
@@ -91,7 +91,7 @@ def test_a_layer_without_weights_is_refused(algorithm: str) -> None:
 
 def test_a_tiny_network_that_cannot_be_is_refused() -> None:
     assert refusal("td3", method="tiny", actor=0.9999) == (
-        "sparsity.actor: method tiny cannot make a network of 7 weights out of hidden layers of 256, 256 units; use a "
+        "sparsity.actor: method tiny cannot make a network of 7 weights from hidden layers of 256, 256 units; use a "
         "lower sparsity or another sparsity.method"
     )
 
@@ -158,15 +158,19 @@ def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
 @pytest.mark.parametrize(
     ("saved", "configured", "name"),
     [
-        ({"method": "rlx2"}, {"method": "rigl"}, "method rlx2, the configuration says rigl"),
-        ({"method": "rlx2"}, {"method": "dense"}, "method rlx2, the configuration says dense"),
-        ({}, {"method": "rlx2"}, "method dense, the configuration says rlx2"),
-        ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, "actor 0.9, the configuration says 0.8"),
-        ({"method": "set", "critic": 0.9}, {"method": "set", "critic": 0.8}, "critic 0.9, the configuration says 0.8"),
+        ({"method": "rlx2"}, {"method": "rigl"}, "method rlx2, but the configuration has rigl"),
+        ({"method": "rlx2"}, {"method": "dense"}, "method rlx2, but the configuration has dense"),
+        ({}, {"method": "rlx2"}, "method dense, but the configuration has rlx2"),
+        ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, "actor 0.9, but the configuration has 0.8"),
+        (
+            {"method": "set", "critic": 0.9},
+            {"method": "set", "critic": 0.8},
+            "critic 0.9, but the configuration has 0.8",
+        ),
         (
             {"method": "set", "structured": True},
             {"method": "set"},
-            "structured True, the configuration says False",
+            "structured True, but the configuration has False",
         ),
     ],
 )
@@ -176,4 +180,4 @@ def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured:
         check_same_topology(config(**configured), values)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith(f"the run's checkpoint is of sparsity.{name}; resume with --sparsity.")
+    assert message.startswith(f"the run's checkpoint has sparsity.{name}; resume with --sparsity.")

@@ -1,7 +1,9 @@
 """Checkpoints are whole or not there, the newest few are kept, and damage costs one of them at most."""
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,11 @@ from learner_service.training.checkpoint import Checkpoints, LearnerState, read_
 def state(updates: int) -> LearnerState:
     tensors = {"online": torch.full((4,), float(updates)), "updates": torch.tensor(updates)}
     return LearnerState(updates, tensors, {"environment": "CartPole-v1", "rng": {"state": 2**100 + updates}})
+
+
+def large(updates: int) -> LearnerState:
+    """A state that takes milliseconds to write."""
+    return LearnerState(updates, {"online": torch.full((1_000_000,), float(updates))}, {})
 
 
 def assert_is(loaded: LearnerState | None, updates: int) -> None:
@@ -79,6 +86,27 @@ def test_a_kill_while_one_is_replaced_leaves_a_whole_one(tmp_path: Path, new_one
     assert (loaded.values == state(8).values) == new_one_is_there
 
 
+def test_whoever_looks_while_one_is_saved_finds_whole_ones_only(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.save(large(1))
+    saved = threading.Event()
+    seen: list[int] = []
+
+    def look() -> None:
+        while not saved.is_set():
+            newest = max(path for path in tmp_path.iterdir() if path.name.isdigit())
+            seen.append(read_checkpoint(newest).updates)
+
+    with ThreadPoolExecutor(1) as reader:
+        looking = reader.submit(look)
+        for updates in range(2, 22):
+            checkpoints.save(large(updates))
+        saved.set()
+        # Raises what the reader has raised.
+        looking.result()
+    assert len(set(seen)) > 2
+
+
 def truncate_tensors(folder: Path) -> None:
     path = folder / "tensors.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -140,7 +168,7 @@ def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
-    assert "no checkpoint is whole: the networks start anew" in caplog.text
+    assert "no checkpoint is whole: training starts with new networks" in caplog.text
     # They are kept for whoever can mend them, and do not count any more.
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 

@@ -211,7 +211,7 @@ def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build:
             build(wrong)
     build(settings()).close()
     with pytest.raises(
-        UserError, match="filled with the actions that dynamic_capacity compares; resume with --dynamic-c"
+        UserError, match="has greedy actions, which only dynamic_capacity uses; resume with --dynamic-c"
     ):
         build(settings(dynamic=False))
     build(settings())

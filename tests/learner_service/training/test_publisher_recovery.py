@@ -215,7 +215,7 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
         assert quantizer.received(1) == [("checkpoint", 2)]
         assert publisher.fault is None
         publisher.close()
-    assert "version 1 is not published, since its number cannot be stored" in caplog.text
+    assert "version 1 is not published, because its number cannot be stored" in caplog.text
 
 
 def test_a_quantizer_far_ahead_is_asked_again_and_ends_nothing(

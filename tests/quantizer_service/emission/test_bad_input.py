@@ -22,7 +22,7 @@ from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.serving.submissions import MAX_CHECKPOINT_BYTES
-from quantizer_service.store.files import encode_tensors
+from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.hostile_graphs import REFUSED
 from tests.quantizer_service.policy_graphs import (
     OBSERVATION_SIZE,

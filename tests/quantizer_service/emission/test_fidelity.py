@@ -7,12 +7,12 @@ from onnx import helper
 
 from actorq.domain.policy import FidelityReport, PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Scheme
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int8 import Int8
-from actorq.quantization.statistics import Observed, Statistic
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch

@@ -10,8 +10,8 @@ import pytest
 
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, Policy, PolicyDescriptor, RefusedRung
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UserError
+from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_document, write_document, write_twice
-from quantizer_service.store import files
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import checkpoint, dueling, mlp
@@ -379,14 +379,14 @@ def test_a_version_that_the_writer_removes_while_the_store_is_opened_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = filled(tmp_path, 3)
-    read_verified = files.read_verified
+    read_verified = stored.read_verified
 
     def retain_before_tensors_of_version_1(path: Path, sha256: bytes) -> bytes:
         if path.parent.name == "00000001":
             store.add_version(checkpoint(SOURCE, 4), [policy(4)])
         return read_verified(path, sha256)
 
-    monkeypatch.setattr(files, "read_verified", retain_before_tensors_of_version_1)
+    monkeypatch.setattr(stored, "read_verified", retain_before_tensors_of_version_1)
     with caplog.at_level(logging.WARNING):
         reader = read(tmp_path)
 

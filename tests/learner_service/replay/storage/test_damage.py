@@ -17,7 +17,7 @@ from learner_service.replay import (
     UniformSampler,
 )
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import PAGE_BYTES
+from learner_service.replay.storage.mapped_files import PAGE_BYTES
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, kill, plain_segment, source
 
 SEGMENTS = 60

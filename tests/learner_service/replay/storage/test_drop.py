@@ -190,7 +190,8 @@ def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, 
     with pytest.raises(ConflictError) as caught:
         ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=not kept)
     assert str(caught.value) == (
-        f"replay: {tmp_path} was filled {'with' if kept else 'without'} the actions that dynamic_capacity compares; "
-        f"resume with {flag}, start this run in another directory, or remove this one to start empty"
+        f"replay: {tmp_path} has {'greedy actions, which only' if kept else 'no greedy actions, which'} "
+        f"dynamic_capacity {'uses' if kept else 'needs'}; resume with {flag}, start this run in another "
+        "directory, or remove this one to start empty"
     )
     ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()

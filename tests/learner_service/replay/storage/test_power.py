@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actorq.domain.trajectory import Segment
 from learner_service.replay import ReplayStore
-from learner_service.replay.storage.files import PAGE_BYTES, Machine
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, kill, plain_segment, source
 
 BEFORE, AFTER = Machine("11111111-before-the-cut"), Machine("22222222-after-the-cut")

@@ -14,7 +14,7 @@ import pytest
 from actorq.domain.trajectory import ArraySpec, Segment
 from actorq.errors import UnavailableError, UserError
 from learner_service.replay import DiskWatch, Flusher, ReplayBuffer, ReplayStore
-from learner_service.replay.storage.files import Machine, MappedFile
+from learner_service.replay.storage.mapped_files import Machine, MappedFile
 from tests.learner_service.learner_parts import open_replay, segment
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, source
 
@@ -118,8 +118,8 @@ def test_below_the_watermark_credits_stop_and_go_on_by_themselves(
         assert replay.limiter.try_reserve(8) is not low
     assert asked[1:] == [True, True]
     assert [record.message for record in caplog.records] == [
-        f"the disk of {tmp_path} is full: 0.0 MB are free, below 0.0 MB; actors wait until there is room",
-        f"the disk of {tmp_path} has room again: 0.0 MB are free",
+        f"the disk of {tmp_path} is full: 999 B are free, below 1000 B; actors wait until there is room",
+        f"the disk of {tmp_path} has room again: 1.2 KiB are free",
     ]
 
 

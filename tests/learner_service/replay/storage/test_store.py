@@ -1,7 +1,9 @@
 """The store keeps segments whole, in order and once, around the ring and over restarts."""
 
 import dataclasses
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from actorq.errors import ConflictError, ExhaustedError, UserError
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import read_checked, write_checked
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
 from tests.learner_service.replay.replay_segments import (
     SPEC,
     assert_holds,
@@ -244,6 +246,13 @@ def test_capacities_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ReplayStore.open(tmp_path, SPEC, 2**50)
 
 
+def test_a_full_disk_is_told_in_units_that_show_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=300_000))
+    expected = rf"replay: 100000 rows need \S+ MiB below {tmp_path}, where 293 KiB are free; lower the replay capacity"
+    with pytest.raises(UserError, match=expected):
+        ReplayStore.open(tmp_path, SPEC, 100_000)
+
+
 def test_a_new_store_takes_address_space_but_little_disk(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1_000_000)
     allocated = sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())
@@ -268,6 +277,6 @@ def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: P
     ReplayStore.open(tmp_path, SPEC, 100).close()
     write_checked(tmp_path / "meta.json", {**read_checked(tmp_path / "meta.json"), "segments": 0})
     with pytest.raises(
-        ConflictError, match=r"^replay: \S+ holds room for 0 segments, expected .* above 0; remove it .*$"
+        ConflictError, match=r"^replay: \S+ has room for 0 segments, expected .* above 0; remove it .*$"
     ):
         ReplayStore.open(tmp_path, SPEC, 100)

@@ -7,7 +7,7 @@ import pytest
 from actorq.statefiles.findings import Finding
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
-from learner_service.replay.storage.files import Machine, write_checked
+from learner_service.replay.storage.mapped_files import Machine, write_checked
 from learner_service.replay.storage.verify import verify
 from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
 from tests.learner_service.replay.replay_segments import SPEC, kill, plain_segment, source
@@ -131,9 +131,9 @@ def test_segments_that_a_power_cut_took_are_told(tmp_path: Path) -> None:
     [
         ("meta.json", "the other copy is used"),
         ("meta.copy.json", "the other copy is used"),
-        ("sequences.json", "the records tell the same"),
+        ("sequences.json", "the previous table and the records are used"),
         ("sequences.previous.json", "the newer table counts"),
-        ("dynamic_capacity.json", "start anew"),
+        ("dynamic_capacity.json", "start at 0"),
     ],
 )
 def test_a_damaged_table_is_told_with_what_a_resume_does(folder: Path, name: str, on_resume: str) -> None:

@@ -1,0 +1,84 @@
+"""What a batch of environments writes each step into: arrays made once, and the episodes that are under way."""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.environments.interface import Fault, Step
+from actorq.domain.trajectory import ArraySpec, Episode
+
+# Of numbers that are multiplied at once: with more of them OpenBLAS would use several threads.
+_PIECE = 8192
+
+
+class StepColumns:
+    """The arrays of `Step`, and returns and lengths of the episodes under way.
+
+    A backend fills observations, rewards, terminated and truncated, asks for what is `broken`, and then says which
+    environments were reset by the step. Ends and resets are rare, so flags are only touched when there are some.
+
+    lengths: int64[N], kept up to date here.
+    """
+
+    def __init__(self, observations: ArraySpec, lengths: NDArray[np.int64]) -> None:
+        count = len(lengths)
+        self.observations = np.zeros((count, *observations.shape), observations.dtype)
+        # The same memory as one row after another, which numpy fills and checks faster.
+        self.flat = self.observations.reshape(count * observations.shape[0], *observations.shape[1:])
+        # Returns are summed as the environment counts; segments hold float32.
+        self.rewards = np.zeros(count)
+        self._rewards = np.zeros(count, np.float32)
+        self.terminated, self.truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        self.valid = np.ones(count, np.bool_)
+        self._lengths = lengths
+        self._returns = np.zeros(count)
+        self._floating = self.observations.dtype.kind == "f"
+        checked = [
+            self._rewards,
+            *(np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else ()),
+        ]
+        self._checked = [(numbers, np.zeros_like(numbers)) for numbers in checked]
+        self._all_valid = True
+
+    def begin(self) -> None:
+        """All environments were reset: no episode is under way, and none has just ended."""
+        self._lengths[:] = 0
+        self._returns[:] = 0.0
+        self.terminated[:] = self.truncated[:] = False
+
+    def broken(self) -> list[int]:
+        """Which environments have given a reward or an observation that is NaN or infinite."""
+        self._rewards[:] = self.rewards
+        # Zero times a number is zero, unless it is NaN or infinite; a product takes a quarter of the time of a sum.
+        if all(numbers.dot(zeros) == 0.0 for numbers, zeros in self._checked):
+            return []
+        good = np.isfinite(self._rewards)
+        if self._floating:
+            good &= np.isfinite(self.observations.reshape(len(good), -1)).all(axis=1)
+        return [int(index) for index in np.flatnonzero(~good)]
+
+    def finish(self, resets: Collection[int], endings: Collection[int], faults: tuple[Fault, ...] = ()) -> Step:
+        """Count the step; `resets` are the environments that it only reset, `endings` those whose episode it ended."""
+        if not self._all_valid:
+            self.valid[:] = True
+            self._all_valid = True
+        self._lengths += 1
+        episodes: tuple[Episode, ...] = ()
+        for fault in faults:
+            self._forget(fault.environment)
+        # One by one: there is mostly one, for which numpy's indexing with lists takes ten times as long.
+        for index in resets:
+            self._forget(index)
+        self._returns += self.rewards
+        if endings:
+            episodes = tuple(Episode(float(self._returns[i]), int(self._lengths[i]), i) for i in endings)
+        return Step(self.observations, self._rewards, self.terminated, self.truncated, self.valid, episodes, faults)
+
+    def _forget(self, index: int) -> None:
+        """The step was none: it only began an episode."""
+        self.valid[index] = self._all_valid = False
+        self.rewards[index] = self._rewards[index] = 0.0
+        self.terminated[index] = self.truncated[index] = False
+        self._lengths[index] = 0
+        self._returns[index] = 0.0

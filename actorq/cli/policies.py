@@ -1,0 +1,131 @@
+"""`actorq policies`: the policy versions of a run, with what is known of each."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from actorq.cli.display import fidelity, numbers
+from actorq.client import QuantizerClient
+from actorq.config.parser import OneLineParser
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.domain.policy import BEST, NEWEST, PolicyDescriptor, RetainedPolicy, chosen_version
+from actorq.errors import InvalidInputError, NotFoundError, UnavailableError, UserError
+from actorq.process import EXIT_OK
+from actorq.rundirectory import RunDirectory
+from actorq.runpolicies import RunPolicies
+from actorq.statefiles.policies import read_descriptor, version_folder
+from actorq.text import size_text
+from actorq.transport.options import Certificates
+
+_DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
+be exported and evaluated in every scheme; those that are stored are listed."""
+
+_WIDE = 200
+
+Describe = Callable[[int, str], PolicyDescriptor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy of one version in one scheme, and whether its version is the best or the newest."""
+
+    version: RetainedPolicy
+    policy: PolicyDescriptor
+    marks: tuple[str, ...]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the table, or the same as JSON."""
+    parser = OneLineParser(
+        prog="actorq policies", usage="actorq policies RUN_DIR [flags]", description=_DESCRIPTION, allow_abbrev=False
+    )
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run, which may go on")
+    parser.add_argument("--quantizer", metavar="HOST:PORT", help="ask this quantizer instead of a folder")
+    parser.add_argument("--certificates", type=Path, metavar="DIR", help=CERTIFICATES_HELP)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON: a list of policies")
+    given = parser.parse_args(arguments)
+    if (given.run is None) == (given.quantizer is None):
+        parser.error("expected RUN_DIR or --quantizer HOST:PORT")
+    with _source(given.run, given.quantizer, Certificates.of(given.certificates, "operator")) as (versions, describe):
+        rows = list(_rows(versions, describe))
+    if given.json:
+        print(json.dumps([_as_json(row) for row in rows]))
+    elif rows:
+        _print(rows)
+    return EXIT_OK
+
+
+@contextmanager
+def _source(
+    run: Path | None, quantizer: str, certificates: Certificates | None
+) -> Iterator[tuple[list[RetainedPolicy], Describe]]:
+    """The versions, newest first, and what gives the description of a policy."""
+    if run is not None:
+        found = RunPolicies(RunDirectory(run))
+        yield (
+            found.versions,
+            lambda version, scheme: read_descriptor(version_folder(found.run.policies, version), scheme),
+        )
+        return
+    try:
+        with QuantizerClient(quantizer, certificates) as client:
+            versions = client.list()
+            if not versions:
+                raise UserError(f"quantizer at {quantizer} has no policies: its run has not published any yet")
+            yield versions, lambda version, scheme: client.fidelity(scheme, version)
+    except UnavailableError as error:
+        raise UserError(f"{error}; name a quantizer that runs with --quantizer HOST:PORT") from None
+
+
+def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
+    chosen = {choice: chosen_version(choice, versions) for choice in (BEST, NEWEST)}
+    for version in versions:
+        marks = tuple(choice for choice, found in chosen.items() if found is version)
+        for scheme in version.schemes:
+            # Newer versions may have replaced it meanwhile.
+            with suppress(InvalidInputError, NotFoundError):
+                yield Row(version, describe(version.version, scheme), marks)
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    policy, report = row.policy, row.policy.fidelity
+    return {
+        "version": policy.version,
+        "updates": policy.learner_step,
+        "scheme": policy.scheme,
+        "effective_scheme": policy.effective_scheme,
+        "mean_return": row.version.mean_return,
+        "argmax_agreement": report.argmax_agreement,
+        "relative_mean_error": report.relative_mean_error,
+        "relative_max_error": report.relative_max_error,
+        "size_bytes": policy.size_bytes,
+        "marks": row.marks,
+    }
+
+
+def _print(rows: Sequence[Row]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    measured, _ = fidelity.error(rows[0].policy.fidelity)
+    for name in ("version", "updates", "scheme", "return", measured, "size", ""):
+        table.add_column(name, justify="left" if name in ("scheme", "") else "right", no_wrap=True)
+    for row in rows:
+        policy = row.policy
+        table.add_row(
+            str(policy.version),
+            f"{policy.learner_step:,}",
+            fidelity.scheme(policy),
+            numbers.optional(row.version.mean_return),
+            fidelity.error(policy.fidelity)[1],
+            size_text(policy.size_bytes),
+            ", ".join(row.marks),
+            style="green" if row.marks else "",
+        )
+    # Whoever reads the lines of a pipe wants them whole.
+    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)

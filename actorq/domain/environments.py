@@ -1,0 +1,61 @@
+"""What makes an environment, besides its id: keyword arguments, and wrappers around it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
+
+from actorq.errors import InvalidInputError
+
+# Of the text of all arguments.
+MAX_ARGUMENTS_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class EnvironmentArguments:
+    """Two environments of one id are the same only with equal arguments. All values are JSON's.
+
+    keywords: arguments of the function that makes the environment, by name.
+    wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
+    """
+
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    def __str__(self) -> str:
+        return self.to_text() or "no arguments"
+
+    def to_text(self) -> str:
+        """One line of ASCII that `from_text` turns back into equal arguments; empty for none."""
+        return json.dumps(asdict(self), allow_nan=False) if self.keywords or self.wrappers else ""
+
+    @classmethod
+    def from_text(cls, text: str) -> "EnvironmentArguments":
+        """Restore what `to_text` returned; raises InvalidInputError."""
+        if not text:
+            return cls()
+        try:
+            values = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            values = None
+        match values:
+            case {"keywords": dict(keywords), "wrappers": [*wrappers]} if all(map(_is_wrapper, wrappers)):
+                return cls(keywords, tuple((path, arguments) for path, arguments in wrappers))
+        raise InvalidInputError(
+            "environment_arguments: expected JSON as "
+            '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'
+        )
+
+
+NO_ARGUMENTS = EnvironmentArguments()
+
+
+def _is_wrapper(value: Any) -> bool:
+    match value:
+        case [str(), dict()]:
+            return True
+    return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,162 @@
+"""Acts with trained policies by ONNX Runtime: `load_policy` for everybody, and how all services open a model.
+
+    policy = actorq.load_policy("policy.onnx")
+    action = policy.predict(observation)
+
+ONNX Runtime is imported at the first use: commands and the learner do without it.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from actorq.domain.policy import FALLBACK, NOISE_INPUT
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import InvalidInputError, UserError
+from actorq.machine import processor_flags, saturating_schemes
+from actorq.rundirectory import RunDirectory
+from actorq.runpolicies import RunPolicies
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# Counts the changes of the file that describes an exported policy.
+DESCRIPTION_FORMAT = 1
+# ONNX Runtime logs warnings, and errors that it also raises.
+_FATAL_ONLY = 4
+
+_log = logging.getLogger(__name__)
+
+
+def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) -> "onnxruntime.InferenceSession":
+    """A session on one CPU thread, as actors open it; raises what ONNX Runtime raises.
+
+    arena: keep memory between calls. Many calls are faster so; a session that runs a few times only holds the memory.
+    without: optimizations of ONNX Runtime that are left out, by name.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _FATAL_ONLY
+    # Weights that are only stored in int8 become float when the model is loaded, not at each call. All other
+    # optimizations stay on: they take 0.1 ms of a load, and convolutions are 1.7 times faster for them.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.enable_cpu_mem_arena = arena
+    # The fallback would print to standard output and try the same provider again.
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(
+        model, options, providers=providers, enable_fallback=0, disabled_optimizers=list(without)
+    )
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A trained policy that acts without exploration. Safe to use from several threads.
+
+    environment: the specs of observations and actions.
+    version, scheme: which policy of its run it is.
+    """
+
+    environment: EnvironmentSpec
+    version: int
+    scheme: str
+    _session: "onnxruntime.InferenceSession" = field(repr=False)
+
+    def predict(self, observation: ArrayLike) -> Any:
+        """The action for one observation, or the actions for a batch of observations.
+
+        observation: [*observation] or [B, *observation], as the environment gives it: the model normalizes by itself.
+            With frame stacking, [K, *frame] or [B, K, *frame], the oldest frame first. Float types are cast.
+
+        Returns int64 or int64[B] for discrete actions, float32[*action] or float32[B, *action] for continuous ones.
+        In scheme int8 the rows of a batch share activation ranges, so an action depends a little on the other rows.
+
+        Raises InvalidInputError for another shape, or a type that cannot be cast safely.
+        """
+        spec = self.environment.policy_observations
+        given = np.asarray(observation)
+        single = given.shape == spec.shape
+        if not single and (given.shape[1:] != spec.shape or not len(given)):
+            raise InvalidInputError(
+                f"observation: expected shape {list(spec.shape)} or {['B', *spec.shape]}, got {list(given.shape)}"
+            )
+        if not np.can_cast(given.dtype, spec.dtype, "same_kind"):
+            raise InvalidInputError(f"observation: expected {spec.dtype}, got {given.dtype}")
+        outputs = self._outputs(given[None] if single else given, spec.dtype)
+        discrete = self.environment.discrete_actions
+        actions = outputs.argmax(axis=1) if discrete else outputs.reshape(-1, *self.environment.actions.shape)
+        return actions[0] if single else actions
+
+    def _outputs(self, rows: NDArray[Any], dtype: str) -> NDArray[Any]:
+        feeds: dict[str, NDArray[Any]] = {}
+        for source in self._session.get_inputs():
+            # A stochastic policy without noise does what is most likely.
+            is_noise = source.name == NOISE_INPUT
+            feeds[source.name] = (
+                np.zeros((len(rows), *source.shape[1:]), np.float32) if is_noise else rows.astype(dtype, order="C")
+            )
+        outputs: NDArray[Any] = self._session.run([self._session.get_outputs()[0].name], feeds)[0]
+        return outputs
+
+
+def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> LoadedPolicy:
+    """Load a trained policy to act with it.
+
+    path: an ONNX file that `actorq export` wrote, with its .json file beside it; or the directory of a run, which may
+        go on meanwhile.
+    version: of a run: "best", "newest" or a number. By default the version with the best evaluation, or the newest
+        where none has an evaluation.
+    scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
+
+    It needs ONNX Runtime and numpy (`pip install actorq[actor]`), and no environment. Raises UserError in one line for
+    a file or version that is not there, and for a damaged file. On a processor that computes int8 wrongly it logs a
+    warning: docs/decisions/0015-processors-without-vnni.md.
+    """
+    path = Path(path)
+    if path.is_dir():
+        policies = RunPolicies(RunDirectory(path))
+        found = policies.find(str(version))
+        stored = policies.stored(found, scheme or policies.scheme_of(found))
+        return _loaded(path, stored.model, policies.run.read_environment(), found.version, stored.descriptor.scheme)
+    if version or scheme:
+        raise UserError(f"{path}: a file has one version and scheme; give the folder of a run to choose another")
+    try:
+        model, description = path.read_bytes(), json.loads(description_file(path).read_text(encoding="utf-8"))
+        if (written := description["format"]) != DESCRIPTION_FORMAT:
+            raise UserError(f"{path}: expected a description in format {DESCRIPTION_FORMAT}, got {written}")
+        if hashlib.sha256(model).hexdigest() != description["sha256"]:
+            raise UserError(f"{path}: the file is not the one that {description_file(path)} describes; export it again")
+        spec = EnvironmentSpec.from_json(description["environment"])
+        return _loaded(path, model, spec, description["version"], description["scheme"])
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: cannot be read ({error.strerror}); actorq export writes a policy and its description"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{description_file(path)}: expected what actorq export writes, but {error!r}") from None
+
+
+def description_file(model: Path) -> Path:
+    """Where the description of an exported model is: beside it, with the suffix .json."""
+    return model.with_suffix(".json")
+
+
+def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, scheme: str) -> LoadedPolicy:
+    if scheme in saturating_schemes(processor_flags()):
+        _log.warning("%s: this processor may compute %s wrongly; export the policy in %s", path, scheme, FALLBACK)
+    try:
+        return LoadedPolicy(spec, version, scheme, open_session(model))
+    except ImportError:
+        raise UserError("a policy needs ONNX Runtime: pip install actorq[actor]") from None
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        raise UserError(f"{path}: ONNX Runtime cannot load the model ({' '.join(str(error).split())[:300]})") from None

@@ -1,0 +1,81 @@
+"""Which layers of a graph a scheme quantizes, and why not the others."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from actorq.domain.policy import FLOAT32, LayerReport
+from actorq.errors import InvalidInputError
+from actorq.quantization.emission.options import Options
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import CONVOLUTION, Layer, layer_name
+from actorq.quantization.nodes import reads
+
+FIRST, LAST, GATED = "first layer", "last layer", "fidelity gate"
+NOT_A_LAYER = "no linear layer or convolution uses it"
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """The layers that are quantized, and for every layer of the graph by name why it is not; empty for those.
+
+    A weight that several nodes use is quantized for all of them or for none.
+    """
+
+    layers: tuple[Layer, ...]
+    reasons: Mapping[str, str]
+
+    def report(self, forms: Mapping[str, str]) -> tuple[LayerReport, ...]:
+        """All layers in the order of the graph; forms: how the weights of each quantized layer are held, by name."""
+        return tuple(
+            LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in self.reasons.items()
+        )
+
+
+def select(
+    graph: Graph,
+    options: Options,
+    unfit: Callable[[Layer], str],
+    ends: bool,
+    exact: frozenset[str] = frozenset(),
+) -> LayerChoice:
+    """Choose the layers of a scheme.
+
+    unfit: says of a layer why the scheme cannot quantize it; empty when it can.
+    ends: the scheme quantizes first and last layers.
+    exact: tensors that lose nothing when they are quantized; a layer that reads one needs not stay in float as first.
+
+    Raises InvalidInputError when `options.keep_float` names what is no layer.
+    """
+    weights = {layer.weight for layer in graph.layers}
+    reasons: dict[str, str] = {}
+    for node in graph.model.graph.node:
+        for name in reads(node):
+            if name in weights or _is_matrix(graph.parameters.get(name, ())):
+                reasons.setdefault(layer_name(name), NOT_A_LAYER)
+    if unknown := sorted(options.keep_float - reasons.keys()):
+        raise InvalidInputError(f"keep_float: expected names among {list(reasons)}, got {unknown}")
+    found: dict[str, list[str]] = {}
+    for layer in graph.layers:
+        found.setdefault(layer.name, []).append(_reason(layer, options, unfit, ends, layer.input in exact))
+    reasons |= {name: next(filter(None, several), "") for name, several in found.items()}
+    return LayerChoice(tuple(layer for layer in graph.layers if not reasons[layer.name]), reasons)
+
+
+def unfit_for_linear(layer: Layer) -> str:
+    """Why a scheme that quantizes linear layers only cannot quantize this one."""
+    return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    # A bias or a mean may well be [1, N].
+    return sum(size > 1 for size in shape) > 1
+
+
+def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: bool) -> str:
+    if reason := unfit(layer):
+        return reason
+    if not ends and layer.first and not exact:
+        return FIRST
+    if not ends and layer.last:
+        return LAST
+    return GATED if layer.name in options.keep_float else ""

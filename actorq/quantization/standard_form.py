@@ -1,0 +1,168 @@
+"""Rewrites an emitted policy to operators of the ONNX standard, for runtimes other than ONNX Runtime.
+
+What each scheme becomes:
+
+    fp32, int8-weights   nothing changes
+    int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results
+    int8-static          QuantizeLinear and DequantizeLinear around Gemm and Conv (QDQ form)
+    int4                 DequantizeLinear of int4 weights in blocks; activations stay in float32
+
+A runtime that fuses the QDQ form computes with integers; any other runtime computes with the same values in float32.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from actorq.errors import InvalidInputError
+from actorq.quantization.nodes import reads
+
+# The oldest operator set in which every operator of our own policies exists; int4 tensors are newer.
+OPSET, INT4_OPSET = 19, 21
+_MICROSOFT = "com.microsoft"
+
+
+def standard_form(model: bytes, opset: int = 0) -> bytes:
+    """The model with operators of the ONNX standard alone.
+
+    opset: version of the operator set; by default 19, or 21 for int4.
+
+    Raises InvalidInputError for an operator without a standard form, and for a model that needs another opset.
+    """
+    parsed = onnx.ModelProto.FromString(model)
+    form = _Form(parsed.graph)
+    for node in parsed.graph.node:
+        form.add(node)
+    del parsed.graph.node[:]
+    parsed.graph.node.extend(form.nodes)
+    read = {name for node in form.nodes for name in reads(node)} | {value.name for value in parsed.graph.output}
+    kept = [tensor for name, tensor in form.initializers.items() if name in read]
+    del parsed.graph.initializer[:]
+    parsed.graph.initializer.extend(kept)
+    standard = [entry for entry in parsed.opset_import if entry.domain != _MICROSOFT]
+    del parsed.opset_import[:]
+    parsed.opset_import.extend(standard)
+    converted = _in_opset(parsed, opset or (INT4_OPSET if form.has_int4 else OPSET))
+    return bytes(converted.SerializeToString(deterministic=True))
+
+
+class _Form:
+    """The nodes and initializers of the new graph."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.has_int4 = False
+        self._rewrite: Mapping[str, Callable[[onnx.NodeProto], None]] = {
+            "DynamicQuantizeMatMul": self._dynamic,
+            "QGemm": self._gemm,
+            "QLinearConv": self._convolution,
+            "MatMulNBits": self._blocks,
+        }
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Add what computes the outputs of a node."""
+        if node.op_type in self._rewrite:
+            self._rewrite[node.op_type](node)
+        elif node.domain in ("", "ai.onnx"):
+            self.nodes.append(node)
+        else:
+            raise InvalidInputError(f"operator {node.op_type} of {node.domain} has no standard form")
+
+    def _dynamic(self, node: onnx.NodeProto) -> None:
+        values, weight, weight_scale, _, bias = _padded(node.input, 5)
+        at = node.output[0]
+        integers, scale, zero_point = (f"{at}:{part}" for part in ("uint8", "scale", "zero_point"))
+        self._make("DynamicQuantizeLinear", [values], [integers, scale, zero_point])
+        self._make("MatMulInteger", [integers, weight, zero_point], [f"{at}:int32"])
+        self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
+        # In the order in which ONNX Runtime multiplies.
+        self._make("Mul", [scale, weight_scale], [f"{at}:unit"])
+        product = f"{at}:product" if bias else at
+        self._make("Mul", [f"{at}:sum", f"{at}:unit"], [product])
+        if bias:
+            self._make("Add", [product, bias], [at])
+
+    def _gemm(self, node: onnx.NodeProto) -> None:
+        names = _padded(node.input, 9)
+        self._between(node, "Gemm", names[:3], names[3:6], names[6], names[7:])
+
+    def _convolution(self, node: onnx.NodeProto) -> None:
+        names = _padded(node.input, 9)
+        self._between(node, "Conv", names[:3], names[3:6], names[8], names[6:8])
+
+    def _between(
+        self,
+        node: onnx.NodeProto,
+        operator: str,
+        values: list[str],
+        weight: list[str],
+        bias: str,
+        target: list[str],
+    ) -> None:
+        """A float operator between DequantizeLinear of its inputs and QuantizeLinear of its output.
+
+        values, weight: names of the integers, the scale and the zero point.
+        target: names of scale and zero point; empty for an output in float.
+        """
+        at = node.output[0]
+        inputs = [f"{at}:input", f"{at}:weight"]
+        self._make("DequantizeLinear", values, inputs[:1])
+        self._make("DequantizeLinear", weight, inputs[1:], axis=0)
+        if bias:
+            scale = self._array(values[1]) * self._array(weight[1])
+            self._set(f"{at}:bias_scale", np.asarray(scale, np.float32))
+            self._make("DequantizeLinear", [bias, f"{at}:bias_scale"], [f"{at}:bias"], axis=0)
+            inputs.append(f"{at}:bias")
+        output = f"{at}:float" if target[0] else at
+        self._make(operator, inputs, [output])
+        self.nodes[-1].attribute.extend(node.attribute)
+        if target[0]:
+            self._make("QuantizeLinear", [output, *target], [at])
+
+    def _blocks(self, node: onnx.NodeProto) -> None:
+        values, packed, scale, _, _, bias = _padded(node.input, 6)
+        at, size = node.output[0], {attribute.name: attribute.i for attribute in node.attribute}
+        units, inputs, block = size["N"], size["K"], size["block_size"]
+        pairs = self._array(packed).reshape(units, -1)
+        # Low half first; [0, 15] stands for [-8, 7].
+        integers = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(units, -1)[:, :inputs].astype(np.int8) - 8
+        element = helper.tensor_dtype_to_np_dtype(TensorProto.INT4)
+        self._set(f"{packed}:int4", np.ascontiguousarray(integers.T).astype(element))
+        self._set(f"{scale}:blocks", np.ascontiguousarray(self._array(scale).reshape(units, -1).T))
+        self.has_int4 = True
+        weight, product = f"{at}:weight", f"{at}:product" if bias else at
+        self._make("DequantizeLinear", [f"{packed}:int4", f"{scale}:blocks"], [weight], axis=0, block_size=block)
+        self._make("MatMul", [values, weight], [product])
+        if bias:
+            self._make("Add", [product, bias], [at])
+
+    def _make(self, operator: str, inputs: Iterable[str], outputs: list[str], **attributes: Any) -> None:
+        self.nodes.append(helper.make_node(operator, list(inputs), outputs, name=outputs[0], **attributes))
+
+    def _array(self, name: str) -> NDArray[Any]:
+        return numpy_helper.to_array(self.initializers[name])
+
+    def _set(self, name: str, value: NDArray[Any]) -> None:
+        self.initializers[name] = numpy_helper.from_array(value, name)
+
+
+def _padded(names: Iterable[str], count: int) -> list[str]:
+    """The names of inputs, with empty ones for optional inputs that are left out."""
+    given = list(names)
+    return given + [""] * (count - len(given))
+
+
+def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    try:
+        converted = onnx.version_converter.convert_version(model, opset)
+        converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
+        onnx.checker.check_model(converted, full_check=True)
+    except Exception as error:  # The converter raises errors of several kinds.
+        reason = " ".join(str(error).split())[:200]
+        raise InvalidInputError(f"the policy cannot be in opset {opset} ({reason}); choose a newer one") from None
+    return converted

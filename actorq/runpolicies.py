@@ -1,0 +1,71 @@
+"""The policies in a run's folder: finds a version, says which scheme acts, and reads both without a service."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, Policy, RetainedPolicy, chosen_version
+from actorq.errors import InvalidInputError, UserError
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.lines import read_lines
+from actorq.statefiles.policies import read_policy, retained_policies, version_folder
+
+
+class RunPolicies:
+    """The versions in the folder of a run, as they are now; the run may go on meanwhile.
+
+    versions: newest first. Raises UserError for a folder that is no run, and for a run without policies.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.config = settings.build(RunConfig, run.config_tree())
+        self.versions = retained_policies(run.policies)
+        if not self.versions:
+            raise UserError(f"{run.policies} has no policies: the run has not published any yet")
+
+    def find(self, choice: str = "") -> RetainedPolicy:
+        """The version that a choice names: "best", "newest" or a number; "" is the best, or else the newest.
+
+        Raises UserError for a version that is not here.
+        """
+        found = chosen_version(choice or BEST, self.versions)
+        if found is None and not choice:
+            found = chosen_version(NEWEST, self.versions)
+        if found is not None:
+            return found
+        listing = f"actorq policies {self.run.root} lists the versions"
+        if choice == BEST:
+            raise UserError(f"no version of {self.run.root} has an evaluation: give newest or a number; {listing}")
+        raise UserError(f"version {choice} is not in {self.run.root}; {listing}")
+
+    def scheme_of(self, version: RetainedPolicy) -> str:
+        """The run's own scheme; of a run with scheme "auto", the scheme that the evaluator took for this version."""
+        if self.config.scheme != AUTO:
+            return self.config.scheme
+        evaluation = self.evaluation(version.version) or {}
+        return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
+
+    def stored(self, version: RetainedPolicy, scheme: str) -> Policy:
+        """A policy that is in the folder; raises UserError when the folder lacks the scheme, or the file is damaged."""
+        if scheme not in version.schemes:
+            raise UserError(
+                f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"
+                f", not in {scheme}; write a file with: actorq export {self.run.root} --version {version.version} "
+                f"--scheme {scheme}"
+            )
+        folder = version_folder(self.run.policies, version.version)
+        try:
+            return read_policy(folder, scheme)
+        except InvalidInputError as error:
+            gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
+            raise UserError(str(error) if folder.exists() else gone) from None
+
+    def evaluation(self, version: int) -> Mapping[str, Any] | None:
+        """The newest evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
+        if not self.run.evaluations.exists():
+            return None
+        lines = (values["evaluation"] for _, values in read_lines(self.run.evaluations) if values)
+        found: list[Mapping[str, Any]] = [each for each in lines if each["policy_version"] == version]
+        return found[-1] if found else None

@@ -1,0 +1,135 @@
+"""The files of one policy version in a quantizer's store: the emitted models, their descriptions, the evaluation."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from actorq.domain.policy import (
+    FidelityReport,
+    LayerReport,
+    OutputError,
+    Policy,
+    PolicyDescriptor,
+    RefusedRung,
+    RetainedPolicy,
+)
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
+
+_REMEDY = "the file is damaged: remove its folder, or restore it from a copy"
+
+_log = logging.getLogger(__name__)
+
+
+def version_folder(store: Path, version: int) -> Path:
+    """The folder of one version."""
+    return store / f"{version:08d}"
+
+
+def retained_policies(store: Path) -> list[RetainedPolicy]:
+    """The versions in a store, newest first, without their tensors; empty when there is no store.
+
+    Another process may write to the store meanwhile. A damaged version is skipped with a warning.
+    """
+    folders = [path for path in store.glob("[0-9]*") if path.name.isdecimal()]
+    found = []
+    for folder in sorted(folders, key=lambda path: int(path.name), reverse=True):
+        try:
+            schemes = tuple(sorted(path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json")))
+            step = field_of(folder / "checkpoint.json", read_json(folder / "checkpoint.json"), "learner_step", int)
+            found.append(RetainedPolicy(int(folder.name), step, schemes, read_mean_return(folder)))
+        except InvalidInputError as error:
+            # The writer of the store may have removed the version.
+            if folder.exists():
+                _log.warning("version %d skipped: %s", int(folder.name), error)
+    return found
+
+
+def read_mean_return(folder: Path) -> float | None:
+    """The newest evaluation of a version; None for a version without one, and with a warning for a damaged file."""
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return None
+    try:
+        return float(field_of(path, read_json(path), "mean_return", (int, float)))
+    except InvalidInputError as error:
+        _log.warning("evaluation skipped: %s", error)
+        return None
+
+
+def read_descriptor(folder: Path, scheme: str) -> PolicyDescriptor:
+    """The description of an emitted policy; raises InvalidInputError that names the file."""
+    path = folder / f"policy-{scheme}.json"
+    try:
+        return descriptor_from_json(read_json(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"{path}: expected a policy's descriptor, got {error!r}; remove the file") from None
+
+
+def read_policy(folder: Path, scheme: str) -> Policy:
+    """An emitted policy whose digest fits its description; raises InvalidInputError that names the file."""
+    descriptor = read_descriptor(folder, scheme)
+    return Policy(descriptor, read_verified(folder / f"policy-{scheme}.onnx", descriptor.sha256))
+
+
+def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
+    """A descriptor as a JSON object; its digest is hexadecimal."""
+    return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "topology": descriptor.topology.hex()}
+
+
+def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
+    """The inverse; raises KeyError, TypeError or ValueError when the object is not one."""
+    digests = {name: bytes.fromhex(tree[name]) for name in ("sha256", "topology")}
+    return PolicyDescriptor(**{**tree, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
+
+
+def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
+    return FidelityReport(
+        **{
+            **tree,
+            "layers": tuple(LayerReport(**layer) for layer in tree["layers"]),
+            "outputs": tuple(
+                OutputError(output["name"], tuple(output["mean_errors"]), tuple(output["max_errors"]))
+                for output in tree["outputs"]
+            ),
+            "refused": tuple(
+                RefusedRung(**{**rung, "float_layers": tuple(rung["float_layers"])}) for rung in tree["refused"]
+            ),
+        }
+    )
+
+
+def write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON file with a digest, whole or not at all."""
+    write_document(path, tree, sync=False)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file and check its digest; raises InvalidInputError that names the file."""
+    try:
+        return read_document(path)
+    except (OSError, InvalidInputError) as error:
+        raise InvalidInputError(f"{path}: {error}; {_REMEDY}") from None
+
+
+def read_verified(path: Path, sha256: bytes) -> bytes:
+    """Read a file and check its digest; raises InvalidInputError that names file and digests."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from None
+    got = hashlib.sha256(data).digest()
+    if got != sha256:
+        raise InvalidInputError(f"{path}: expected sha256 {sha256.hex()}, got {got.hex()}; {_REMEDY}")
+    return data
+
+
+def field_of(path: Path, tree: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+    """One value of a document; raises InvalidInputError when the value is missing or of another type."""
+    value = tree.get(name)
+    if not isinstance(value, kind):
+        raise InvalidInputError(f"{path}: expected {name!r} to be of type {kind}, got {value!r}; the file is damaged")
+    return value

@@ -1,0 +1,225 @@
+"""Files of the replay: a lock on a directory, mapped files, values in two copies, JSON with checksums."""
+
+import contextlib
+import errno
+import fcntl
+import io
+import json
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.errors import ConflictError
+from actorq.statefiles.crc import crc32
+from actorq.statefiles.files import replace_file
+
+PAGE_BYTES = 4096
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Start value of every checksum, so that zeros are not a valid value.
+_SEED = 0x41515250
+# From this size on, one system call costs less than the page faults.
+_MANY_BYTES = 16 * PAGE_BYTES
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_log = logging.getLogger(__name__)
+
+Allocate = Callable[[int, int, int], None]
+
+
+def this_boot() -> str:
+    """The kernel's identifier of this boot; empty when unknown."""
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    return ""
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that this process may still write to the disk of `folder`."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The functions of the machine that the replay uses. Tests pass their own.
+
+    boot_id: changes when the machine loses its page cache; empty when unknown.
+    allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
+    free_bytes: free bytes on the disk of a folder.
+    read_only: files are opened for reading; changes stay in this process's memory.
+    """
+
+    boot_id: str
+    allocate: Allocate = os.posix_fallocate
+    free_bytes: Callable[[Path], int] = free_bytes
+    read_only: bool = False
+
+
+def claim_directory(directory: Path) -> io.FileIO:
+    """Create `directory` if needed, and lock it for this process. Returns the file that holds the lock.
+
+    The kernel releases the lock when the file is closed or the process ends. Raises ConflictError when another process
+    (or another store of this process) has the directory open.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = _opened(directory / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ConflictError(
+            f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
+        ) from None
+    return lock
+
+
+def _opened(path: Path, flags: int) -> io.FileIO:
+    """An open file. Unlike a descriptor, it is closed with its last reference."""
+    return io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
+
+
+class MappedFile:
+    """`nbytes` of a file, mapped for reading and writing and shared with the page cache.
+
+    A new file has zeros and takes no disk space. A write to a page without disk space would end the process with
+    SIGBUS, so call `allocate` before the first write to a page.
+    """
+
+    def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
+        """Create the file, or open it. Raises ConflictError when it is missing.
+
+        A file of another size is damaged. Missing bytes become zeros, which the segments' checksums detect.
+        """
+        access = os.O_RDONLY if machine.read_only else os.O_RDWR
+        try:
+            self._file = _opened(path, access | (os.O_CREAT | os.O_TRUNC if create else 0))
+        except FileNotFoundError:
+            raise ConflictError(
+                f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
+            ) from None
+        self.name = path.stem
+        self._read_only = machine.read_only
+        self._allocate = machine.allocate
+        self._allocated = 0
+        self._descriptor = self._file.fileno()
+        self.found_bytes = os.fstat(self._descriptor).st_size
+        """Size of the file in bytes before it was opened."""
+        if not create and self.found_bytes != nbytes:
+            _log.warning("replay: %s is damaged: expected %d bytes, got %d", path, nbytes, self.found_bytes)
+        self.map = self._mapping(nbytes)
+
+    def __len__(self) -> int:
+        """Bytes of the file."""
+        return len(self.map)
+
+    def allocate(self, stop: int) -> None:
+        """Take disk space for the bytes before `stop`. Raises OSError; space that was taken before stays."""
+        if self._read_only or stop <= self._allocated:
+            return
+        try:
+            self._allocate(self._descriptor, self._allocated, stop - self._allocated)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            self._rewrite_blocks(self._allocated, stop)
+        self._allocated = stop
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once.
+
+        Large writes use a system call, because in the mapping each flushed page costs a page fault.
+        """
+        written = 0
+        if len(data) >= _MANY_BYTES:
+            # The mapping takes the bytes that the kernel refuses.
+            with contextlib.suppress(OSError):
+                written = os.pwrite(self._descriptor, data, offset)
+        if written < len(data):
+            self.map[offset + written : offset + len(data)] = data[written:]
+
+    def sync(self) -> None:
+        """Block until everything written before the call is on the disk. Releases the GIL meanwhile."""
+        # `mmap.flush` would hold the GIL. Linux finds the mapping's dirty pages itself.
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file. The mapping stays until its last array is gone."""
+        self._file.close()
+
+    def _mapping(self, nbytes: int) -> mmap.mmap:
+        if not self._read_only:
+            os.ftruncate(self._descriptor, nbytes)
+            return mmap.mmap(self._descriptor, nbytes)
+        if self.found_bytes >= nbytes:
+            return mmap.mmap(self._descriptor, nbytes, access=mmap.ACCESS_COPY)
+        # A mapping cannot be read beyond the end of its file.
+        memory = mmap.mmap(-1, nbytes)
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.readinto(memory)
+        return memory
+
+    def _rewrite_blocks(self, start: int, stop: int) -> None:
+        """Write back one byte of each block, to take space on file systems without fallocate."""
+        for offset in range(start, stop, PAGE_BYTES):
+            os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
+
+
+class PairedSlot:
+    """A few numbers in two copies on two pages of a mapped file, with checksums. The newer whole copy counts.
+
+    A kill during `write` leaves the other copy, with the previous value.
+    """
+
+    def __init__(self, mapped: mmap.mmap, offset: int, layout: str) -> None:
+        """offset: place of a copy in the first and in the second page. layout: as in `struct`."""
+        self._map = mapped
+        self._offsets = (offset, PAGE_BYTES + offset)
+        self._body = struct.Struct("<Q" + layout)
+        whole = [(copy, number) for number in (0, 1) if (copy := self._read(number)) is not None]
+        newest, self._newest = max(whole, default=(None, 1))
+        self._generation: int = newest[0] if newest else 0
+        self.value: tuple[Any, ...] | None = newest[1:] if newest else None
+        """The last written value; None when no copy is whole."""
+        self.copies = len(whole)
+        """Number of whole copies that were found, 0 to 2."""
+
+    def write(self, *value: Any) -> None:
+        """Write the value over the older copy."""
+        self._generation += 1
+        self._newest = 1 - self._newest
+        body = self._body.pack(self._generation, *value)
+        offset = self._offsets[self._newest]
+        self._map[offset : offset + len(body) + 4] = body + crc32(body, _SEED).to_bytes(4, "little")
+        self.value = value
+
+    def _read(self, number: int) -> tuple[Any, ...] | None:
+        offset = self._offsets[number]
+        body = self._map[offset : offset + self._body.size]
+        crc = self._map[offset + self._body.size : offset + self._body.size + 4]
+        return self._body.unpack(body) if int.from_bytes(crc, "little") == crc32(body, _SEED) else None
+
+
+def write_checked(path: Path, values: Any) -> None:
+    """Replace the file at `path` with JSON `values` and their checksum, and wait until it is on the disk."""
+    text = json.dumps(values)
+    replace_file(path, json.dumps({"crc32": crc32(text.encode()), "values": values}), sync=True)
+
+
+def read_checked(path: Path) -> Any:
+    """Read the values that `write_checked` wrote; None without a file. Raises ValueError when it is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+        crc, values = found["crc32"], found["values"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if crc32(json.dumps(values).encode()) != crc:
+        raise ValueError(f"{path} is damaged: its checksum is wrong")
+    return values

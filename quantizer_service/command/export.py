@@ -1,0 +1,238 @@
+"""`actorq export`: a policy of a run as an ONNX file, and its description as a JSON file beside it."""
+
+import argparse
+import hashlib
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+from pydantic import Field
+
+from actorq import __version__
+from actorq.config import settings
+from actorq.config.numbers import PositiveInt
+from actorq.config.parser import OneLineParser
+from actorq.config.schemes import SchemeChoice
+from actorq.config.sections import GateConfig
+from actorq.config.settings import DefaultText, Settings
+from actorq.config.versions import VersionChoice
+from actorq.domain.policy import AUTO, FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
+from actorq.errors import InvalidInputError, NotFoundError, UserError
+from actorq.inference import DESCRIPTION_FORMAT, description_file
+from actorq.process import EXIT_OK, EXIT_REFUSED, main
+from actorq.quantization.schemes import Emission
+from actorq.quantization.standard_form import standard_form
+from actorq.rundirectory import RunDirectory
+from actorq.runpolicies import RunPolicies
+from actorq.statefiles.files import replace_file
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.emission.fidelity import measure
+from quantizer_service.store.reader import PolicyReader
+
+_PROGRAM = "actorq export"
+_DESCRIPTION = """Write a policy of a run as an ONNX file, and beside it a JSON file: specs of observations and actions,
+fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are flags only. Exit codes: 0,
+2 for a mistake in what was given, 7 for a scheme that the fidelity gate refused; then nothing is written."""
+# Passes every policy that runs.
+_NO_GATE = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
+
+
+class ExportSettings(Settings):
+    """What to export, and in which form."""
+
+    version: Annotated[
+        VersionChoice | None, DefaultText("the best, or the newest where no version has an evaluation")
+    ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
+    scheme: Annotated[SchemeChoice | None, DefaultText("that of the run's actors")] = Field(
+        None, description="quantization of the policy"
+    )
+    form: Literal["onnxruntime", "standard"] = Field(
+        "onnxruntime",
+        description="onnxruntime: as actors run it; standard: operators of the ONNX standard alone, for any runtime",
+    )
+    opset: Annotated[PositiveInt | None, DefaultText("19, for int4 21")] = Field(
+        None, description="version of the ONNX operator set of the standard form"
+    )
+    output: Path = Field(Path("policy.onnx"), description="file to write; its description ends in .json")
+    force: bool = Field(False, description="replace files, and write a scheme that the fidelity gate refused")
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Emit the policy if it is not stored in that scheme, and write it."""
+    root, how = _parse(arguments)
+    if how.scheme == AUTO:
+        raise UserError("--scheme: auto is a choice of actors; name a scheme, such as int8")
+    if how.opset and how.form != "standard":
+        raise UserError("--opset: only the standard form can be in another opset; give --form standard")
+    _check_output(how)
+    policies = RunPolicies(RunDirectory(root))
+    version = policies.find(how.version or "")
+    spec = policies.run.read_environment()
+    try:
+        return _export(policies, version, spec.to_json(), how)
+    except NotFoundError as error:
+        raise UserError(f"{error}; actorq policies {root} lists the versions") from None
+    except InvalidInputError as error:
+        raise UserError(f"version {version.version}: {error}") from None
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[Path, ExportSettings]:
+    parser = OneLineParser(
+        prog=_PROGRAM, usage=f"{_PROGRAM} RUN_DIR [flags]", description=_DESCRIPTION, allow_abbrev=False
+    )
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
+    settings.add_flags(parser, ExportSettings, "export")
+    parser.add_argument(
+        "-o", dest="output", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="the same as --output"
+    )
+    namespace = parser.parse_args(arguments)
+    return namespace.run, settings.build(ExportSettings, settings.from_flags(ExportSettings, namespace))
+
+
+def _check_output(how: ExportSettings) -> None:
+    path = how.output
+    if path.suffix != ".onnx":
+        raise UserError(f"--output: expected a name that ends in .onnx, got {path}")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--output: there is no folder {path.parent}")
+    for each in (path, description_file(path)):
+        if each.exists() and not how.force:
+            raise UserError(f"--output: {each} is there already; give --force to replace it, or another name")
+
+
+def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[str, Any], how: ExportSettings) -> int:
+    config = policies.config
+    emitter = Emitter(PolicyReader(policies.run.policies), config.resolved_quantizer())
+    scheme = how.scheme or policies.scheme_of(version)
+    policy = emitter.catalog.get(scheme, version.version)
+    checkpoint = emitter.catalog.checkpoint(version.version)
+    if _is_refused(policy):
+        if not how.force:
+            advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
+            sys.stderr.write(f"error: {_refusal(policy)}: {advice}\n")
+            return EXIT_REFUSED
+        policy = emitter.emit_again(checkpoint, scheme, _NO_GATE)
+        report = replace(policy.descriptor.fidelity, passed=False)
+        policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
+    model, report = policy.model, policy.descriptor.fidelity
+    if how.form == "standard":
+        model = standard_form(model, how.opset or 0)
+        report = _measured(emitter, checkpoint, model, report)
+    description = {
+        "format": DESCRIPTION_FORMAT,
+        "actorq_version": __version__,
+        "file": how.output.name,
+        "sha256": hashlib.sha256(model).hexdigest(),
+        "size_bytes": len(model),
+        "form": how.form,
+        **_signature(model),
+        "run_id": policy.descriptor.run_id,
+        "algorithm": config.algorithm,
+        "version": version.version,
+        "updates": version.learner_step,
+        "scheme": scheme,
+        "effective_scheme": policy.descriptor.effective_scheme,
+        "environment": environment,
+        "normalization": _normalization(checkpoint.parameters),
+        # JSON has no infinity, which is the error of a policy that did not run.
+        "fidelity": json.loads(json.dumps(asdict(report)), parse_constant=lambda _: None),
+        "evaluation": _evaluation(policies, version),
+    }
+    _write(how.output, model, description)
+    return EXIT_OK
+
+
+def _is_refused(policy: Policy) -> bool:
+    """Whether the gate has put every layer in float that the scheme quantizes."""
+    descriptor = policy.descriptor
+    return descriptor.scheme != descriptor.effective_scheme and bool(descriptor.fidelity.gated_layers)
+
+
+def _refusal(policy: Policy) -> str:
+    found = f"version {policy.descriptor.version}: the fidelity gate refused scheme {policy.descriptor.scheme}"
+    if not policy.descriptor.fidelity.refused:
+        return found
+    rung = policy.descriptor.fidelity.refused[0]
+    if rung.argmax_agreement is not None:
+        return f"{found} (the same action as fp32 in {rung.argmax_agreement:.1%} of the observations)"
+    return f"{found} (action error: mean {rung.relative_mean_error:.1%}, largest {rung.relative_max_error:.1%})"
+
+
+def _measured(emitter: Emitter, checkpoint: Checkpoint, model: bytes, stored: FidelityReport) -> FidelityReport:
+    """The fidelity of the standard form, by a run of it on the version's observations."""
+    batch, expected, source = emitter.reference_outputs(checkpoint)
+    report = measure(Emission(model, stored.layers), expected, batch, source)
+    return replace(report, passed=stored.passed, refused=stored.refused)
+
+
+def _signature(model: bytes) -> dict[str, Any]:
+    parsed = onnx.ModelProto.FromString(model)
+    opset = next(entry.version for entry in parsed.opset_import if entry.domain in ("", "ai.onnx"))
+    return {
+        "opset": opset,
+        "inputs": {value.name: _tensor(value) for value in parsed.graph.input},
+        "outputs": {value.name: _tensor(value) for value in parsed.graph.output},
+    }
+
+
+def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    tensor = value.type.tensor_type
+    return {
+        "shape": [dim.dim_value or dim.dim_param for dim in tensor.shape.dim],
+        "dtype": helper.tensor_dtype_to_np_dtype(tensor.elem_type).name,
+    }
+
+
+def _normalization(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
+    """Mean and scale by which the model itself normalizes observations; None for a model without normalization."""
+    found = {
+        part: array.tolist()
+        for name, array in parameters.items()
+        for part in ("mean", "scale")
+        if name.endswith(f"normalizer.{part}")
+    }
+    return {"in_model": True, **found} if found else None
+
+
+def _evaluation(policies: RunPolicies, version: RetainedPolicy) -> dict[str, Any] | None:
+    evaluation = policies.evaluation(version.version)
+    if evaluation is None:
+        return None if version.mean_return is None else {"mean_return": version.mean_return}
+    returns = evaluation["returns"]
+    return {
+        "mean_return": sum(returns) / len(returns),
+        "min_return": min(returns),
+        "max_return": max(returns),
+        "episodes": len(returns),
+        "scheme": evaluation["scheme"],
+    }
+
+
+def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
+    try:
+        replace_file(path, model, sync=True)
+        replace_file(description_file(path), json.dumps(description, indent=2) + "\n", sync=True)
+    except OSError as error:
+        raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
+    effective, scheme = description["effective_scheme"], description["scheme"]
+    acts = scheme if effective == scheme else f"{scheme} (in effect {effective})"
+    sys.stdout.write(
+        f"{path}: version {description['version']}, {acts}, {description['form']} form, {len(model):,} bytes\n"
+        f"{description_file(path)}: its description\n"
+    )
+    if not description["fidelity"]["passed"]:
+        sys.stderr.write(f"warning: the fidelity gate refused {scheme}; --force has written it\n")
+
+
+if __name__ == "__main__":
+    # This command reports refusals by itself.
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
+    sys.exit(main(run))

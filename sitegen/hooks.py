@@ -1,0 +1,63 @@
+"""Hooks of mkdocs: put generated parts into pages, and list folders in the navigation.
+
+A page asks for a part with a comment in a line of its own, `<!-- generated: NAME -->`. The navigation in mkdocs.yml may
+name a folder as `folder/*`: all its pages that have no entry of their own.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+from sitegen import parts
+
+_ROOT = Path(__file__).parents[1]
+_PART = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)([^)\s]+)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace patterns in the navigation by the pages that they name."""
+    pages = sorted(file.src_uri for file in files.documentation_pages())
+    named = set(_leaves(config.nav))
+    config.nav = _expanded(config.nav, [page for page in pages if page not in named], pages)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put in the generated parts, and show links to files outside of the documentation as plain text."""
+    filled = _PART.sub(lambda found: parts.part(found[1]), markdown)
+    folder = Path(config.docs_dir, page.file.src_uri).parent
+
+    def unlinked(found: re.Match[str]) -> str:
+        target = (folder / found[2].partition("#")[0]).resolve()
+        outside = target.exists() and not target.is_relative_to(config.docs_dir)
+        return found[1] if outside else found[0]
+
+    return _LINK.sub(unlinked, filled)
+
+
+def _leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    members = nav.values() if isinstance(nav, dict) else nav or []
+    return [leaf for member in members for leaf in _leaves(member)]
+
+
+def _expanded(nav: Any, others: list[str], pages: list[str]) -> Any:
+    """The navigation with pages in place of patterns, without what has no page."""
+    found: list[Any] = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            found += [
+                {title: _expanded(below, others, pages)} for title, below in entry.items() if not isinstance(below, str)
+            ]
+        elif "*" in entry:
+            found += [page for page in others if fnmatchcase(page, entry)]
+        elif entry in pages:
+            found.append(entry)
+    return found

@@ -1,0 +1,77 @@
+"""The reference of all Prometheus metrics, from the calls that make them."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from sitegen.markdown import names, table
+
+_ROOT = Path(__file__).parents[1]
+_MAKERS = {
+    "gauge": "gauge",
+    "counter": "counter",
+    "histogram": "histogram",
+    "labelled_gauge": "gauge",
+    "labelled_counter": "counter",
+}
+# Names begin with these. Metrics of every service have another beginning.
+LEARNER, QUANTIZER, RELAY, ACTOR = (f"actorq_{name}_" for name in ("learner", "quantizer", "relay", "actor"))
+
+
+@dataclass(frozen=True)
+class DocumentedMetric:
+    """A family of metrics: name as it is served, type, labels and meaning."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def documented() -> list[DocumentedMetric]:
+    """All metrics of all services, in the order of the code; those of the process last."""
+    sources = [_ROOT / "actorq" / "telemetry" / "metrics.py", *sorted(_ROOT.glob("*_service/**/metrics.py"))]
+    found = [metric for file in sources for metric in _made_in(file)]
+    process = ProcessCollector(registry=CollectorRegistry()).collect()
+    found += [DocumentedMetric(_served(each.name, each.type), each.type, (), each.documentation) for each in process]
+    return found
+
+
+def of_service(prefix: str) -> list[DocumentedMetric]:
+    """The metrics whose names begin so; with an empty prefix those of every service."""
+    if prefix:
+        return [each for each in documented() if each.name.startswith(prefix)]
+    return [each for each in documented() if not each.name.startswith((LEARNER, QUANTIZER, RELAY, ACTOR))]
+
+
+def metrics() -> str:
+    """A section for each service."""
+    titles = {
+        LEARNER: "Learner",
+        QUANTIZER: "Quantizer",
+        RELAY: "Relay",
+        ACTOR: "Actor and evaluator",
+        "": "Every service",
+    }
+    head = ("name", "type", "labels", "meaning")
+    return "\n\n".join(
+        f"## {title}\n\n"
+        + table(head, ((f"`{each.name}`", each.kind, names(each.labels), each.text) for each in of_service(prefix)))
+        for prefix, title in titles.items()
+    )
+
+
+def _made_in(file: Path) -> Iterator[DocumentedMetric]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        maker = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if isinstance(node, ast.Call) and maker in _MAKERS and isinstance(node.args[0], ast.Constant):
+            name, text = (ast.literal_eval(each) for each in node.args[:2])
+            labels = ast.literal_eval(node.args[2]) if maker.startswith("labelled") else ()
+            yield DocumentedMetric(_served(name, _MAKERS[maker]), _MAKERS[maker], labels, text)
+
+
+def _served(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name

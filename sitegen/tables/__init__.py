@@ -1,0 +1,13 @@
+"""Tables of the benchmark pages, by the names that pages call them by: those of the functions, with spaces."""
+
+from collections.abc import Callable
+from inspect import getmembers, isfunction
+
+from sitegen.tables import faults, policies, runs, services
+
+TABLES: dict[str, Callable[[], str]] = {
+    name.replace("_", " "): made
+    for module in (faults, policies, runs, services)
+    for name, made in getmembers(module, isfunction)
+    if made.__module__ == module.__name__ and not name.startswith("_")
+}

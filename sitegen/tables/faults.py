@@ -1,0 +1,69 @@
+"""Tables of faults: kills, moves, damaged files, power cuts, wrong messages, long runs."""
+
+from sitegen.markdown import number, percent, table
+from sitegen.results import figures
+
+
+def chaos() -> str:
+    """Recovery after each kind of fault."""
+    rows = [
+        (kind, each["faults"], each["median_s"], each["longest_s"])
+        for kind, each in figures("chaos")["recovery"].items()
+    ]
+    return table(("fault", "times", "median s until steps grow again", "longest s"), rows)
+
+
+def transitions() -> str:
+    """What became of the transitions under these faults."""
+    found = figures("chaos")
+    counts = ((f"transitions {name}", count) for name, count in found["transitions"].items())
+    return table(("", "count"), [("faults", found["faults"]), ("seconds", found["seconds"]), *counts])
+
+
+def moves() -> str:
+    """Moves of a learner's pod, and scaling."""
+    found = figures("cluster_moves")
+    seconds = ", ".join(map(number, found["seconds_until_steps_grow"]))
+    rows = [
+        ("s until steps grow again, by move", seconds),
+        ("s until added actors are up", found["actors_up_s"]),
+        ("s until removed actors are gone", found["actors_down_s"]),
+    ]
+    return table(("", "measured"), rows)
+
+
+def corruption() -> str:
+    """Damaged files by kind."""
+    rows = [
+        (f"`{name}`", each["faults"], each.get("told", 0), each.get("harmless", 0), each["resumed"])
+        for name, each in figures("corruption")["classes"].items()
+    ]
+    return table(("file", "damaged", "told", "harmless", "resumed"), rows)
+
+
+def power_cuts() -> str:
+    """Simulated power cuts."""
+    keys = ("made", "acknowledged", "promised", "stored", "lost", "twice", "resumed_s")
+    head = ("segments made", "acknowledged", "durable", "stored afterwards", "durable ones lost", "stored twice")
+    return table((*head, "s of the resume"), ([cut[key] for key in keys] for cut in figures("powercut")["cuts"]))
+
+
+def fuzz() -> str:
+    """Answers to malformed messages, by service."""
+    statuses = figures("fuzz")["statuses"]
+    codes = sorted({name.partition(" ")[2] for name in statuses})
+    services = sorted({name.partition(" ")[0] for name in statuses})
+    rows = [(service, *(statuses.get(f"{service} {code}", 0) for code in codes)) for service in services]
+    return table(("service", *(code if code == "left" else f"`{code}`" for code in codes)), rows)
+
+
+def soak() -> str:
+    """Memory and open files over a long run."""
+    rows = [
+        (
+            *(name, *each["megabytes"], percent(each["growth"] - 1, 1)),
+            *each["open_files"],
+        )
+        for name, each in figures("soak")["processes"].items()
+    ]
+    return table(("process", "MB early", "MB late", "growth", "open files early", "late"), rows)

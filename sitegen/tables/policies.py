@@ -1,0 +1,109 @@
+"""Tables of quantized policies: fidelity, inference, emission, bytes."""
+
+from statistics import fmean
+
+from sitegen.markdown import interval, number, percent, table
+from sitegen.results import figures
+
+
+def fidelity() -> str:
+    """Each policy in each scheme."""
+    parts = []
+    for policy, variants in figures("fidelity")["policies"].items():
+        rows = []
+        for name, each in variants.items():
+            errors = each["errors"]["32"]
+            agreement = None if errors["agreement"] is None else percent(errors["agreement"], 2)
+            returned = fmean(each["returns"]) if each["returns"] else None
+            rows.append((name, agreement, errors["mean_error"], errors["max_error"], each["size_bytes"], returned))
+        head = ("scheme", "same action as FP32", "mean error", "largest error", "bytes", "mean return")
+        trained = figures("fidelity")["trained_by"][policy]
+        parts.append(f"**{policy}** ({trained}):\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def foreign() -> str:
+    """Agreement of each policy of another library, as it is printed and as it is measured."""
+    rows = [
+        (
+            each["library"],
+            each["policy"],
+            each["form"],
+            each["scheme"],
+            f"{each['printed']:.1f}%",
+            f"{each['measured']:.2f}%",
+        )
+        for each in figures("foreign")["models"]
+    ]
+    return table(("library", "policy", "output", "scheme", "printed agreement", "measured agreement"), rows)
+
+
+def inference() -> str:
+    """Time of a call of each network at each batch size."""
+    cells = figures("inference")["cells"]
+    schemes = list(cells[0]["timings"])
+    rows = []
+    for found in cells:
+        timings, fastest = found["timings"], min(each["median"] for each in found["timings"].values())
+        times = [number(timings[each]["median"]) for each in schemes]
+        bold = [
+            f"**{text}**" if timings[each]["median"] == fastest else text
+            for each, text in zip(schemes, times, strict=True)
+        ]
+        rows.append((found["network"], found["batch"], *bold, found["auto"], percent(found["regret"], 1)))
+    return table(("network", "batch", *schemes, "auto takes", "regret of auto"), rows)
+
+
+def swap() -> str:
+    """Time from tensors to a policy that acts, by width."""
+    head = ("width", "way", "ms", "times as long as ActorQ's int8")
+    rows = []
+    for width, ways in figures("swap")["widths"].items():
+        ours = ways["actorq int8"]["total_ms"]
+        rows += [(width, way, each["total_ms"], each["total_ms"] / ours) for way, each in ways.items()]
+    return table(head, rows)
+
+
+def swap_stages() -> str:
+    """The stages of an int8 swap, by width."""
+    widths = figures("swap")["widths"]
+    stages = list(next(iter(widths.values()))["actorq int8"]["stages_ms"])
+    rows = [(width, *(ways["actorq int8"]["stages_ms"][stage] for stage in stages)) for width, ways in widths.items()]
+    return table(("width", *(f"{stage}, ms" for stage in stages)), rows)
+
+
+def publication() -> str:
+    """Whole runs: from a snapshot to its first action."""
+    rows = [
+        (each["activation_ms"], each["emission_ms"], each["policy_versions"]) for each in figures("publication")["runs"]
+    ]
+    return table(("median ms from snapshot to first action", "median ms of emission", "versions"), rows)
+
+
+def sparse_bytes() -> str:
+    """Bytes of an update of sparse policies, by scheme."""
+    found = figures("sparse_policy")["bytes"]
+    schemes = list(found[0]["watched"])
+    rows = [
+        (
+            *(each["task"], each["masks"], percent(each["sparsity"]), each["dense"]),
+            *(f"{number(each['watched'][scheme])} ({number(each['times'][scheme])})" for scheme in schemes),
+        )
+        for each in found
+    ]
+    return table(
+        ("task", "masks", "sparsity", "dense fp32, bytes", *(f"{scheme}, bytes (times fewer)" for scheme in schemes)),
+        rows,
+    )
+
+
+def sparse_calls() -> str:
+    """Time of a call of sparse policies, by scheme."""
+    calls = figures("sparse_policy")["calls"]
+    schemes = list(calls[0]["timings"])
+    rows = [
+        (each["masks"], percent(each["sparsity"]), each["batch"], "-".join(map(str, each["widths"])))
+        + tuple(interval(each["timings"][scheme]) for scheme in schemes)
+        for each in calls
+    ]
+    return table(("masks", "sparsity", "batch", "units left", *(f"{scheme}, us" for scheme in schemes)), rows)

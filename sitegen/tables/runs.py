@@ -1,0 +1,221 @@
+"""Tables of whole training runs: speed, returns, energy, and other libraries."""
+
+from collections.abc import Iterable
+from statistics import fmean, median
+from typing import Any
+
+from sitegen.markdown import interval, number, percent, spread, table
+from sitegen.results import figures
+
+Run = dict[str, Any]
+
+
+def speedup() -> str:
+    """Each task of the comparison with PyTorch actors."""
+    return "\n\n".join(_speedup_of(task) for task in figures("actorq")["tasks"])
+
+
+def speedup_of_d4pg() -> str:
+    """The same for D4PG."""
+    return "\n\n".join(_speedup_of(task) for task in figures("actorq_d4pg")["tasks"])
+
+
+def _speedup_of(task: dict[str, Any]) -> str:
+    head = ("actors", "steps/s", "times torch", "times fp32", "seconds to the target", "times faster than torch")
+    more = ("than fp32", "learner waits for data", "return on new episodes")
+    rows = []
+    for variant in task["variants"]:
+        runs = variant["runs"]
+        to_target = [run["to_target"]["seconds"] for run in runs if run["to_target"]]
+        ratios = {each["baseline"]: each for each in variant["ratios"]}
+        throughput, time = (
+            [interval((ratios.get(baseline) or {}).get(of), "value") for baseline in ("torch", "fp32")]
+            for of in ("throughput", "time_to_target")
+        )
+        reached = f"{number(median(to_target))} ({len(to_target)} of {len(runs)} seeds)" if to_target else "not reached"
+        confirmed = [run["confirmed"]["mean_return"] for run in runs if run.get("confirmed")]
+        rows.append(
+            (
+                *(variant["name"], median(run["steps_per_s"] for run in runs), *throughput, reached, *time),
+                percent(median(run["starved_share"] for run in runs)),
+                fmean(confirmed) if confirmed else None,
+            )
+        )
+    title = f"**{task['algorithm']} on {task['environment']}**, three hidden layers of {task['width']} units"
+    target = f"target {number(task['target_return'])}, seeds {', '.join(map(str, task['seeds']))}"
+    return f"{title}, {target}:\n\n{table((*head, *more), rows)}"
+
+
+def published() -> str:
+    """The ratios of the paper."""
+    of = figures("actorq")["tasks"][0]["published"]
+    names = ("time_to_target", "throughput", "carbon")
+    rows = [
+        (each["tasks"], *(f"{each[name][0]} to {each[name][1]}" if each[name] else None for name in names))
+        for each in of["ratios"]
+    ]
+    return f"{table(('tasks', 'time to the target', 'steps per second', 'carbon'), rows)}\n\nSource: {of['source']}"
+
+
+def energy() -> str:
+    """Energy of the runs of the comparison."""
+    rows = []
+    for name in ("actorq", "actorq_d4pg"):
+        for task in figures(name)["tasks"]:
+            for variant in task["variants"]:
+                runs = variant["runs"]
+                ratio = next((each["energy"] for each in variant["ratios"] if each["baseline"] == "torch"), None)
+                of_runs = [median(run[key] for run in runs) for key in ("wh", "actor_wh", "co2_g")]
+                rows.append((task["task"], variant["name"], *of_runs, interval(ratio, "value")))
+    head = ("task", "actors", "Wh of a run", "Wh of its actors", "g of CO2", "times less energy than torch")
+    method = figures("actorq")["tasks"][0]["variants"][0]["runs"][0]["energy_method"]
+    return f"{table(head, rows)}\n\nMethod: {method}."
+
+
+def energy_shares() -> str:
+    """Where the energy of a short run goes."""
+    runs = figures("start")["runs"]
+    rows = [(name, percent(median(run["energy_shares"][name] for run in runs))) for name in runs[0]["energy_shares"]]
+    return table(("process", "share of the energy"), rows)
+
+
+def start() -> str:
+    """Short runs, by seed."""
+    head = (
+        "seed",
+        "solved",
+        "seconds of the command",
+        "seconds to the first int8 action",
+        "updates",
+        "evaluations",
+        "Wh",
+    )
+    keys = ("seed", "solved", "command_s", "first_action_s", "updates", "evaluations_taken", "wh")
+    return table(head, ([run[key] for key in keys] for run in figures("start")["runs"]))
+
+
+def cartpole() -> str:
+    """CartPole, by seed."""
+    head = ("seed", "solved", "seconds of training", "environment steps", "updates", "return on new episodes")
+    memory = ("MB of the largest actor", "MB of the learner")
+    rows = []
+    for run in figures("cartpole")["runs"]:
+        used = run["peak_memory_mb"]
+        largest = max(value for name, value in used.items() if name.startswith("actor"))
+        done = [run[key] for key in ("seed", "solved", "wall_clock_s", "environment_steps", "updates")]
+        rows.append((*done, (run.get("confirmed") or run["evaluation"])["mean_return"], largest, used["learner"]))
+    return table((*head, *memory), rows)
+
+
+def returns() -> str:
+    """Each task with its seeds."""
+    rows = []
+    for task, runs in _by("task", figures("returns")["runs"]).items():
+        confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
+        of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
+        rows.append((task, len(runs), runs[0]["settings"]["target"], confirmed, *of_runs))
+    head = ("task", "seeds", "target", "return on new episodes, by seed", "environment steps", "seconds")
+    return table((*head, "ms from snapshot to first action"), rows)
+
+
+def memory() -> str:
+    """The most memory that each process of these runs took."""
+    found: dict[str, list[float]] = {}
+    for run in figures("returns")["runs"]:
+        for name, value in run["peak_memory_mb"].items():
+            found.setdefault(name.partition("-")[0], []).append(value)
+    return table(
+        ("process", "peak memory in MB over all tasks"), ((name, spread(values)) for name, values in found.items())
+    )
+
+
+def seconds_by_preset() -> str:
+    """Both presets on the same tasks."""
+    head = ("task", "preset", "seed", "seconds to the target", "environment steps", "return on new episodes")
+    runs = sorted(figures("presets")["runs"], key=lambda run: (run["task"], run["preset"], run["seed"]))
+    rows = (
+        (
+            *(run["task"], run["preset"], run["seed"], run["seconds"], run["environment_steps"]),
+            run["confirmed"]["mean_return"],
+        )
+        for run in runs
+    )
+    return table(head, rows)
+
+
+def peers() -> str:
+    """Seconds to the target of each library."""
+    rows = []
+    runs = figures("peers")["runs"]
+    for task, of_task in _by("task", runs).items():
+        ours = median(run["seconds"] for run in of_task if run["system"] == "actorq")
+        for system, found in _by("system", of_task).items():
+            seconds, reached = [run["seconds"] for run in found], sum(run["reached"] for run in found)
+            # A run that misses the target counts with its time limit.
+            least = "" if reached == len(found) else "at least "
+            learning = median(run["seconds"] - run["start_s"] for run in found)
+            of_runs = [median(run[key] for run in found) for key in ("steps_per_s", "peak_memory_mb")]
+            times = f"{least}{number(median(seconds) / ours)}"
+            rows.append(
+                (task, system, f"{least}{spread(seconds)}", f"{reached} of {len(found)}", learning, *of_runs, times)
+            )
+    head = ("task", "system", "seconds to the target", "seeds that reached it", "seconds of learning", "steps/s")
+    return table((*head, "MB of all processes", "times as long as ActorQ"), rows)
+
+
+def parity() -> str:
+    """Final returns beside those of Stable-Baselines3."""
+    rows = []
+    for task, of_task in _by("task", figures("parity")["runs"]).items():
+        for side, runs in _by("side", of_task).items():
+            finals = [run["final"]["mean_return"] for run in runs]
+            seconds = median(run["wall_clock_s"] for run in runs)
+            rows.append(
+                (task, side, ", ".join(map(number, finals)), fmean(finals), runs[0]["environment_steps"], seconds)
+            )
+    return table(("task", "library", "final return, by seed", "mean", "environment steps", "median seconds"), rows)
+
+
+def rlx2() -> str:
+    """Returns of sparse methods."""
+    rows = []
+    for task, of_task in _by("task", figures("rlx2")["runs"]).items():
+        for method, runs in _by("method", of_task).items():
+            new = [run["confirmed"]["mean_return"] for run in runs]
+            settled = [run["settled"] for run in runs]
+            ratios = [runs[0]["flops"][of]["ratio"] for of in ("update", "action")]
+            lists = (", ".join(map(number, new)), fmean(new), ", ".join(map(number, settled)), fmean(settled))
+            rows.append((task, method, *lists, *ratios))
+    head = ("task", "method", "new episodes, by seed", "mean", "last quarter, by seed", "mean")
+    return table((*head, "FLOPs of an update over dense", "FLOPs of an action over dense"), rows)
+
+
+def joint() -> str:
+    """Sparsity and quantization together."""
+    head = (
+        "policy",
+        "return",
+        "bytes of an update",
+        "us, batch 1",
+        "us, batch 32",
+        "FLOPs of training",
+        "FLOPs of an action",
+    )
+    parts = []
+    for task, variants in figures("joint")["tables"].items():
+        rows = [
+            (
+                *(name, each["return"], each["bytes"], each["us"]["1"], each["us"]["32"]),
+                *(f"{each['training_flops']:.3g}", each["inference_flops"]),
+            )
+            for name, each in variants.items()
+        ]
+        parts.append(f"**{task}**:\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def _by(key: str, runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run[key], []).append(run)
+    return found

@@ -1,0 +1,172 @@
+"""Tables of the services: the learner's updates, the actor's loop, many peers, autoscaling."""
+
+from statistics import median
+from typing import Any
+
+from sitegen.markdown import number, percent, spread, table
+from sitegen.results import figures
+
+
+def learner() -> str:
+    """Updates per second beside other libraries."""
+    rows = [
+        (
+            task,
+            library,
+            each["updates_per_second"]["cpu"],
+            each["updates_per_second"]["wall"],
+            each["speedup_of_ours"]["cpu"],
+        )
+        for task, libraries in figures("learner").items()
+        for library, each in libraries.items()
+    ]
+    return table(("update", "library", "updates/s of CPU time", "updates/s", "ActorQ is faster by"), rows)
+
+
+def throughput() -> str:
+    """Speeds over those of an earlier commit."""
+    found = figures("throughput")
+    names = {
+        "updates": "updates/s of the learner",
+        "steps": "steps/s of an actor",
+        "ingest": "transitions/s into the replay",
+    }
+    rows = [
+        (text, median(found[name]["before"]), median(found[name]["now"]), found[name]["ratio"])
+        for name, text in names.items()
+    ]
+    return table(("speed", f"commit {found['against']}", "measured commit", "ratio"), rows)
+
+
+def sparse_learner() -> str:
+    """Time of an update of sparse networks relative to dense ones."""
+    cells = figures("sparse_learner")["cells"]
+    ways = [way for way in cells[0]["ratios"] if way != "dense"]
+    rows = [
+        (each["case"], "/".join(map(percent, each["sparsity"])), each["width"], *(each["ratios"][way] for way in ways))
+        for each in cells
+    ]
+    return table(("task", "sparsity of policy/critic", "width", *ways), rows)
+
+
+def actor() -> str:
+    """Steps per second of the acting loop beside bare loops."""
+    ways = {"bare": "bare loop", "actor": "ActorQ's actor", "torch": "PyTorch loop", "envpool": "EnvPool, synchronous"}
+    rows = [
+        (each["task"], text, each["steps_per_second"][way], percent(each["wall_shares"][way]))
+        for each in figures("actor")["results"]
+        for way, text in ways.items()
+        if way in each["steps_per_second"]
+    ]
+    return table(("task", "loop", "steps/s", "share of the bare loop"), rows)
+
+
+def pools() -> str:
+    """Steps per second of the actor on each environment backend."""
+    rows = [
+        (each["task"], pool, each["steps_per_second"][pool], each["times"][pool])
+        for each in figures("actor")["pools"]
+        for pool in each["steps_per_second"]
+    ]
+    return table(("task", "environments", "steps/s of the actor", "times the Python loop"), rows)
+
+
+def profile() -> str:
+    """Predicted speeds beside measured ones."""
+    keys = ("task", "scheme", "samples_per_insert", "actors", "predicted_steps_per_s", "measured_steps_per_s")
+    rows = [(*(run[key] for key in keys), percent(run["error"]), run["limit"]) for run in figures("profile")["runs"]]
+    head = (
+        "task",
+        "scheme",
+        "samples per insert",
+        "actors",
+        "predicted steps/s",
+        "measured steps/s",
+        "error",
+        "predicted limit",
+    )
+    return table(head, rows)
+
+
+def scaling() -> str:
+    """How the autoscaler settles."""
+    rows = []
+    for _, (up, down) in figures("scaling").items():
+        rows += [_settled("up", up), _settled("down", down)]
+    head = ("direction", "needed actors", "settles at", "polls", "overshoot", "more than needed", "changes afterwards")
+    return table((*head, "learner starved", "actors blocked"), rows)
+
+
+def _settled(direction: str, found: dict[str, Any]) -> tuple[object, ...]:
+    shares = [percent(found[key]) for key in ("overshoot", "excess")]
+    waits = [percent(found[key], 1) for key in ("starved", "blocked")]
+    return direction, found["needed"], found["settled_at"], found["settled_polls"], *shares, found["changes"], *waits
+
+
+def load() -> str:
+    """What the learner takes from many streams at once, beside a bare gRPC server."""
+    found = figures("load")
+    names = {
+        "segments_per_s": "segments/s",
+        "transitions_per_s": "transitions/s",
+        "mb_per_s": "MB/s",
+        "acknowledged_p50_ms": "ms to the acknowledgement, median",
+        "acknowledged_p99_ms": "ms to the acknowledgement, 99th percentile",
+        "server_cpu_us_per_segment": "us of server CPU for each segment",
+    }
+    rows = [
+        (text, *(median(pair[side][name] for pair in found["pairs"]) for side in ("learner", "bare")))
+        for name, text in names.items()
+    ]
+    streams = f"{found['streams']} streams, segments of {number(found['segment_bytes'])} bytes, medians of pairs:"
+    return f"{streams}\n\n{table(('', 'learner', 'bare gRPC stream'), rows)}"
+
+
+def streams() -> str:
+    """Cost of many actors at one learner."""
+    keys = ("streams", "segment_transitions", "segment_bytes", "join_wall_ms", "resident_kb_per_stream")
+    more = ("cpu_us_per_report", "cpu_us_per_segment", "transitions_per_s")
+    head = ("actors", "transitions of a segment", "bytes", "ms of a join", "kB for each actor")
+    costs = ("us of CPU for each report", "us of CPU for each segment", "transitions/s")
+    return table((*head, *costs), ([each[key] for key in (*keys, *more)] for each in figures("streams")["actors"]))
+
+
+def watchers() -> str:
+    """Cost of many watchers at one quantizer."""
+    rows = [
+        (
+            *("-".join(map(str, each["hidden_sizes"])), each["watchers"], each["policy_bytes"]),
+            *(each["wall_ms_per_policy"], each["cpu_ms_per_policy"], each["resident_kb_per_watcher"]),
+        )
+        for each in figures("streams")["watchers"]
+    ]
+    return table(("policy", "watchers", "bytes", "ms for each policy", "ms of CPU", "kB for each watcher"), rows)
+
+
+def fanout() -> str:
+    """Time until the last subscriber has a policy."""
+    found = figures("fanout")
+    ways = {
+        "direct": "direct",
+        "relayed": "through two relays",
+        "bare_streams": "as many bare gRPC streams",
+        "plain_stream": "one plain stream of the same bytes",
+    }
+    rows = [(text, spread(found[way]["all_ms"])) for way, text in ways.items()]
+    about = f"{found['subscribers']} subscribers, a policy of {number(found['policy_bytes'])} bytes:"
+    return f"{about}\n\n{table(('way', 'ms until the last subscriber has it'), rows)}"
+
+
+def fanout_memory() -> str:
+    """Memory of quantizer and relay."""
+    names = {
+        "quantizer_mb": "quantizer without subscribers, MB",
+        "with_subscribers_mb": "with subscribers, MB",
+        "after_versions_mb": "after all versions, MB",
+        "after_a_slow_one_mb": "after a slow subscriber, MB",
+        "kb_per_subscriber": "for each subscriber, kB",
+        "relay_mb": "relay, MB",
+        "relay_kb_per_subscriber": "relay, for each subscriber, kB",
+    }
+    memory = figures("fanout")["memory"]
+    return table(("memory", ""), ((text, memory[name]) for name, text in names.items()))

@@ -1,0 +1,120 @@
+"""Environments that are made with keyword arguments and wrappers."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from actor_service.environments import Backend, describe_environment, make_environments
+from actorq.domain.environments import EnvironmentArguments
+from actorq.errors import InvalidInputError, UserError
+
+
+def made_with(*wrappers: tuple[str, dict[str, Any]], **keywords: Any) -> EnvironmentArguments:
+    return EnvironmentArguments(keywords, wrappers)
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "backend", "arguments", "steps"),
+    [
+        ("Pendulum-v1", "python", made_with(max_episode_steps=7), 7),
+        ("Pendulum-v1", "envpool", made_with(max_episode_steps=7), 7),
+        ("dm_control/cartpole-balance", "python", made_with(time_limit=0.05), 5),
+        ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:TimeAwareObservation", {})), 200),
+        ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 3})), 3),
+    ],
+)
+def test_the_length_of_episodes_is_an_argument(
+    environment_id: str, backend: Backend, arguments: EnvironmentArguments, steps: int
+) -> None:
+    batch = make_environments(environment_id, 2, backend, arguments)
+    assert (batch.spec.max_episode_steps, batch.spec.environment_arguments) == (steps, arguments)
+    batch.reset(1)
+    actions = np.zeros((2, 1), np.float32)
+    taken = [batch.step(actions) for _ in range(steps - 1)]
+    assert not any(step.truncated.any() for step in taken[-1:])
+    assert batch.step(actions).truncated.all()
+    batch.close()
+
+
+def test_a_keyword_argument_changes_the_environment() -> None:
+    plain, light = (
+        make_environments("Pendulum-v1", 1, "python", arguments) for arguments in (made_with(), made_with(g=1.0))
+    )
+    np.testing.assert_array_equal(plain.reset(3), light.reset(3))
+    push = np.ones((1, 1), np.float32)
+    assert not np.array_equal(plain.step(push).observations, light.step(push).observations)
+    alone = gymnasium.make("Pendulum-v1", g=1.0)
+    alone.reset(seed=3)
+    np.testing.assert_array_equal(light.reset(3)[0], alone.reset(seed=3)[0])
+    np.testing.assert_array_equal(light.step(push).observations[0], alone.step(push[0])[0])
+
+
+def test_wrappers_apply_in_order_the_innermost_first() -> None:
+    wide, narrow = (
+        ("gymnasium.wrappers:RescaleAction", {"min_action": -bound, "max_action": bound}) for bound in (8.0, 0.5)
+    )
+    for wrappers, bound in (((wide, narrow), 0.5), ((narrow, wide), 8.0)):
+        assert describe_environment("Pendulum-v1", arguments=made_with(*wrappers)).actions.high == (bound,)
+
+
+def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
+    arguments = made_with(full_action_space=True, repeat_action_probability=0.0, mode=1, difficulty=1)
+    assert describe_environment("ALE/Pong-v5", arguments=arguments).discrete_actions == 18
+    assert describe_environment("ALE/Pong-v5").discrete_actions == 6
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "backend", "arguments", "expected"),
+    [
+        ("CartPole-v1", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
+        ("CartPole-v1", "python", made_with(disable_env_checker=False), "multiple values for keyword argument"),
+        ("CartPole-v1", "python", made_with(max_episode_steps=0), "max_episode_steps must be a whole number above 0"),
+        ("CartPole-v1", "python", made_with(max_episode_steps="long"), "whole number above 0, got 'long'"),
+        ("dm_control/walker-walk", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
+        ("dm_control/walker-walk", "python", made_with(random=5), "multiple values for keyword argument 'random'"),
+        ("ALE/Pong-v5", "python", made_with(frameskip=2), "unexpected keyword argument 'frameskip'"),
+        ("ALE/Pong-v5", "python", made_with(mode=99), "Invalid game mode requested"),
+        ("Pendulum-v1", "envpool", made_with(g=5.0), "unexpected keyword argument 'g'"),
+        ("HalfCheetah-v5", "envpool", made_with(frame_skip="four"), "TypeError"),
+        ("CartPole-v1", "python", made_with(("no_such_module:Wrap", {})), "no_such_module cannot be imported"),
+        ("CartPole-v1", "python", made_with(("gymnasium.wrappers:NoSuch", {})), "gymnasium.wrappers has no NoSuch"),
+        ("CartPole-v1", "python", made_with(("math:pi", {})), "the first argument must be callable"),
+        ("CartPole-v1", "python", made_with(("math:sqrt", {})), "must be real number"),
+        ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:RescaleAction", {"lowest": 1})), "argument 'lowest'"),
+        ("dm_control/walker-walk", "python", made_with(("m:W", {})), "only Gymnasium's environments take wrappers"),
+        ("ALE/Pong-v5", "python", made_with(("m:W", {})), "only Gymnasium's environments take wrappers"),
+        ("CartPole-v1", "envpool", made_with(("m:W", {})), "got 'CartPole-v1' with envpool"),
+    ],
+)
+def test_wrong_arguments_are_one_line_for_the_user(
+    environment_id: str, backend: Backend, arguments: EnvironmentArguments, expected: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        describe_environment(environment_id, backend, arguments)
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1200
+
+
+def test_the_text_of_arguments_gives_them_back() -> None:
+    arguments = made_with(("a:B", {}), ("a:B", {"x": [1, None, "ü\n"]}), gravity=5.0, nested={"on": True})
+    text = arguments.to_text()
+    assert text.isascii()
+    assert text.isprintable()
+    assert EnvironmentArguments.from_text(text) == arguments
+    assert EnvironmentArguments.from_text(made_with().to_text()) == made_with()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("x", "{}", "[]", '{"keywords": {}}', '{"keywords": 3, "wrappers": []}', '{"keywords": {}, "wrappers": {}}'),
+        *('{"keywords": {}, "wrappers": [["a:B"]]}', '{"keywords": {}, "wrappers": [[{}, "a:B"]]}', "[" * 8000),
+        *('{"keywords": {"a": NaN}, "wrappers": []}', '{"keywords": {"a": 1' + "0" * 6000 + '}, "wrappers": []}'),
+    ],
+)
+def test_a_text_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="environment_arguments: expected JSON as"):
+        EnvironmentArguments.from_text(text)

@@ -1,0 +1,111 @@
+"""The standard form computes what ONNX Runtime computes, by operators of the standard alone."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from actorq.errors import InvalidInputError
+from actorq.quantization.graph import Graph
+from actorq.quantization.schemes import SCHEMES, Options, scheme_named
+from actorq.quantization.schemes.base import Plan
+from actorq.quantization.standard_form import standard_form
+from tests.quantizer_service.policy_graphs import (
+    GRAPHS,
+    Tensors,
+    all_outputs_of,
+    emitted,
+    mlp,
+    random_inputs,
+    random_parameters,
+)
+
+# Of the largest output. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in this form.
+TOLERANCE = {"int4": 0.02}
+
+
+def emitted_as(scheme: str, name: str = "mlp", ends: bool = True) -> tuple[bytes, Tensors]:
+    """A policy, and observations for it."""
+    graph = Graph.parse(GRAPHS[name])
+    plan = Plan(graph, scheme_named(scheme), Options(ends=ends))
+    return emitted(plan, random_parameters(GRAPHS[name], 1), random_inputs(graph, 256)), random_inputs(graph, 16, 5)
+
+
+def plainly(model: bytes, feeds: Tensors) -> list[NDArray[np.float32]]:
+    """Every output by ONNX Runtime as the nodes say: it fuses none of them."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    outputs: list[NDArray[np.float32]] = ort.InferenceSession(model, options).run(None, feeds)
+    return outputs
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["ends in float", "ends quantized"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_it_computes_what_the_stored_policy_computes(name: str, scheme: str, ends: bool) -> None:
+    model, feeds = emitted_as(scheme, name, ends)
+    standard = standard_form(model)
+    stored, reference = all_outputs_of(model, feeds), ReferenceEvaluator(standard).run(None, feeds)
+    for output, expected, again in zip(reference, stored, plainly(standard, feeds), strict=True):
+        largest = float(np.abs(expected).max())
+        np.testing.assert_allclose(output, again, rtol=0, atol=2e-6 * largest)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE.get(scheme, 2e-6) * largest)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_its_operators_are_of_the_standard_and_names_stay(scheme: str) -> None:
+    model, _ = emitted_as(scheme)
+    before, after = onnx.ModelProto.FromString(model), onnx.ModelProto.FromString(standard_form(model))
+    assert {(entry.domain, entry.version) for entry in after.opset_import} == {("", 21 if scheme == "int4" else 19)}
+    assert {node.domain for node in after.graph.node} == {""}
+    for field in ("input", "output"):
+        names = [[value.name for value in getattr(each.graph, field)] for each in (before, after)]
+        assert names[0] == names[1]
+        assert all(value.type.tensor_type.shape.dim[0].dim_param == "batch" for value in getattr(after.graph, field))
+    assert after.metadata_props == before.metadata_props
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operators"),
+    [
+        ("int8", {"DynamicQuantizeLinear", "MatMulInteger"}),
+        ("int8-static", {"QuantizeLinear", "DequantizeLinear"}),
+        ("int8-weights", {"DequantizeLinear"}),
+        ("int4", {"DequantizeLinear"}),
+    ],
+)
+def test_weights_stay_integers(scheme: str, operators: set[str]) -> None:
+    model = onnx.ModelProto.FromString(standard_form(emitted_as(scheme)[0]))
+    assert operators <= {node.op_type for node in model.graph.node}
+    integers = TensorProto.INT4 if scheme == "int4" else TensorProto.INT8
+    weights = {
+        tuple(each.dims) for each in model.graph.initializer if each.data_type == integers and len(each.dims) == 2
+    }
+    floats = {tuple(each.dims) for each in model.graph.initializer if each.data_type == TensorProto.FLOAT}
+    assert (32, 32) in weights
+    assert (32, 32) not in floats
+
+
+def test_another_opset_can_be_chosen() -> None:
+    model, feeds = emitted_as("fp32")
+    older = standard_form(model, 17)
+    assert onnx.ModelProto.FromString(older).opset_import[0].version == 17
+    np.testing.assert_allclose(plainly(older, feeds)[0], all_outputs_of(model, feeds)[0], rtol=0, atol=1e-6)
+
+
+def test_an_opset_that_lacks_an_operator_is_refused() -> None:
+    model, _ = emitted_as("int4")
+    with pytest.raises(InvalidInputError, match=r"the policy cannot be in opset 17 \(.*\); choose a newer one"):
+        standard_form(model, 17)
+
+
+def test_an_operator_of_another_domain_is_refused() -> None:
+    source = Graph.parse(mlp(8)).model
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
+    model.graph.node.append(helper.make_node("FastGelu", ["relu_0"], ["more"], domain="com.microsoft"))
+    with pytest.raises(InvalidInputError, match=r"operator FastGelu of com.microsoft has no standard form"):
+        standard_form(model.SerializeToString())

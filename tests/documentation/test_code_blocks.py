@@ -1,0 +1,138 @@
+"""The code blocks of the documentation are right: commands, files and Python."""
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from actorq.cli.train import TrainSettings
+from actorq.config.run_config import RunConfig
+from actorq.process import Sources, argument_parser
+from sitegen.commands import help_of
+from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_lines
+
+# Programs of others. Their commands need a cluster, a registry or a service.
+OTHERS = {"curl", "docker", "done", "for", "grpcurl", "kubectl", "mkdir", "openssl", "tensorboard", "umask", "."}
+# Blocks that other tests run.
+RUN_ELSEWHERE = {
+    "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
+    "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
+    "docs/how-to/export.md": "tests/integration/test_export_page.py",
+    "docs/how-to/quantize.md": "tests/integration/test_export_snippets.py",
+    "docs/how-to/tls.md": "tests/integration/test_mutual_tls.py",
+    "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
+}
+ENVIRONMENTS = "docs/tutorials/environment.md"
+FOREIGN = "docs/tutorials/foreign-policy.md"
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@cache
+def flags_of(*command: str) -> set[str]:
+    """All flags that a command takes."""
+    found = set(re.findall(r"(?<![\w-])--?[a-z][\w.-]*", help_of(*command)))
+    full = (
+        set(re.findall(r"--[a-z][\w.-]*", help_of(*command, flag="--help-all")))
+        if "--help-all" in str(found)
+        else set()
+    )
+    return found | full
+
+
+def test_every_block_is_closed_and_has_a_language() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("```") == 2 * len(blocks(page=str(page.relative_to(ROOT)))), page
+    languages = {block.language for block in blocks()}
+    assert languages <= {"dockerfile", "json", "python", "sh", "text", "toml", "yaml"}
+
+
+@pytest.mark.parametrize(("where", "line"), list(shell_lines()))
+def test_a_command_is_one_that_there_is(where: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    # Settings of one command, and the next command of a line.
+    while words and re.fullmatch(r"\w+=\S*", words[0]):
+        words.pop(0)
+    if not words or words[0] in OTHERS:
+        if "-k" in words:
+            assert (ROOT / words[words.index("-k") + 1]).is_dir()
+        return
+    program, *rest = words
+    if program == "actorq":
+        check_actorq(rest)
+    elif program == "make":
+        assert all(word in TARGETS or "=" in word for word in rest), line
+    elif program == "pip":
+        extras = re.findall(r"\[(.+?)\]", line)
+        assert all(extra in EXTRAS for named in extras for extra in named.split(",")), line
+    elif program == "python" and rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]), line
+    else:
+        assert program == "python", line
+        assert f"`{rest[0]}`" in (ROOT / where.partition(":")[0]).read_text(encoding="utf-8"), line
+
+
+def check_actorq(words: list[str]) -> None:
+    """Command and flags of an `actorq` line; the values of settings of `actorq train`."""
+    command = words[:2] if words[0] == "cluster" else words[:1]
+    rest = words[len(command) :]
+    given = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+    if given != {"--help"}:
+        assert given <= flags_of(*command), sorted(given - flags_of(*command))
+    if command == ["train"] and not given & {"--help", "--config", "--network"}:
+        models = (TrainSettings, RunConfig)
+        Sources.read(models, argument_parser("actorq train", "", models).parse_args(rest)).resolve(RunConfig)
+
+
+@pytest.mark.parametrize("block", [*blocks("yaml"), *blocks("toml"), *blocks("json")], ids=str)
+def test_a_file_can_be_read(block: Block) -> None:
+    readers: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
+    if not block.reason:
+        readers[block.language](block.code)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_compiles_and_a_test_runs_it(block: Block) -> None:
+    compile(block.code, str(block), "exec")
+    elsewhere = RUN_ELSEWHERE.get(block.page)
+    assert block.reason or elsewhere or block.page in {ENVIRONMENTS, FOREIGN}, "no test runs this block"
+    assert elsewhere is None or Path(block.page).name in (ROOT / elsewhere).read_text(encoding="utf-8")
+
+
+def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
+    (code,) = (each.code for each in blocks("python", ENVIRONMENTS))
+    (tmp_path / "my_environments.py").write_text(code, encoding="utf-8")
+    commands = [each.code.replace("\\\n", " ") for each in blocks("sh", ENVIRONMENTS)]
+    ends = ("--max-environment-steps", "600", "--evaluation.episodes", "1", "--no-energy.enabled")
+    for command in commands:
+        program, *words = shlex.split(command, comments=True)
+        trains = program == "actorq" and words[0] == "train"
+        module = ["-m", "actorq.cli.main", *words, *ends] if trains else words
+        completed = subprocess.run(
+            [sys.executable, *module], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
+
+
+def test_the_policy_of_another_library_is_quantized_and_acts(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in no extra of the project")
+    training, *rest = blocks("python", FOREIGN)
+    quantize = [each.code.replace("\\\n", " ") for each in blocks("sh", FOREIGN) if each.code.startswith("actorq")]
+    for code in (training.code.replace("2500", "300"), rest[0].code):
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=200)
+    for command in quantize:
+        words = [*shlex.split(command), "--force"]
+        subprocess.run([sys.executable, "-m", "actorq.cli.main", *words[1:]], cwd=tmp_path, check=True, timeout=200)
+    for block in rest[1:]:
+        subprocess.run([sys.executable, "-c", block.code], cwd=tmp_path, check=True, timeout=200)

@@ -1,0 +1,96 @@
+"""The built site: whole, without requests to others, and with everything that is generated."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from google.protobuf.descriptor import ServiceDescriptor
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import leaves
+from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from sitegen import metrics, results
+from sitegen.tables import TABLES
+from tests.documentation.code_blocks import ROOT
+
+BENCHMARKS = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
+SERVICES: list[ServiceDescriptor] = [
+    service
+    for module in (learner_pb2, quantizer_pb2, actor_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
+# What a browser fetches by itself. Links are followed by people only.
+_FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"|<link[^>]*\shref=\"([^\"]+)\"")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The HTML of all pages by their path, from a strict build; `assets` has the style sheets."""
+    folder = tmp_path_factory.mktemp("site")
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
+    pages = {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*.html")}
+    return pages | {"assets": "\n".join(file.read_text("utf-8") for file in folder.rglob("*.css"))}
+
+
+def test_nothing_is_fetched_from_another_server(site: dict[str, str]) -> None:
+    fetched = {found[0] or found[1] for page in site.values() for found in _FETCHED.findall(page)}
+    fetched |= {
+        found[0] or found[1] for found in re.findall(r"url\([\"']?([^)\"']+)|@import \"([^\"]+)", site["assets"])
+    }
+    assert "assets/site.css" in fetched
+    assert {address for address in fetched if urlsplit(address).netloc} == set()
+
+
+def test_every_part_is_generated_and_every_table_is_one(site: dict[str, str]) -> None:
+    for name, page in site.items():
+        assert "<!-- generated:" not in page, name
+        assert not re.search(r"<p>[^<]*\n(- |\| )", page), f"{name} has a list or a table without an empty line above"
+
+
+def test_the_reference_has_everything(site: dict[str, str]) -> None:
+    configuration = site["reference/configuration.html"]
+    for leaf in leaves(RunConfig):
+        assert f'id="{".".join(leaf.path)}"' in configuration
+        assert leaf.variable in configuration
+    for service in SERVICES:
+        assert all(f'<h3 id="{method.name.lower()}">' in site["reference/rpcs.html"] for method in service.methods)
+    for metric in metrics.documented():
+        assert metric.name in site["reference/metrics.html"]
+    for command in ("train", "quantize", "cluster up", "learner"):
+        assert f"usage: actorq {command}" in site["reference/command-line.html"]
+    for name in ("LearnerClient", "watch", "QuantizerClient", "ActorClient", "UnavailableError"):
+        assert name in site["reference/client.html"]
+
+
+def test_a_missed_target_is_shown_as_missed(site: dict[str, str]) -> None:
+    shown = re.sub(r"<[^>]+>", "", site["benchmarks/index.html"]).replace("&gt;", ">")
+    for name in results.stored():
+        for target in results.load(name)["targets"]:
+            assert (target["name"] in shown) == (not target["met"]), target["name"]
+
+
+def test_every_result_and_every_table_is_on_a_page() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in BENCHMARKS)
+    assert {name for name in results.stored() if f"conditions of {name} -->" not in text} == set()
+    assert {name for name in results.stored() if f"targets of {name} -->" not in text} == set()
+    assert {name for name in TABLES if f"<!-- generated: {name} -->" not in text} == set()
+
+
+@pytest.mark.parametrize("page", BENCHMARKS, ids=lambda page: page.stem)
+def test_no_figure_is_typed_by_hand(page: Path) -> None:
+    prose = re.sub(r"<!--.*?-->|`[^`]*`|\([^)\s]*\)", "", page.read_text(encoding="utf-8"))
+    assert re.findall(r"(?<![\w-])\d[\d.,]*", prose) == []
+
+
+@pytest.mark.parametrize("name", results.stored())
+def test_the_command_of_a_result_is_one_of_today(name: str) -> None:
+    module = results.command(name).split()[2].replace(".", "/")
+    assert (ROOT / f"{module}.py").exists() or (ROOT / module / "__main__.py").exists()
+
+
+def test_a_result_that_lacks_a_field_says_so() -> None:
+    assert "| commit | not recorded |" in results.conditions("chaos")
+    assert results.load("start")["commit"][:12] in results.conditions("start")

@@ -1,0 +1,279 @@
+"""`actorq export` and what `actorq.load_policy` makes of its files."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorq
+from actorq import __version__
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import PolicyGraph
+from actorq.errors import InvalidInputError, UserError
+from actorq.process import main
+from actorq.rundirectory import RunDirectory
+from quantizer_service.command import export
+from tests.builders.stored_policies import CONTINUOUS, DISCRETE, stored_run
+from tests.quantizer_service.policy_graphs import (
+    ACTIONS,
+    OBSERVATION_SIZE,
+    checkpoint,
+    d4pg,
+    mlp,
+    outputs_of,
+    random_observations,
+)
+from tests.quantizer_service.ruined_policies import DEEP, INNER, dead_observations, deep_parameters
+
+GRAPH = mlp(32, 32, 32)
+RETURNS = {1: 50.0, 2: 30.0}
+
+Exit = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of three versions, of which the first is the best."""
+    versions = [checkpoint(GRAPH, version) for version in (1, 2, 3)]
+    return stored_run(tmp_path_factory.mktemp("stored") / "run", GRAPH, versions, RETURNS)
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run whose only version int8 ruins: the gate puts each layer in float."""
+    ruined = checkpoint(
+        DEEP, 1, parameters=deep_parameters(ruined=INNER), calibration=dead_observations(), topology=DEEP.topology
+    )
+    return stored_run(tmp_path_factory.mktemp("refused") / "run", DEEP, [ruined])
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Exit:
+    """Runs the command in a folder of its own; gives the exit code, the output and the errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def called(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main(lambda: export.run([str(each) for each in arguments]))
+        return code, *capsys.readouterr()
+
+    return called
+
+
+def mistake(command: Exit, *arguments: str | Path) -> str:
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    code, out, err = command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+def description(path: str = "policy.json") -> Any:
+    def no_constant(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(Path(path).read_text(), parse_constant=no_constant)
+
+
+def test_the_best_version_is_written_as_it_is_stored(run: RunDirectory, command: Exit) -> None:
+    stored = (run.policies / "00000001" / "policy-int8.onnx").read_bytes()
+    out = f"policy.onnx: version 1, int8, onnxruntime form, {len(stored):,} bytes\npolicy.json: its description\n"
+    assert command(run.root) == (0, out, "")
+    assert Path("policy.onnx").read_bytes() == stored
+
+
+def test_the_description_says_all_that_a_user_of_the_file_needs(run: RunDirectory, command: Exit) -> None:
+    assert command(run.root, "-o", "mine.onnx")[0] == 0
+    told, model = description("mine.json"), Path("mine.onnx").read_bytes()
+    assert (told["format"], told["actorq_version"], told["file"]) == (1, __version__, "mine.onnx")
+    assert (told["sha256"], told["size_bytes"]) == (hashlib.sha256(model).hexdigest(), len(model))
+    assert (told["version"], told["updates"], told["run_id"], told["algorithm"]) == (1, 100, "run", "dqn")
+    assert (told["scheme"], told["effective_scheme"], told["form"]) == ("int8", "int8", "onnxruntime")
+    assert told["inputs"] == {"observation": {"shape": ["batch", OBSERVATION_SIZE], "dtype": "float32"}}
+    assert list(told["outputs"]) == ["q_values"]
+    assert told["environment"]["observations"]["shape"] == [OBSERVATION_SIZE]
+    assert told["environment"]["discrete_actions"] == ACTIONS
+    assert told["evaluation"] == {
+        "mean_return": 50.0,
+        "min_return": 49.0,
+        "max_return": 51.0,
+        "episodes": 2,
+        "scheme": "int8",
+    }
+    assert told["fidelity"]["passed"]
+    assert told["fidelity"]["layers"][0]["name"] == "layers.0"
+
+
+@pytest.mark.parametrize(("choice", "version"), [("best", 1), ("newest", 3), ("2", 2)])
+def test_a_version_can_be_chosen(run: RunDirectory, command: Exit, choice: str, version: int) -> None:
+    assert command(run.root, "--version", choice)[0] == 0
+    assert description()["version"] == version
+
+
+@pytest.mark.parametrize("form", ["onnxruntime", "standard"])
+@pytest.mark.parametrize("scheme", ["fp32", "int8-weights", "int8-static", "int4"])
+def test_each_scheme_can_be_written_in_each_form(run: RunDirectory, command: Exit, scheme: str, form: str) -> None:
+    before = sorted(run.root.rglob("*"))
+    assert command(run.root, "--scheme", scheme, "--form", form)[0] == 0
+    told = description()
+    assert (told["scheme"], told["effective_scheme"], told["form"]) == (scheme, scheme, form)
+    assert (told["fidelity"]["max_error"] > 0) == (scheme != "fp32")
+    # The run is only read.
+    assert sorted(run.root.rglob("*")) == before
+
+
+def test_the_fidelity_of_the_standard_form_is_measured_anew(run: RunDirectory, command: Exit) -> None:
+    errors = []
+    for form in ("onnxruntime", "standard"):
+        assert command(run.root, "--scheme", "int4", "--form", form, "-o", f"{form}.onnx")[0] == 0
+        errors.append(description(f"{form}.json")["fidelity"]["mean_error"])
+    assert errors[0] != errors[1]
+    assert errors[1] == pytest.approx(errors[0], rel=0.5)
+
+
+def test_an_exported_policy_is_loaded_and_predicts(run: RunDirectory, command: Exit) -> None:
+    assert command(run.root, "--scheme", "fp32")[0] == 0
+    policy = actorq.load_policy("policy.onnx")
+    rows = random_observations(8, seed=3)["observation"]
+    expected = outputs_of(Path("policy.onnx").read_bytes(), {"observation": rows}).argmax(1)
+    np.testing.assert_array_equal(policy.predict(rows), expected)
+    assert [policy.predict(row) for row in rows] == expected.tolist()
+    # Lists and wider types are as good; a single action is hashable, as tabular environments need it.
+    assert policy.predict(rows[0].astype(np.float64).tolist()) == expected[0]
+    assert len({policy.predict(rows[0])}) == 1
+    assert (policy.version, policy.scheme, policy.environment) == (1, "fp32", DISCRETE)
+
+
+def test_a_run_is_loaded_without_an_export(run: RunDirectory) -> None:
+    best = actorq.load_policy(run.root)
+    assert (best.version, best.scheme, best.environment) == (1, "int8", DISCRETE)
+    assert actorq.load_policy(str(run.root), version=2).version == 2
+    assert actorq.load_policy(run.root, version="newest", scheme="int8").version == 3
+
+
+def test_a_loaded_policy_needs_onnx_runtime_and_numpy_alone(run: RunDirectory) -> None:
+    script = "import actorq, sys; actorq.load_policy(sys.argv[1]).predict([0.0] * 5); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script, run.root], capture_output=True, text=True, check=True)
+    modules = set(loaded.stdout.split())
+    assert {"onnxruntime", "numpy"} <= modules
+    assert not modules & {"onnx", "torch", "gymnasium", "safetensors", "quantizer_service", "actor_service"}
+
+
+def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"^a policy needs ONNX Runtime: pip install actorq\[actor\]$"):
+        actorq.load_policy(run.root)
+
+
+def test_a_processor_that_may_compute_int8_wrongly_is_told(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx512_vnni"}))
+    actorq.load_policy(run.root)
+    assert not caplog.records
+    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx2"}))
+    actorq.load_policy(run.root)
+    assert f"{run.root}: this processor may compute int8 wrongly; export the policy in int8-weights" in caplog.text
+
+
+def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path: Path) -> None:
+    graph: PolicyGraph = replace(d4pg(), action_spans=(2.0,) * ACTIONS)
+    run = stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)], spec=CONTINUOUS)
+    policy = actorq.load_policy(run.root)
+    rows = random_observations(4)["observation"]
+    actions = policy.predict(rows)
+    assert (actions.shape, actions.dtype) == ((4, ACTIONS), np.float32)
+    single = policy.predict(rows[1])
+    assert (single.shape, single.dtype) == ((ACTIONS,), np.float32)
+    # Rows of a batch share activation ranges in int8.
+    np.testing.assert_allclose(single, actions[1], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (np.zeros(3), r"observation: expected shape \[5\] or \['B', 5\], got \[3\]"),
+        (np.zeros((0, OBSERVATION_SIZE)), r"got \[0, 5\]"),
+        (1.0, r"got \[\]"),
+        (np.zeros(OBSERVATION_SIZE, complex), "observation: expected float32, got complex128"),
+        (["a"] * OBSERVATION_SIZE, "observation: expected float32, got <U1"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused(run: RunDirectory, observation: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        actorq.load_policy(run.root).predict(observation)
+
+
+def test_what_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
+    def told(*given: Any, **chosen: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            actorq.load_policy(*given, **chosen)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert f"actorq policies {run.root} lists the versions" in told(run.root, version=9)
+    assert "version 3 of" in told(run.root, version="newest", scheme="int4")
+    assert "--version 3 --scheme int4" in told(run.root, version="newest", scheme="int4")
+    assert told(tmp_path / "no.onnx").startswith(f"{tmp_path / 'no.onnx'}: cannot be read")
+    assert command(run.root)[0] == 0
+    assert "a file has one version and scheme" in told("policy.onnx", version=1)
+    Path("policy.onnx").write_bytes(b"changed")
+    assert "the file is not the one that policy.json describes" in told("policy.onnx")
+    Path("policy.json").write_text(json.dumps(description() | {"format": 2}))
+    assert "expected a description in format 1, got 2" in told("policy.onnx")
+    Path("policy.json").write_text("[]")
+    assert "policy.json: expected what actorq export writes" in told("policy.onnx")
+    Path("policy.json").unlink()
+    assert told("policy.onnx").startswith("policy.json: cannot be read")
+
+
+def test_a_scheme_that_the_gate_refused_is_not_written(refused: RunDirectory, command: Exit) -> None:
+    code, out, err = command(refused.root)
+    assert (code, out, err.count("\n")) == (7, "", 1)
+    assert err.startswith("error: version 1: the fidelity gate refused scheme int8 (the same action as fp32 in ")
+    assert err.endswith("nothing is written; give --scheme fp32, or --force to write int8\n")
+    assert list(Path().iterdir()) == []
+    assert command(refused.root, "--scheme", "fp32")[::2] == (0, "")
+
+
+@pytest.mark.parametrize("form", ["onnxruntime", "standard"])
+def test_force_writes_what_the_gate_refused_and_says_so(refused: RunDirectory, command: Exit, form: str) -> None:
+    code, _, err = command(refused.root, "--force", "--form", form)
+    assert (code, err) == (0, "warning: the fidelity gate refused int8; --force has written it\n")
+    told = description()
+    assert (told["scheme"], told["effective_scheme"], told["fidelity"]["passed"]) == ("int8", "int8", False)
+    assert told["fidelity"]["argmax_agreement"] < 0.95
+    assert actorq.load_policy("policy.onnx").scheme == "int8"
+
+
+def test_nothing_is_replaced_without_force(run: RunDirectory, command: Exit) -> None:
+    Path("policy.json").write_text("mine")
+    assert mistake(command, run.root) == (
+        "--output: policy.json is there already; give --force to replace it, or another name"
+    )
+    assert command(run.root, "--force")[::2] == (0, "")
+    assert mistake(command, run.root).startswith("--output: policy.onnx is there already")
+
+
+def test_mistakes_are_told_in_one_line_and_write_nothing(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
+    listing = f"actorq policies {run.root} lists the versions"
+    assert mistake(command, run.root, "--version", "9") == f"version 9 is not in {run.root}; {listing}"
+    assert "value should be 'best', 'newest' or a number" in mistake(command, run.root, "--version", "last")
+    assert mistake(command, run.root, "--scheme", "auto").startswith("--scheme: auto is a choice of actors")
+    assert mistake(command, run.root, "--opset", "17").endswith("give --form standard")
+    standard = ("--scheme", "int4", "--form", "standard", "--opset", "17")
+    assert mistake(command, run.root, *standard).endswith("choose a newer one")
+    assert mistake(command, run.root, "-o", "policy.bin") == (
+        "--output: expected a name that ends in .onnx, got policy.bin"
+    )
+    assert mistake(command, run.root, "-o", "no/policy.onnx") == "--output: there is no folder no"
+    assert mistake(command, "no").startswith("run directory no does not exist")
+    empty = RunDirectory(tmp_path / "empty")
+    empty.create(RunConfig())
+    assert mistake(command, empty.root).endswith("has no policies: the run has not published any yet")

@@ -1,0 +1,113 @@
+"""Exported policies of every algorithm: any runtime computes the same, and `predict` does what was trained.
+
+The ONNX reference evaluator stands for the runtimes: it knows the operators of the standard, and no others.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+import actorq
+from actorq.domain.policy import NOISE_INPUT, OBSERVATIONS_INPUT, SCHEMES, Checkpoint
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.rundirectory import RunDirectory
+from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
+from quantizer_service.command import export
+from tests.builders.stored_policies import stored_run
+from tests.learner_service.algorithms.algorithm_parts import (
+    ALGORITHMS,
+    BOUNDED,
+    DISCRETE,
+    make,
+    random_batch,
+    trained,
+)
+
+SIZES = dict.fromkeys(ALGORITHMS, (48, 48, 48))
+ROWS = 4
+# Of the range of the outputs. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in the
+# standard form.
+TOLERANCE = {"int4": 0.05}
+
+Policy = tuple[RunDirectory, torch.nn.Module, EnvironmentSpec]
+
+
+@pytest.fixture(
+    scope="module", params=[*(f"{name} on vectors" for name in ALGORITHMS), "dqn on frames", "td3 sparse", "sac sparse"]
+)
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """A run of an algorithm, with its policy as the learner has it, and its environment."""
+    name, _, kind = request.param.partition(" ")
+    spec = DISCRETE if name == "dqn" else BOUNDED
+    if kind == "on frames":
+        spec = replace(spec, observations=ArraySpec((84, 84), "uint8"), frame_stack=4)
+    sizes: dict[str, Any] = {"policy_sizes" if name == "d4pg" else "hidden_sizes": SIZES[name]}
+    if kind == "sparse":
+        sizes["sparsity"] = {"method": "rlx2", "structured": True, "actor": 0.6, "critic": 0.5, "period_updates": 4}
+    torch.manual_seed(0)
+    algorithm = make(name, spec, normalize_observations=kind != "on frames", **sizes)
+    algorithm.normalize(np.array([1.0, -2.0, 3.0]), np.array([0.5, 2.0, 10.0]))
+    trained(algorithm, spec)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    rows = random_batch(np.random.default_rng(1), spec, 128).observations
+    calibration = calibration_batch(rows, spec, algorithm.stochastic, seed=0)
+    version = Checkpoint(1, 5, graph.topology, snapshot_parameters(algorithm.policy), calibration, 0.0)
+    root = tmp_path_factory.mktemp("stored") / "run"
+    return stored_run(root, graph, [version], spec=spec, algorithm=name), algorithm.policy, spec
+
+
+def observations(spec: EnvironmentSpec) -> NDArray[Any]:
+    return random_batch(np.random.default_rng(2), spec, ROWS).observations
+
+
+def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[str, NDArray[Any]]:
+    """Observations, and noise for a policy that takes it."""
+    rng = np.random.default_rng(3)
+    given = {OBSERVATIONS_INPUT: observations(spec)}
+    if NOISE_INPUT in [each.name for each in session.get_inputs()]:
+        given[NOISE_INPUT] = rng.standard_normal((ROWS, *spec.actions.shape), np.float32)
+    return given
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_any_runtime_computes_what_onnx_runtime_computes(stored: Policy, scheme: str, tmp_path: Path) -> None:
+    run, _, spec = stored
+    for form in ("onnxruntime", "standard"):
+        path = tmp_path / f"{form}.onnx"
+        # Whether the gate passes a policy after five updates is not the question.
+        assert export.run([str(run.root), "--scheme", scheme, "--form", form, "-o", str(path), "--force"]) == 0
+    session = onnxruntime.InferenceSession(tmp_path / "onnxruntime.onnx")
+    given = feeds(session, spec)
+    (expected,) = session.run(None, given)
+    evaluated: Any = ReferenceEvaluator(str(tmp_path / "standard.onnx")).run(None, given)
+    span = float(np.ptp(expected))
+    np.testing.assert_allclose(evaluated[0], expected, rtol=0, atol=TOLERANCE.get(scheme, 1e-5) * span)
+
+
+def test_predict_does_what_the_learners_policy_does_without_noise(stored: Policy, tmp_path: Path) -> None:
+    run, module, spec = stored
+    path = tmp_path / "policy.onnx"
+    assert export.run([str(run.root), "--scheme", "fp32", "-o", str(path)]) == 0
+    normalization = json.loads(path.with_suffix(".json").read_text())["normalization"]
+    if spec.observations.dtype == "uint8":
+        assert normalization is None
+    else:
+        assert normalization == {"in_model": True, "mean": [1.0, -2.0, 3.0], "scale": pytest.approx([2.0, 0.5, 0.1])}
+    policy, rows = actorq.load_policy(path), observations(spec)
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(rows)).numpy()
+    batch, single = policy.predict(rows), policy.predict(rows[0])
+    if spec.discrete_actions:
+        np.testing.assert_array_equal(batch, outputs.argmax(1))
+        assert single == outputs[0].argmax()
+    else:
+        np.testing.assert_allclose(batch, outputs, atol=1e-5)
+        np.testing.assert_allclose(single, outputs[0], atol=1e-5)

@@ -1,0 +1,84 @@
+"""What a relay knows of the past: it is never served in the place of what is newer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from actorq.client import QuantizerClient
+from actorq.transport.reconnect import Backoff
+from quantizer_service.serving.policy_stream import policy_messages
+from quantizer_service.serving.relay import Relay
+from quantizer_service.serving.upstream import Upstream
+from tests.quantizer_service.scripted_upstream import ScriptedUpstream, policy, scripted_upstream
+
+
+@asynccontextmanager
+async def relayed() -> AsyncIterator[tuple[Relay, ScriptedUpstream]]:
+    """A relay in this event loop, and the upstream that it watches over a real socket."""
+    with scripted_upstream() as (address, upstream):
+        relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1))
+        yield relay, upstream
+        relay.begin_drain()
+        await relay.settle()
+
+
+async def all_that_waits_is_done() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def version_of(relay: Relay) -> tuple[str, int]:
+    descriptor = (await relay.get("int8")).descriptor
+    return descriptor.run_id, descriptor.version
+
+
+def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching, await relay.subscribe("fp32", 0):
+                upstream.send(policy_messages(policy(5, "first")))
+                assert await watching.next() is not None
+                # Both streams were opened, and that of int8 once more.
+                for _ in range(3):
+                    upstream.wait_for_call()
+                # The event loop stands still until both streams have brought a policy: a stream is opened again then.
+                upstream.send(policy_messages(policy(1, "second")))
+                upstream.wait_for_call()
+                upstream.send(policy_messages(policy(6, "first", "fp32")), "fp32")
+                upstream.wait_for_call()
+                await all_that_waits_is_done()
+                assert relay.run_id == "second"
+                assert relay.policies.version("fp32") == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0):
+                upstream.wait_for_call()
+                upstream.send(policy_messages(policy(1)))
+                upstream.wait_for_call()
+            await all_that_waits_is_done()
+            assert (relay.policies.version("int8"), relay.relayed["int8"]) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and_upstream() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching:
+                upstream.send(policy_messages(policy(7)))
+                assert await watching.next() is not None
+            assert await version_of(relay) == ("run", 7)
+            # An upstream that was started again may serve an older one for a moment.
+            for newest, served in ((policy(6), ("run", 7)), (policy(8), ("run", 8))):
+                upstream.newest = policy_messages(newest)
+                assert await version_of(relay) == served
+            # Versions of another run cannot be compared.
+            upstream.newest = policy_messages(policy(2, "next"))
+            assert await version_of(relay) == ("next", 2)
+
+    asyncio.run(scenario())
