@@ -47,7 +47,7 @@ EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 EXIT_HUNG = 5
 # Of a learner that was told to end (SIGTERM) before its run was over. The run is saved; the next learner goes on.
 EXIT_INTERRUPTED = 6
-# Of `actorq export`: the fidelity gate refused the scheme, and nothing was written.
+# Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
 EXIT_REFUSED = 7
 
 # Every setting of a process that is not part of the run's configuration, in any service or command. One environment
