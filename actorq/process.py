@@ -46,7 +46,7 @@ EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 EXIT_HUNG = 5
 # Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
 EXIT_INTERRUPTED = 6
-# Of `actorq export`: the fidelity gate refused the scheme, and nothing was written.
+# Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
 EXIT_REFUSED = 7
 
 # All settings of all processes that are not part of the run's configuration. One environment or file (a ConfigMap) may

@@ -49,7 +49,8 @@ class PolicyGraph:
     """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
     inputs: names of the data inputs, each batch first.
-    discrete_actions: the first output has one value per action, of which the largest is taken.
+    discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action's
+        index, as an integer or as a single component.
     action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
     """
 
@@ -127,7 +128,7 @@ class FidelityReport:
 
     Errors are |emitted - fp32| over all rows and components of the first output, in units of the output; relative ones
     are divided by the range of each action, or where there is none by the range of the FP32 outputs over the batch.
-    `argmax_agreement` is the share of rows with the same largest output, None for continuous actions.
+    `argmax_agreement` is the share of rows with the same action, None for continuous actions.
 
     layers: all layers in the order of the graph.
     outputs: every output, including the first.

@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 
 Array = NDArray[np.generic]
 
 _FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
+
+# What images are of: bytes, and planes of bits as in MinAtar.
+_IMAGE_DTYPES = ("uint8", "bool")
+# Pixels of a side: the kernel of the smallest network for images.
+SMALLEST_IMAGE = 3
 
 # Of a value in a message: bounds may have one number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
@@ -74,6 +79,24 @@ class EnvironmentSpec:
             return self.observations
         return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
+
+        A stack of frames has the frames first. Otherwise the channels are the shorter of the first and the last axis.
+        """
+        shape = self.policy_observations.shape
+        return self.frame_stack == 1 and len(shape) == 3 and shape[2] <= shape[0]
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of the image that a policy sees; None where observations are no images."""
+        seen = self.policy_observations
+        if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
+            return None
+        first, second, third = seen.shape
+        return (third, first, second) if self.channels_last else (first, second, third)
+
     def differences(self, other: "EnvironmentSpec") -> str:
         """The fields in which `other` differs, with both values, as one line of bounded length."""
         ours, theirs = _fields(self), _fields(other)
@@ -96,6 +119,16 @@ class EnvironmentSpec:
         )
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
         return cls(**{**values, "observations": observations, "actions": actions, "environment_arguments": made_with})
+
+
+def check_image(spec: EnvironmentSpec) -> None:
+    """Raise UserError when the environment has images that none of our own networks takes."""
+    if spec.image is not None and min(spec.image[1:]) < SMALLEST_IMAGE:
+        _, height, width = spec.image
+        raise UserError(
+            f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
+            f"pixels, got {height} x {width}; give --network MODULE:FUNCTION for layers of your own"
+        )
 
 
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:

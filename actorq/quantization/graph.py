@@ -25,11 +25,16 @@ OLDEST_OPSET = 13
 MAX_CONSTANT_BYTES = 64 * 1024
 # Bound on one row of all data inputs: 16 frames of 1024 x 1024 bytes. A trial run allocates this much.
 MAX_ROW_BYTES = 16 * 1024**2
-_ELEMENT_TYPES = frozenset(
-    helper.np_dtype_to_tensor_dtype(np.dtype(name))
-    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-    + ("float16", "float32", "float64")
+BATCH_FIRST_STATES = (
+    "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
+    "state.transpose(0, 1)"
 )
+_INTEGER_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(f"{sign}int{bits}")) for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+_ELEMENT_TYPES = _INTEGER_TYPES | {
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ class Graph:
         """The graph of a complete model of any library, and the model's parameters.
 
         model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
-        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+        discrete_actions, action_spans: as in PolicyGraph. A model tells only of discrete actions whose indices are its
+            first output: an integer.
 
         Raises InvalidInputError with the fault and how to export the model correctly.
         """
@@ -99,7 +105,8 @@ class Graph:
         _check_valid(parsed)
         parameters = lift_parameters(parsed)
         inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
-        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        discrete = discrete_actions or parsed.graph.output[0].type.tensor_type.elem_type in _INTEGER_TYPES
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete, action_spans)
         graph = cls.parse(source)
         graph.check_parameters(parameters)
         return graph, parameters
@@ -222,7 +229,10 @@ def _check_opset(model: onnx.ModelProto) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
-        raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
+        raise InvalidInputError(
+            f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}; export the policy with "
+            "opset_version=17, or convert the model with onnx.version_converter.convert_version(model, 17)"
+        )
 
 
 def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
@@ -236,7 +246,13 @@ def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple
 
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
+    free = [not dim.HasField("dim_value") for dim in tensor.shape.dim]
+    if free[:2] == [False, True]:
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have the batch as its first dimension, but has it as its second; "
+            f"{BATCH_FIRST_STATES}"
+        )
+    if not free or not free[0]:
         raise InvalidInputError(
             f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
             "with dynamic_shapes"

@@ -4,6 +4,7 @@ The result has the form of a learner's publication: data inputs first, then ever
 """
 
 import math
+from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 import onnx
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.layers import RECURRENT_OPERATORS
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Operators through which the exporter of torch leads the weights of recurrent layers.
+_REARRANGING = ("Slice", "Concat", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Identity", "Cast")
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
 # Their float constants are settings, not weights. Operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
@@ -27,6 +31,7 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     """
     graph = model.graph
     _constants_to_initializers(graph)
+    _fold_recurrent_weights(model)
     fixed = {
         name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
     }
@@ -36,8 +41,8 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
         several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)
         if several and tensor.data_type in _OTHER_FLOATS:
             raise InvalidInputError(
-                f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; export the policy "
-                "in float32, which is what schemes start from"
+                f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; schemes start "
+                "from float32: call policy.float() before torch.onnx.export, or convert the model to float32"
             )
         if several and tensor.data_type == TensorProto.FLOAT and tensor.name not in fixed:
             parameters[tensor.name] = _values(tensor)
@@ -68,6 +73,83 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         graph.ClearField("node")
         graph.node.extend(nodes)
+
+
+def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
+    """Compute weights of LSTM, GRU and RNN that nodes make of constants, and take these nodes out.
+
+    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    made = {name: node for node in graph.node for name in node.output}
+    weights = [name for node in graph.node if node.op_type in RECURRENT_OPERATORS for name in node.input[1:3]]
+    names: dict[str, str] = {}
+    for weight in dict.fromkeys(name for name in weights if name not in constants):
+        nodes = _rearrangement(weight, made, constants.keys())
+        if nodes:
+            read = {name for node in nodes.values() for name in node.input if name in constants}
+            floats = [name for name in read if constants[name].data_type == TensorProto.FLOAT]
+            names[weight] = floats[0] if len(floats) == 1 else weight
+            value = _computed(model, nodes.values(), weight, [constants[name] for name in read])
+            graph.initializer.append(numpy_helper.from_array(value, weight))
+    if names:
+        _take_out(graph, names.keys())
+        remaining = {tensor.name for tensor in graph.initializer}
+        renamed = {weight: name for weight, name in names.items() if name not in remaining}
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+        for node in graph.node:
+            for index, name in enumerate(node.input):
+                node.input[index] = renamed.get(name, name)
+
+
+def _rearrangement(
+    tensor: str, made: Mapping[str, onnx.NodeProto], constants: Set[str]
+) -> dict[str, onnx.NodeProto] | None:
+    """The nodes that make a tensor by rearranging constants, by their output, in order; None when others do."""
+    if not tensor or tensor in constants:
+        return {}
+    node = made.get(tensor)
+    if node is None or node.op_type not in _REARRANGING:
+        return None
+    nodes: dict[str, onnx.NodeProto] = {}
+    for name in node.input:
+        before = _rearrangement(name, made, constants)
+        if before is None:
+            return None
+        nodes |= before
+    return nodes | {tensor: node}
+
+
+def _computed(
+    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
+) -> NDArray[np.float32]:
+    # Few policies need it, and its import takes 20 ms.
+    from onnx.reference import ReferenceEvaluator
+
+    result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+    graph = helper.make_graph(list(nodes), "weight", [], [result], constants)
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    (value,) = ReferenceEvaluator(part).run(None, {})
+    return np.asarray(value, np.float32)
+
+
+def _take_out(graph: onnx.GraphProto, tensors: Set[str]) -> None:
+    """Take out the nodes that make these tensors, and all nodes and constants that nothing else reads."""
+    live = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if live.intersection(node.output) - tensors:
+            live.update(node.input)
+            kept.append(node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
+    constants = [tensor for tensor in graph.initializer if tensor.name in live]
+    constants = [TensorProto.FromString(tensor.SerializeToString()) for tensor in constants]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    graph.ClearField("initializer")
+    graph.initializer.extend(constants)
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:

@@ -93,7 +93,7 @@ class _Reading:
 
     def _obstacle(self, layer: Layer) -> str:
         if layer.kind != LINEAR:
-            return "convolution"
+            return layer.obstacle or layer.kind
         if layer.obstacle:
             return layer.obstacle
         for parameter in filter(None, (layer.weight, layer.bias)):

@@ -33,7 +33,7 @@ from actorq.quantization.training import TrainingForm
 
 
 class Int8Weights:
-    """Quantizes the weights of all linear layers and convolutions, also where no operator computes with integers."""
+    """Quantizes the weights of all layers, also of recurrent ones, for which no operator computes with integers."""
 
     name = "int8-weights"
 
