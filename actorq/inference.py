@@ -39,7 +39,7 @@ def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) 
     """A session on one CPU thread, as in actors. Raises ONNX Runtime's errors.
 
     arena: keep memory between calls. This makes many calls faster; for a few calls it only holds the memory.
-    without: names of optimizations of ONNX Runtime to leave out.
+    without: names of ONNX Runtime's optimizations to leave out.
     """
     import onnxruntime
 

@@ -194,7 +194,8 @@ def test_a_model_of_another_precision_is_refused(kind: int) -> None:
     weight = model.graph.initializer[0]
     weight.CopyFrom(helper.make_tensor(weight.name, kind, weight.dims, np.zeros(tuple(weight.dims)).ravel()))
 
-    with pytest.raises(InvalidInputError, match=f"'layers.0.weight' is {TensorProto.DataType.Name(kind)}; schemes start from float32"):
+    told = f"'layers.0.weight' is {TensorProto.DataType.Name(kind)}; schemes start from float32"
+    with pytest.raises(InvalidInputError, match=told):
         Graph.from_model(model.SerializeToString())
 
 
