@@ -1,4 +1,4 @@
-"""Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
+"""Finds the layers of a policy graph, their neighbors, and obstacles to quantization."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -9,7 +9,7 @@ import onnx
 from actorq.quantization.nodes import STANDARD, attributes_of, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
-# Operators through which a weight stays the same weight.
+# Operators that rearrange a weight without changing its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
 # Their second and third inputs are weights [directions, gates * hidden, inputs].
 RECURRENT_OPERATORS = ("LSTM", "GRU", "RNN")
@@ -20,7 +20,7 @@ MAX_INPUTS = 2**30 // (255 * 127)
 
 @dataclass(frozen=True)
 class Layer:
-    """y = x W + b, as one node (Gemm) or two (MatMul, Add), or y = x * W + b, one Conv; W and b are parameters.
+    """y = x W + b as one node (Gemm) or two (MatMul, Add), or y = x * W + b as one Conv. W and b are parameters.
 
     Each of the two weights of an LSTM, GRU or RNN is a layer, too, with an obstacle.
 
@@ -51,12 +51,12 @@ class Layer:
 
 
 def layer_name(weight: str) -> str:
-    """The layer that a weight belongs to: its name without ".weight"."""
+    """The layer of a weight: the weight's name without ".weight"."""
     return weight.removesuffix(".weight")
 
 
 def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
-    """The layers of a policy graph in its order; a weight that several nodes use makes several layers of one name.
+    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name.
 
     parameters: the shape of each parameter by name.
     """
@@ -90,7 +90,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Origin:
-    """The parameter that a tensor is, perhaps transposed, or by other operators rearranged."""
+    """The parameter behind a tensor, perhaps transposed or rearranged by other operators."""
 
     parameter: str
     transposed: bool = False
@@ -143,7 +143,7 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
 
 @dataclass
 class _Reading:
-    """One node with a weight, on the way to be understood as a layer."""
+    """A node with a weight, while it is analyzed."""
 
     nodes: Sequence[onnx.NodeProto]
     parameters: Mapping[str, tuple[int, ...]]
@@ -222,7 +222,7 @@ class _Reading:
         return 0 if turned else 1
 
     def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
-        """Take an Add of a bias after a MatMul into the layer; returns the layer's output."""
+        """Add a bias to the layer if an Add follows the MatMul. Returns the layer's output."""
         for position, node in enumerate(self.nodes):
             if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
                 bias = next((name for name in node.input if name != product), product)

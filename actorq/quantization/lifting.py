@@ -1,6 +1,6 @@
-"""Complete ONNX models, with their weights inside, made graphs whose weights are inputs: policies of any library.
+"""Turns complete ONNX models into graphs with weights as inputs. The models may come from any library.
 
-The result has the form in which learners publish: data inputs first, then every parameter by name.
+The result has the form of a learner's publication: data inputs first, then every parameter by name.
 """
 
 import math
@@ -18,16 +18,16 @@ _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Operators through which the exporter of torch leads the weights of recurrent layers.
 _REARRANGING = ("Slice", "Concat", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Identity", "Cast")
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
-# Their float constants say how, not what, to compute, and operators want to know them before they run.
+# Their float constants are settings, not weights. Operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
-    """Turn every float32 constant that may be trained into a graph input, in place, and return their values.
+    """Turn every trainable float32 constant into a graph input, in place, and return their values.
 
-    These are initializers and Constant nodes of the main graph of more than one element, and of one element what layers
-    and normalizations read, such as the bias of a single output. A batch dimension that was exported as 1 becomes
-    free. Raises InvalidInputError for weights of another precision, and for constants that do not hold what they say.
+    These are initializers and Constant nodes of the main graph with more than one element. Constants of one element
+    count if layers or normalizations read them, such as the bias of a single output. A batch dimension that was
+    exported as 1 becomes free. Raises InvalidInputError for weights of another precision and for damaged constants.
     """
     graph = model.graph
     _constants_to_initializers(graph)
@@ -48,7 +48,7 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
             parameters[tensor.name] = _values(tensor)
         else:
             constants.append(tensor)
-    # Up to IR version 3 an initializer is listed as an input too.
+    # Up to IR version 3, initializers are also listed as inputs.
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
     _free_batch(graph, data)
@@ -157,18 +157,18 @@ def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
         return np.ascontiguousarray(numpy_helper.to_array(tensor), np.float32)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"model: constant {tensor.name!r} says float32{list(tensor.dims)}, but its bytes do not hold that "
+            f"model: constant {tensor.name!r} is declared as float32{list(tensor.dims)}, but its bytes do not fit "
             f"({' '.join(str(error).split())[:100]}); is the file whole?"
         ) from None
 
 
 def _free_batch(graph: onnx.GraphProto, data: list[onnx.ValueInfoProto]) -> None:
-    """Let go of a batch of 1 that was exported without dynamic shapes; running the graph shows whether it bears it."""
+    """Free a batch of 1 that was exported without dynamic shapes. A later run shows whether the graph allows it."""
     leading = [value.type.tensor_type.shape.dim[0] for value in data if value.type.tensor_type.shape.dim]
     if not leading or any(dim.dim_value != 1 for dim in leading):
         return
     for value in (*data, *graph.output):
         if value.type.tensor_type.shape.dim:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    # Shapes of intermediate values were noted for one row.
+    # The shapes of intermediate values hold for one row.
     graph.ClearField("value_info")
