@@ -44,14 +44,14 @@ def fit_algorithm(
 
 
 def _check_algorithm(name: str) -> None:
-    """Raise UserError for a name that no algorithm has; classes are looked into by the learner, which has torch."""
+    """Raise UserError for an unknown algorithm. The learner checks classes, because it has torch."""
     names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
     if name not in names and ":" not in name:
         raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
 
 
 def _check_actions(config: RunConfig, actions: str) -> None:
-    """Raise UserError when one of our algorithms does not take the environment's actions."""
+    """Raise UserError when a built-in algorithm does not take the environment's actions."""
     needed = ALGORITHMS.get(config.algorithm, actions)
     if needed != actions:
         raise UserError(
@@ -61,9 +61,9 @@ def _check_actions(config: RunConfig, actions: str) -> None:
 
 
 def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]:
-    """What actors say of the environment; raises UserError when they cannot make it, before anything is started."""
+    """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts."""
     environment, backend = config.environment, config.environment_backend
-    # Not the whole actor, whose imports would be a fifth of the time until the first action.
+    # Not the whole actor: its imports would take a fifth of the time until the first action.
     arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text())
     command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, open(os.devnull) as nothing:

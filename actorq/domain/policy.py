@@ -126,8 +126,8 @@ class RefusedRung:
 class FidelityReport:
     """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
-    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output; relative ones
-    are divided by the range of each action, or where there is none by the range of the FP32 outputs over the batch.
+    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output. Relative
+    errors are divided by the range of each action, or else by the range of the FP32 outputs over the batch.
     `argmax_agreement` is the share of rows with the same action, None for continuous actions.
 
     layers: all layers in the order of the graph.

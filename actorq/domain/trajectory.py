@@ -21,7 +21,7 @@ _IMAGE_DTYPES = ("uint8", "bool")
 # Pixels of a side: the kernel of the smallest network for images.
 SMALLEST_IMAGE = 3
 
-# Of a value in a message: bounds may have one number for each of thousands of elements.
+# Length of a value in an error: bounds may have one number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
 
 

@@ -14,7 +14,7 @@ _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueez
 # Their second and third inputs are weights [directions, gates * hidden, inputs].
 RECURRENT_OPERATORS = ("LSTM", "GRU", "RNN")
 LINEAR, CONVOLUTION, RECURRENT = "linear", "convolution", "recurrent"
-# (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
+# A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
 
 
@@ -24,15 +24,15 @@ class Layer:
 
     Each of the two weights of an LSTM, GRU or RNN is a layer, too, with an obstacle.
 
-    name: the weight's without ".weight".
+    name: the weight's name without ".weight".
     kind: LINEAR, CONVOLUTION or RECURRENT.
     nodes: indices in the graph's nodes; the first one multiplies.
     input, output: tensors of the graph.
     channels: dimension of the weight that counts the outputs: 0 in [N, K] and [N, C, h, w], 1 in [K, N] and [D, N, K].
-    inputs: how many products are summed for one output, K.
-    input_rank: of `input`, None when the graph does not tell.
+    inputs: number of products summed for one output, K.
+    input_rank: rank of `input`; None if unknown.
     first, last: no layer lies between it and any observation, or output. A hidden state is no observation.
-    obstacle: why none of the quantized operators computes it; empty for most.
+    obstacle: why no quantized operator computes this layer; empty for most layers.
     """
 
     name: str
