@@ -109,7 +109,7 @@ def test_what_the_gate_refuses_is_emitted_as_it_passes(tmp_path: Path, capsys: p
     assert "refused, so fp32" in printed
     assert "int4: refused with " in printed
     # The gate's log would tell the same between the lines of the table.
-    assert "is not let through" not in printed
+    assert "is refused" not in printed
     feeds = {"observation": observations(8)}
     np.testing.assert_allclose(outputs_of(output.read_bytes(), feeds), outputs_of(model.read_bytes(), feeds), rtol=1e-5)
 
@@ -152,9 +152,9 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
         ("operator", "Frobnicate"),
         ("dynamic", "data input 'observation' must have fixed sizes after its batch dimension, got ['size']"),
         ("empty", "bytes without a graph"),
-        ("nowhere", "its weights lie in another file that cannot be read: "),
-        ("../elsewhere", "its weights lie in another file that cannot be read: "),
-        ("claim", "expected a policy of at most 1024 MiB, its weights in other files have 5,368,709,120 bytes"),
+        ("nowhere", "cannot read its weights in another file: "),
+        ("../elsewhere", "cannot read its weights in another file: "),
+        ("claim", "expected a policy of at most 1024 MiB, got weights of 5,368,709,120 bytes in other files"),
     ],
 )
 def test_a_bad_model_is_refused_in_a_line_and_nothing_is_written(
@@ -199,7 +199,7 @@ INFINITE = np.full((4, OBSERVATION_SIZE), np.inf, np.float32)
         ({"observation": INFINITE}, "'observation': expected finite values, got NaN or infinity"),
         ({"observation": observations(0)}, "expected the same number of rows, at least 1, got [0]"),
         ({"a": observations(), "b": observations()}, "missing ['observation'], unexpected ['a', 'b']"),
-        ({"a": np.array([{}], dtype=object)}, "expected an .npz of plain arrays, as numpy.savez makes them: "),
+        ({"a": np.array([{}], dtype=object)}, "expected an .npz file of plain arrays from numpy.savez: "),
         ({}, "missing ['observation']"),
     ],
     ids=["shape", "dtype", "infinity", "no rows", "names", "objects", "nothing"],
@@ -220,7 +220,7 @@ def test_bad_observations_are_refused_in_a_line(
 def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     np.save(tmp_path / "plain.npy", observations())
-    assert "expected an .npz of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
+    assert "expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
     assert "cannot be read" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
 
 
