@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from functools import cache
 
 from actorq.cli.main import main
 
@@ -23,6 +24,7 @@ def _block(text: str) -> str:
     return f"```text\n{text.strip()}\n```"
 
 
+@cache
 def help_of(*command: str, flag: str = "--help") -> str:
     """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
     reader, writer = os.pipe()

@@ -40,7 +40,7 @@ _BOUNDS = {
 
 def run_settings() -> str:
     """A section for each group of the run's settings."""
-    return "\n\n".join(_sections(RunConfig, ""))
+    return "\n\n".join(_sections(RunConfig, "The run"))
 
 
 def process_settings() -> str:
@@ -74,7 +74,7 @@ def _sections(model: type[Settings], title: str) -> Iterator[str]:
         for name in section:
             described = described.model_fields[name].annotation
         rows = [(_names(leaf), *_type(leaf), _default(leaf), leaf.field.description) for leaf in members]
-        heading = f"## `{'.'.join(section)}`" if section else f"## {title or 'Run'}"
+        heading = f"### `{'.'.join(section)}`" if section else f"### {title}"
         head = ("setting", "type", "bounds", "default", "meaning")
         yield f"{heading}\n\n{inspect.getdoc(described)}\n\n{table(head, rows)}"
 
@@ -104,6 +104,6 @@ def _type(leaf: Leaf) -> tuple[str, str]:
         kind, bounds = names(merged["enum"]), []
     else:
         kind = "path" if merged.get("format") == "path" else merged.get("type", "text")
-        kind = {"string": "text", "array": "list of " + merged.get("items", {}).get("type", "text")}.get(kind, kind)
+        kind = {"string": "text", "object": "mapping", "array": "list"}.get(kind, kind)
         bounds = [text.format(f"{merged[key]:,}") for key, text in _BOUNDS.items() if key in merged]
     return kind + (", or `none`" if optional else ""), ", ".join(bounds)

@@ -24,7 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace patterns in the navigation by the pages that they name."""
     pages = sorted(file.src_uri for file in files.documentation_pages())
     named = set(_leaves(config.nav))
-    config.nav = _expanded(config.nav, [page for page in pages if page not in named], pages)
+    config.nav = _expanded(config.nav, [page for page in pages if page not in named])
     return files
 
 
@@ -48,16 +48,14 @@ def _leaves(nav: Any) -> list[str]:
     return [leaf for member in members for leaf in _leaves(member)]
 
 
-def _expanded(nav: Any, others: list[str], pages: list[str]) -> Any:
-    """The navigation with pages in place of patterns, without what has no page."""
+def _expanded(nav: Any, others: list[str]) -> Any:
+    """The navigation with pages in place of patterns."""
+    if isinstance(nav, str):
+        return nav
     found: list[Any] = []
     for entry in nav:
         if isinstance(entry, dict):
-            found += [
-                {title: _expanded(below, others, pages)} for title, below in entry.items() if not isinstance(below, str)
-            ]
-        elif "*" in entry:
-            found += [page for page in others if fnmatchcase(page, entry)]
-        elif entry in pages:
-            found.append(entry)
+            found.append({title: _expanded(below, others) for title, below in entry.items()})
+        else:
+            found += [page for page in others if fnmatchcase(page, entry)] if "*" in entry else [entry]
     return found

@@ -1,6 +1,7 @@
 """The generated parts by the names that pages call them by."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from sitegen import commands, configuration, metrics, results, rpcs
 from sitegen.tables import TABLES
@@ -16,13 +17,21 @@ _PARTS: dict[str, Callable[[], str]] = {
     "missed targets": results.missed,
     "results": results.overview,
 }
-# Of one stored result.
-_OF_RESULT: dict[str, Callable[[str], str]] = {"conditions": results.conditions, "targets": results.targets}
+
+
+def _text(name: str) -> str:
+    """A Markdown file beside `docs`, with links for a page in a folder of `docs`."""
+    text = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
+    return text.replace("](docs/", "](../").replace("](CHANGELOG.md)", "](changelog.md)")
+
+
+# Of one stored result, or of one file.
+_OF: dict[str, Callable[[str], str]] = {"conditions": results.conditions, "targets": results.targets, "text": _text}
 
 
 def part(name: str) -> str:
     """The Markdown of a part; raises KeyError for a name that there is not."""
-    kind, of, result = name.partition(" of ")
-    if of and kind in _OF_RESULT:
-        return _OF_RESULT[kind](result)
+    kind, _, what = name.partition(" of ")
+    if what and kind in _OF:
+        return _OF[kind](what)
     return TABLES[name]() if name in TABLES else _PARTS[name]()

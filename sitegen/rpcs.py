@@ -14,7 +14,8 @@ from google.protobuf.descriptor_pb2 import (
 )
 from grpc_tools import protoc
 
-from sitegen.markdown import table
+from actorq.v1 import access_pb2
+from sitegen.markdown import names, table
 
 _ROOT = Path(__file__).parents[1] / "protos"
 _PACKAGE = "actorq.v1"
@@ -43,11 +44,11 @@ def messages() -> str:
 @cache
 def _files() -> list[FileDescriptorProto]:
     """The project's files, with comments."""
-    names = sorted(str(path.relative_to(_ROOT)) for path in (_ROOT / "actorq" / "v1").glob("*.proto"))
+    files = sorted(str(path.relative_to(_ROOT)) for path in (_ROOT / "actorq" / "v1").glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set.pb"
         includes = [f"--proto_path={_ROOT}", f"--proto_path={Path(protoc.__file__).parent / '_proto'}"]
-        code = protoc.main(["protoc", *includes, "--include_source_info", f"--descriptor_set_out={out}", *names])
+        code = protoc.main(["protoc", *includes, "--include_source_info", f"--descriptor_set_out={out}", *files])
         if code != 0:
             raise RuntimeError(f"protoc ended with {code}")
         return list(FileDescriptorSet.FromString(out.read_bytes()).file)
@@ -68,7 +69,9 @@ def _service(file: FileDescriptorProto, index: int, service: ServiceDescriptorPr
                 (method.server_streaming, method.output_type),
             )
         )
+        callers: str = method.options.Extensions[access_pb2.callers]  # type: ignore[index]
         parts += [f"### {method.name}", f"{request} → {answer}", _comment(file, _SERVICES, index, _MEMBERS, number)]
+        parts.append(f"With mutual TLS these roles may call it: {names(callers.split())}.")
     return "\n\n".join(parts)
 
 
@@ -83,7 +86,7 @@ def _message(file: FileDescriptorProto, index: int, message: DescriptorProto) ->
         for number, field in enumerate(message.field)
     ]
     fields = table(("field", "number", "type", "meaning"), rows) if rows else "No fields."
-    return f"## {message.name}\n\n{_comment(file, _MESSAGES, index)}\n\n{fields}"
+    return f"### {message.name}\n\n{_comment(file, _MESSAGES, index)}\n\n{fields}"
 
 
 def _enum(file: FileDescriptorProto, index: int, enum: EnumDescriptorProto) -> str:
@@ -91,10 +94,15 @@ def _enum(file: FileDescriptorProto, index: int, enum: EnumDescriptorProto) -> s
         (f"`{value.name}`", value.number, _comment(file, _ENUMS, index, _MEMBERS, number))
         for number, value in enumerate(enum.value)
     ]
-    return f"## {enum.name}\n\n{_comment(file, _ENUMS, index)}\n\n{table(('value', 'number', 'meaning'), rows)}"
+    return f"### {enum.name}\n\n{_comment(file, _ENUMS, index)}\n\n{table(('value', 'number', 'meaning'), rows)}"
 
 
 def _field_type(message: DescriptorProto, field: FieldDescriptorProto) -> str:
+    entry = next(
+        (each for each in message.nested_type if field.type_name.endswith(f".{message.name}.{each.name}")), None
+    )
+    if entry is not None and entry.options.map_entry:
+        return f"map of {' to '.join(_field_type(entry, each) for each in entry.field)}"
     if field.type_name:
         kind = _type_link(field.type_name)
     else:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -21,13 +22,13 @@ settings.load_profile("same")
 WHOLE_RUNS = (
     *(f"benchmarks/faults/test_{name}.py" for name in ("corruption", "fuzz", "powercut")),
     *(f"benchmarks/scale/test_{name}.py" for name in ("fanout", "load", "streams")),
-    *("integration", "learner_service/test_process.py"),
+    *("documentation", "integration", "learner_service/test_process.py", "test_distribution.py"),
 )
 # What `make test-fast` leaves out besides: whole services, real environments, and long conformance suites.
 SLOW = (
     *("benchmarks", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
     *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
-    *("documentation", "fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
+    *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
     *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
@@ -39,6 +40,7 @@ SLOW = (
 HERE = Path(__file__).parent
 
 
+@cache
 def _is_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(HERE / place) for place in places)
 
@@ -48,6 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not _is_in(item.path, WHOLE_RUNS))
     for item in items:
         if _is_in(item.path, WHOLE_RUNS):
+            # Longer than the commands in them may take, so that these fail with their own words.
             item.add_marker(pytest.mark.timeout(240))
         if _is_in(item.path, (*WHOLE_RUNS, *SLOW)):
             item.add_marker("slow")
@@ -61,6 +64,7 @@ class OneWholeRunAtATime(LoadScopeScheduling):
         return "whole runs" if _is_in(HERE.parent / file, WHOLE_RUNS) else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWholeRunAtATime:
     """Take the order of collection: by default, files with the most tests come first."""
     config.option.loadscopereorder = False

@@ -18,7 +18,6 @@ from tests.quantizer_service.policy_graphs import mlp
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("actorq", "learner_service", "quantizer_service", "actor_service")
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

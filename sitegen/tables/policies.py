@@ -22,6 +22,22 @@ def fidelity() -> str:
     return "\n\n".join(parts)
 
 
+def foreign() -> str:
+    """Agreement of each policy of another library, as it is printed and as it is measured."""
+    rows = [
+        (
+            each["library"],
+            each["policy"],
+            each["form"],
+            each["scheme"],
+            f"{each['printed']:.1f}%",
+            f"{each['measured']:.2f}%",
+        )
+        for each in figures("foreign")["models"]
+    ]
+    return table(("library", "policy", "output", "scheme", "printed agreement", "measured agreement"), rows)
+
+
 def inference() -> str:
     """Time of a call of each network at each batch size."""
     cells = figures("inference")["cells"]
@@ -40,12 +56,10 @@ def inference() -> str:
 
 def swap() -> str:
     """Time from tensors to a policy that acts, by width."""
-    head = ("width", "way", "ms", "times as long as ActorQ's int8")
-    rows = []
-    for width, ways in figures("swap")["widths"].items():
-        ours = ways["actorq int8"]["total_ms"]
-        rows += [(width, way, each["total_ms"], each["total_ms"] / ours) for way, each in ways.items()]
-    return table(head, rows)
+    widths = figures("swap")["widths"]
+    ways = next(iter(widths.values()))
+    rows = [(way, *(found[way]["total_ms"] for found in widths.values())) for way in ways]
+    return table(("ms of CPU time, by width", *widths), rows)
 
 
 def swap_stages() -> str:

@@ -12,8 +12,6 @@ from tests.integration.training_run import actorq
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hover"
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
-
 
 def test_the_installed_package_trains_to_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, packages = tmp_path / "source", tmp_path / "packages"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 240.0
+TIMEOUT_S = 220.0
 
 
 def profile(*flags: str) -> subprocess.CompletedProcess[str]:

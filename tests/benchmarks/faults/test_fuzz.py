@@ -26,7 +26,7 @@ def test_a_few_hundred_hostile_messages_do_no_harm(tmp_path: Path) -> None:
         "--json",
         str(result),
     ]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=220)
     assert process.returncode == 0, process.stderr
     figures = json.loads(result.read_text(encoding="utf-8"))["figures"]
     assert figures["messages"] >= 400

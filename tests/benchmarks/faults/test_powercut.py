@@ -22,7 +22,7 @@ def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path) -> None:
     flags = ["--cuts", "1", "--actors", "1", "--seconds", "3", "--check", "--json", str(file)]
     command = [sys.executable, "-m", "benchmarks.faults.powercut", *flags]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=240, env=environment)
+    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (cut,) = json.loads(file.read_text())["figures"]["cuts"]
     assert cut["made"] >= cut["acknowledged"] >= cut["promised"] > 0

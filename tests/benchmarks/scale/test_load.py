@@ -16,7 +16,7 @@ def test_it_measures_a_learner_against_a_bare_server_and_beside_bad_peers(tmp_pa
     file = tmp_path / "load.json"
     flags = ["--streams", "3", "--repeats", "1", "--phase", "0.5", "--seconds", "2", "--silent", "2", "--hostile", "2"]
     command = [sys.executable, "-m", "benchmarks.scale.load", *flags, "--json", str(file)]
-    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=150)
+    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220)
     assert completed.returncode == 0, completed.stderr
     figures = json.loads(file.read_text())["figures"]
     assert figures["segment_bytes"] == pytest.approx(256_000, rel=0.01)
