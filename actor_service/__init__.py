@@ -1,4 +1,4 @@
-"""An actor: environments stepped as one batch with a quantized policy in ONNX Runtime; no torch, no onnx.
+"""The actor: steps environments as one batch with a quantized policy in ONNX Runtime. Needs no torch and no onnx.
 
 Data flows one way: subscription -> policy slot -> rollout -> uploader -> learner.
 """

@@ -1,4 +1,4 @@
-"""`python -m actor_service`: one actor, evaluator or stand-alone evaluator, as pods and the launcher run it."""
+"""`python -m actor_service`: runs one explorer, evaluator or stand-alone evaluator, in a pod or for the launcher."""
 
 import asyncio
 import os
@@ -29,23 +29,24 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 
 class ActorSettings(Settings):
-    """What this actor is for and where its services are; all else comes from the learner."""
+    """The actor's role and the addresses of its services. The learner sends all other settings."""
 
     learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
     quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
     role: Literal["actor", "evaluator", "standalone"] = Field(
-        "actor", description="explore, evaluate for the learner, or evaluate on request without a learner"
+        "actor",
+        description="explore (actor), evaluate for the learner (evaluator), or evaluate on request (standalone)",
     )
-    record: Path | None = Field(None, description="file for a video of each evaluation; standalone only")
+    record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
 
     @property
     def certificate_role(self) -> str:
-        """The role in the certificate of this process."""
+        """The role in this process's TLS certificate."""
         return "actor" if self.role == "actor" else "evaluator"
 
 
 class ActorService(Service):
-    """One actor in a process.
+    """The gRPC service around one actor.
 
     load, uploader: see Host.
     """
@@ -88,7 +89,7 @@ class ActorService(Service):
             )
             return
         self._learner = LearnerClient(settings.learner, certificates)
-        # A user who names an environment here trusts its module.
+        # A user who configures an environment on this machine trusts its module.
         allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
         role = Explorer if settings.role == "actor" else Evaluator
         self._actor = role(host, self._learner, allowed)
@@ -110,15 +111,15 @@ class ActorService(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """SIGTERM: stop acting and send what is queued."""
+        """On SIGTERM: stop acting and send the queued segments."""
         self._actor.drain(self._drain_s * 0.8)
 
     def lose_parent(self) -> None:
-        """The learner of the run ends as well: give up what is queued."""
+        """Drop the queued segments, because the run's learner ends too."""
         self._actor.abandon()
 
     def metrics(self) -> Iterable[Metric]:
-        """What it does and with which policy."""
+        """The actor's metrics."""
         return actor_metrics(self._actor)
 
     def _end(self, fault: BaseException | None) -> None:
@@ -128,7 +129,7 @@ class ActorService(Service):
 
 
 def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
-    """Run the actor that the command line describes; returns the exit code.
+    """Run the actor that the command line describes, and return the exit code.
 
     load, uploader: see Host.
     """

@@ -1,4 +1,4 @@
-"""What an actor counts beside its work, for its metrics."""
+"""Counters and histograms of an actor, for its metrics."""
 
 import threading
 from dataclasses import dataclass, field
@@ -7,28 +7,29 @@ from actorq.telemetry.histogram import Histogram
 
 
 class Count:
-    """A number that rises; thread-safe."""
+    """A thread-safe counter."""
 
     def __init__(self) -> None:
         self.value = 0
         self._lock = threading.Lock()
 
     def add(self) -> None:
-        """One more."""
+        """Add one."""
         with self._lock:
             self.value += 1
 
 
 @dataclass(frozen=True)
 class ActorCounts:
-    """Streams that broke or could not be opened, by peer, how long policies took, and what environments did.
+    """Counts of retries, policy latencies and environment faults.
 
-    load_seconds: from a received policy to a session that is ready to act.
-    activation_seconds: from the learner's snapshot to the first action, by both machines' clocks.
-    policy_wait_seconds: for which a policy that had taken its steps waited for a newer one.
-    dropped_segments: in which an environment failed.
-    environment_restarts: environments made anew, as they had raised an error.
-    environment_resets: episodes broken off for NaN or infinity in an observation or reward.
+    learner_retries, quantizer_retries: streams that broke or failed to open.
+    load_seconds: time from a received policy to a loaded session.
+    activation_seconds: time from the learner's snapshot to the first action, by the clocks of both machines.
+    policy_wait_seconds: time that the loop waited for a newer policy.
+    dropped_segments: segments in which an environment failed.
+    environment_restarts: environments recreated after an error.
+    environment_resets: episodes ended by NaN or infinity in an observation or reward.
     """
 
     learner_retries: Count = field(default_factory=Count)

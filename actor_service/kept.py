@@ -1,4 +1,4 @@
-"""What an actor keeps of the items that the learner has acknowledged but not yet flushed to its disk."""
+"""Keeps acknowledged items in memory until the learner has flushed them to its disk."""
 
 from collections import deque
 from dataclasses import fields
@@ -9,42 +9,42 @@ from actorq.domain.trajectory import Evaluation, Segment
 
 Item = Segment | Evaluation
 
-# A learner flushes about once a second; these cover many such periods.
+# A learner flushes about once a second. These limits cover many such periods.
 _MOST_ITEMS = 1024
 _MOST_BYTES = 64 * 2**20
 
 
 class Kept:
-    """The newest acknowledged items, in order, within bounds; a learner that lost them in a power cut gets them again.
+    """The newest acknowledged items, in order, up to a limit. A learner that loses them in a power cut gets them again.
 
-    Not thread-safe: the lock of its owner covers it.
+    Not thread-safe: the owner's lock protects it.
     """
 
     def __init__(self, most_items: int = _MOST_ITEMS, most_bytes: int = _MOST_BYTES) -> None:
-        """Nothing is kept yet."""
+        """Keep at most `most_items` items and `most_bytes` bytes."""
         self._most_items = most_items
         self._most_bytes = most_bytes
         self._items: deque[Item] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many items are kept."""
+        """Number of kept items."""
         return len(self._items)
 
     def add(self, item: Item) -> None:
-        """Keep an acknowledged item, and drop the oldest ones beyond the bounds."""
+        """Keep an acknowledged item, and drop the oldest ones beyond the limits."""
         self._items.append(item)
         self._bytes += _nbytes(item)
         while len(self._items) > self._most_items or self._bytes > self._most_bytes:
             self._drop_oldest()
 
     def forget_through(self, sequence: int) -> None:
-        """Drop all items up to `sequence`: they are on the learner's disk."""
+        """Drop all items up to `sequence`, which are on the learner's disk."""
         while self._items and self._items[0].sequence <= sequence:
             self._drop_oldest()
 
     def take_all(self) -> list[Item]:
-        """All that is kept, oldest first; nothing is kept afterwards."""
+        """Remove and return all kept items, oldest first."""
         items = list(self._items)
         self._items.clear()
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""What an actor tells Prometheus, read when it is asked for: the loop that acts knows nothing of it."""
+"""An actor's Prometheus metrics, computed for each scrape. The acting loop does not know them."""
 
 from collections.abc import Iterator
 
@@ -9,68 +9,68 @@ from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter
 
 
 def actor_metrics(actor: Actor) -> Iterator[Metric]:
-    """The families of one actor or evaluator."""
+    """The metric families of one actor or evaluator."""
     report, counts = actor.status().report, actor.counts
     yield labelled_gauge(
         "actorq_actor_info",
-        "Always 1; tells the name in the run and the role.",
+        "Always 1; the labels are the name in the run and the role.",
         ("name", "role"),
         {(actor.name, actor.role): 1},
     )
     yield counter(
-        "actorq_actor_environment_steps", "Transitions of this process's exploration.", report.environment_steps
+        "actorq_actor_environment_steps", "Transitions that this process has explored.", report.environment_steps
     )
-    yield gauge("actorq_actor_policy_version", "Version that acts; 0 before the first.", report.policy_version)
+    yield gauge("actorq_actor_policy_version", "Policy version that acts; 0 before the first.", report.policy_version)
     yield gauge("actorq_actor_queued_segments", "Segments that the learner has not stored yet.", report.queued_segments)
     yield counter(
         "actorq_actor_acknowledged_segments",
-        "Segments, of an evaluator evaluations, that the learner has stored.",
+        "Segments that the learner has stored; for an evaluator, evaluations.",
         actor.acknowledged,
     )
     yield counter(
         "actorq_actor_waited_seconds",
-        "Time in which the environments waited because the queue was full: for credit or the network.",
+        "Time that the environments waited because the upload queue was full, for credit or the network.",
         report.waited_seconds,
     )
-    # Before the loads, which come first there: what was read as active has been read as loaded.
+    # Read before the loads: a policy is counted as loaded before it acts, so activations never exceed loads.
     yield histogram(
         "actorq_actor_activation_seconds",
-        "From the learner's snapshot of a policy to its first action here, by both clocks.",
+        "Time from the learner's snapshot of a policy to its first action here, by the clocks of both machines.",
         counts.activation_seconds,
     )
     yield histogram(
-        "actorq_actor_load_seconds", "From a received policy to a session that is ready to act.", counts.load_seconds
+        "actorq_actor_load_seconds", "Time from a received policy to a loaded session.", counts.load_seconds
     )
     yield histogram(
         "actorq_actor_policy_wait_seconds",
-        "Time in which the environments waited for a newer policy, because of actor.max_steps_per_policy.",
+        "Time that the environments waited for a newer policy, because of actor.max_steps_per_policy.",
         counts.policy_wait_seconds,
     )
     yield labelled_gauge(
         "actorq_actor_avoided_scheme",
-        "Always 1; the scheme that this actor avoids because its processor computes it wrongly.",
+        "Always 1; the label is the scheme that this actor avoids because its processor computes it wrongly.",
         ("scheme",),
         {(report.avoided_scheme,): 1} if report.avoided_scheme else {},
     )
     yield gauge(
         "actorq_actor_scheme_error_ratio",
-        "Mean error of the quantized policy on this processor relative to the range of its outputs; 0 when not known.",
+        "Mean error of the quantized policy on this processor, relative to its output range; 0 when unknown.",
         report.scheme_error,
     )
     yield labelled_counter(
         "actorq_actor_reconnects",
-        "Streams that broke or could not be opened, and were tried again.",
+        "Retries after a stream broke or failed to open.",
         ("peer",),
         {("learner",): counts.learner_retries.value, ("quantizer",): counts.quantizer_retries.value},
     )
     yield counter(
         "actorq_actor_dropped_segments",
-        "Segments that were dropped because an environment failed in them.",
+        "Segments dropped because an environment failed in them.",
         counts.dropped_segments.value,
     )
     yield labelled_counter(
         "actorq_actor_environment_faults",
-        "Environments that were made anew after an error, or reset after NaN or infinity.",
+        "Environments recreated after an error, or reset after NaN or infinity.",
         ("reason",),
         {("error",): counts.environment_restarts.value, ("not finite",): counts.environment_resets.value},
     )

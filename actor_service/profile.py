@@ -1,4 +1,4 @@
-"""`python -m actor_service.profile`: what a step costs an actor under each scheme, for `actorq profile`."""
+"""`python -m actor_service.profile`: measures an actor's time per step with each scheme, for `actorq profile`."""
 
 import sys
 import threading
@@ -24,10 +24,10 @@ from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
 
-# Numbers of environments that are measured besides the configured one: so many times as few or as many.
+# Multiples of the configured number of environments that are measured.
 _FACTORS = (0.25, 1.0, 4.0)
 _MOST_ENVIRONMENTS = 1024
-# Transitions that are recorded for the learner, at most; and bytes of them.
+# Limits of the recorded transitions and of their bytes.
 _MOST_RECORDED, _MOST_BYTES = 20_000, 64_000_000
 _TURN_S = 0.02
 _LEAST_ROUNDS = 3
@@ -35,16 +35,17 @@ _LEAST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds per call: processor time of the process, and of the clock."""
+    """Seconds per call: CPU time of the process, and wall-clock time."""
 
     cpu: float
     wall: float
 
 
 def measure_in_turns(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Spent]:
-    """Seconds of one call of each, in turns of some 20 ms: the mean of the middle half of the turns.
+    """Seconds of one call by name, measured in turns of about 20 ms.
 
-    The time of the clock is the lower quartile: other processes only make it longer.
+    CPU time is the mean of the middle half of the turns. Wall-clock time is the lower quartile, because other processes
+    only make it longer.
     """
     repetitions = {name: _repetitions(call) for name, call in calls.items()}
     turns: dict[str, list[Spent]] = {name: [] for name in calls}
@@ -95,7 +96,7 @@ class _Acting:
         self._never = threading.Event()
 
     def collect(self, policy: OnnxPolicy) -> Segment:
-        """A segment with this policy."""
+        """Collect a segment with this policy."""
         if self.slot.peek() is not policy:
             self.slot.put(policy)
         segment = self._rollout.collect(self._never)
@@ -114,7 +115,7 @@ def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps
 
 
 class _NoPolicy:
-    """In the place of a policy while actions are uniformly random, so that it is never called."""
+    """Stands in for a policy while all actions are uniformly random. The loop never calls it."""
 
     descriptor = PolicyDescriptor(
         *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
@@ -123,7 +124,7 @@ class _NoPolicy:
 
 
 def record(order: Order) -> None:
-    """Leave transitions of random actions, for the learner and for calibration."""
+    """Record transitions of random actions in the folder, for the learner and for calibration."""
     config = order.config
     spec = describe_environment(config.environment, config.environment_backend, config.environment_arguments)
     acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
@@ -140,12 +141,12 @@ def record(order: Order) -> None:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Seconds by number of environments: of a step of all of them, of a call, of a loop's step; and of a load."""
+    """Times for each number of environments: environment step, policy call, loop step. Also the times to load."""
     config, spec, policies = order.config, order.folder.spec(), order.folder.policies()
     configured = config.environments_per_actor
     counts = sorted({min(_MOST_ENVIRONMENTS, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
-    # As actors do, which avoid these.
-    wrong = "this processor adds products of int8 numbers in 16 bits"
+    # Actors avoid these schemes too.
+    wrong = "this processor adds int8 products in 16 bits"
     dropped = dict.fromkeys(saturating_schemes(processor_flags()), wrong)
     sizes = [_measure_count(config, spec, count, policies, order.seconds / len(counts), dropped) for count in counts]
     segments = order.folder.segments()
@@ -207,7 +208,7 @@ def _measure_count(
         "environment_s": environment.cpu / steps,
         "call_s": calls,
         "loop_cpu_s": {scheme: each.cpu / acting.length for scheme, each in spent.items()},
-        # Environments with threads of their own use more processor time than the clock shows.
+        # Environments with their own threads use more CPU time than wall-clock time.
         "loop_s": {scheme: min(each.cpu, each.wall) / acting.length for scheme, each in spent.items()},
     }
 
@@ -217,8 +218,8 @@ def _load_seconds(policy: Policy, spec: EnvironmentSpec, count: int) -> float:
 
 
 def run() -> int:
-    """Measure what the flags ask for."""
-    order = Order.parse("python -m actor_service.profile", "Measure what a step costs an actor.")
+    """Run the measurement that the flags ask for."""
+    order = Order.parse("python -m actor_service.profile", "Measure an actor's time per step.")
     if order.only_record:
         record(order)
     else:

@@ -1,4 +1,4 @@
-"""ActorService: decode, call the actor, encode."""
+"""The gRPC ActorService: decodes requests, calls the actor, encodes responses."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 
 class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
-    """Serves one actor; `drain_s` is what a drain may take."""
+    """Serves one actor. A drain takes at most `drain_s` seconds."""
 
     def __init__(self, actor: Actor, drain_s: float) -> None:
         self._actor = actor
@@ -22,13 +22,13 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
     async def GetActorStatus(
         self, request: actor_pb2.GetActorStatusRequest, context: Any
     ) -> actor_pb2.GetActorStatusResponse:
-        """How the actor is."""
+        """The actor's status."""
         return wire.actor_self_status_to_proto(self._actor.status())
 
     async def Evaluate(
         self, request: actor_pb2.EvaluateRequest, context: Any
     ) -> AsyncIterator[actor_pb2.EvaluateResponse]:
-        """Greedy episodes as they end, then all of them."""
+        """Stream each greedy episode as it ends, then the whole evaluation."""
         wanted = wire.evaluate_request_from_proto(request)
         loop = asyncio.get_running_loop()
         episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=wanted.episodes + 1)
@@ -60,7 +60,7 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
             hung_up.set()
 
     async def Drain(self, request: actor_pb2.DrainRequest, context: Any) -> actor_pb2.DrainResponse:
-        """Stop acting, send what is queued, end the process."""
+        """Stop acting, send the queued segments, end the process."""
         remaining = context.time_remaining()
         patience = self._drain_s if remaining is None else min(self._drain_s, remaining * 0.9)
         self._actor.drain(patience)

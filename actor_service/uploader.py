@@ -1,4 +1,4 @@
-"""Carries segments and evaluations to the learner on a thread of its own, exactly once, within its credit."""
+"""Uploads segments and evaluations to the learner: on its own thread, exactly once, within the granted credit."""
 
 import logging
 import random
@@ -25,18 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Owns the actor's stream. `put` is called by the loop that acts, everything else from anywhere.
+    """Owns the actor's stream. The acting loop calls `put`; any thread may call the other methods.
 
-    Items wait in order until the learner has acknowledged them: first those it may not send yet for want of credit, at
-    most `capacity` of them, then those in flight, bounded by the credit. Acknowledged items are kept until they are on
-    the learner's disk. After a broken stream it joins again and goes on after what the learner has stored: after a
-    power cut at the learner these are fewer than it had acknowledged, and the kept items are sent again.
+    Items wait in order until the learner has acknowledged them. At most `capacity` items wait for credit; the credit
+    limits the items in flight. Acknowledged items are kept until they are on the learner's disk. After a broken stream
+    the uploader joins again and resumes after the last stored item. A power cut at the learner may lose acknowledged
+    items; the kept ones are then sent again.
 
-    join: announces the actor and returns what the learner knows of it; raises UserError when another process has taken
-    over the actor's name.
-    report: how the actor is, sent every `period_s`, at first more often.
-    on_stop, on_evaluate: the learner's directives; on_fault: an error that trying again would not mend; on_retry: the
-    stream broke, or could not be opened, and will be tried again.
+    join: announces the actor and returns its membership. Raises UserError when another process has taken over the name.
+    report: returns the actor's report, sent every `period_s` seconds and more often at first.
+    on_stop, on_evaluate: called for the learner's directives.
+    on_fault: called with an error that a retry cannot fix.
+    on_retry: called when the stream broke or failed to open, before the next attempt.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Uploader:
         self._thread.start()
 
     def put(self, item: Item, stop: threading.Event) -> None:
-        """Queue an item; waits while the queue is full, unless `stop` is set: the last item goes in all the same."""
+        """Queue an item. Waits while the queue is full. Once `stop` is set, the item is queued at once."""
         with self._changed:
             self._full_since = self._clock()
             self._changed.wait_for(lambda: len(self._waiting) < self._capacity or stop.is_set())
@@ -94,19 +94,19 @@ class Uploader:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let a waiting `put` look again whether it should stop."""
+        """Make a waiting `put` check `stop` again."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def waited_s(self) -> float:
-        """Seconds for which `put` has waited so far, the present wait included."""
+        """Seconds that `put` has waited in total, the current wait included."""
         with self._changed:
             return self._waited_s + (0.0 if self._full_since is None else self._clock() - self._full_since)
 
     @property
     def queued(self) -> int:
-        """Items that wait for credit or the network."""
+        """Number of items that wait for credit, the network or an acknowledgment."""
         with self._changed:
             return len(self._waiting) + len(self._in_flight)
 
@@ -117,13 +117,13 @@ class Uploader:
             return self._acknowledged
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until everything is acknowledged, abandoned or time is up; returns how many items are not stored."""
+        """Wait until all items are acknowledged or abandoned, or time is up. Returns how many items are not stored."""
         with self._changed:
             self._changed.wait_for(self._flushed, timeout_s)
             return len(self._waiting) + len(self._in_flight)
 
     def abandon(self) -> None:
-        """The run is over: nobody will store what is still queued, so `flush` need not wait for it."""
+        """Make `flush` return at once, because the run is over and the learner stores nothing more."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
@@ -143,7 +143,7 @@ class Uploader:
                 self._on_fault(error)
 
     def _stream(self, connected: Callable[[], None]) -> None:
-        """One life of the stream."""
+        """Join and run one stream until it ends."""
         membership = self._join()
         self._incarnation = membership.incarnation
         self._resume_after(membership.resume_after_sequence)
@@ -169,19 +169,19 @@ class Uploader:
         try:
             return wire.stream_answer_from_proto(response)
         except InvalidInputError as error:
-            # The learner may be mended or replaced, and the run goes on meanwhile.
-            raise UnavailableError(f"{self._client.peer} answered what cannot be read: {error}") from error
+            # A retry, because the learner may be repaired or replaced during the run.
+            raise UnavailableError(f"{self._client.peer} sent an invalid answer: {error}") from error
 
     def _raise(self, error: grpc.RpcError, opened: bool) -> None:
         translated = error_from_rpc(error, self._client.peer)
         if isinstance(translated, InvalidInputError) and not opened:
-            # The run cannot use this environment: a mistake in the settings, which the learner tells in one line.
+            # The run cannot use this environment: an error in the settings, which the learner explains in one line.
             raise UserError(str(translated).removeprefix(f"{self._client.peer}: ")) from None
         if isinstance(translated, NotFoundError):
-            # The learner restarted between Join and the stream, and does not know us: join again.
+            # The learner restarted between Join and the stream, and does not know this actor: join again.
             raise UnavailableError(str(translated)) from error
         if isinstance(translated, ConflictError):
-            # If another process has taken over the name, Join says so.
+            # Join raises the error if another process has taken over the name.
             self._join()
         raise translated from error
 
@@ -190,7 +190,7 @@ class Uploader:
             items = [*self._kept.take_all(), *self._in_flight, *self._waiting]
             for item in items:
                 if item.sequence <= stored:
-                    # Perhaps not on the learner's disk yet.
+                    # Stored, but perhaps not on the learner's disk yet.
                     self._kept.add(item)
             pending = [item for item in items if item.sequence > stored]
             following = pending[0].sequence if pending else self._acknowledged + 1
@@ -205,7 +205,7 @@ class Uploader:
         if self._acknowledged > stored:
             lost = max(0, following - 1 - stored)
             _log.warning(
-                "%s has lost %d acknowledged items after number %d: %d are sent again, %d are lost for good",
+                "%s has lost %d acknowledged items after number %d: %d are sent again, %d cannot be recovered",
                 *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
             )
 
@@ -232,19 +232,19 @@ class Uploader:
             if item is not None:
                 yield wire.upload_to_proto(item)
                 if isinstance(item, Segment) and not sent:
-                    # The first reports, and those after the first segment, follow each other sooner: a short run would
-                    # be over before a whole period.
+                    # Reports are more frequent at the start and after the first segment, because a short run would end
+                    # within one period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
                 yield wire.upload_to_proto(wire.Reported(self._report(), sent))
         if not ended.is_set():
-            # The last word: a run of seconds would not know what this process used in the end.
+            # A last report, so that even a run of seconds knows the process's total resource use.
             yield wire.upload_to_proto(wire.Reported(self._report(), sent))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
-        """The next item that may be sent, None when there is none until `until` or the stream has ended."""
+        """The next item with credit. None when there is none until time `until`, or the stream has ended."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._may_send() or ended.is_set() or self._closed.is_set(), max(0.0, until - time.monotonic())

@@ -1,4 +1,4 @@
-"""Under which conditions a benchmark ran: machine, time, commit and load; and which runs may share a verdict."""
+"""Records the conditions of a benchmark (machine, time, commit, load), and checks which runs may share a verdict."""
 
 import datetime
 import hashlib
@@ -17,12 +17,12 @@ Conditions = dict[str, Any]
 
 NOT_RECORDED = "not recorded"
 _ROOT = Path(__file__).parents[1]
-# Benchmarks write results and images into the tree, which changes nothing that is measured.
+# Benchmarks write results and images into the tree. These do not affect measurements.
 _CODE = (".", ":(exclude)docs", ":(exclude)benchmarks/results")
 
 
 def conditions() -> Conditions:
-    """The conditions now.
+    """The current conditions.
 
     commit: of the working tree, NOT_RECORDED outside of one. changes: None, or a digest of what differs from the
     commit in tracked files other than documents and results.
@@ -51,14 +51,14 @@ def refuse_mixed(runs: Mapping[str, Conditions | None]) -> None:
 
 
 def without_verdict(runs: Mapping[str, Conditions | None]) -> str:
-    """Why these runs, by name, give no verdict, "" when they do; raises SystemExit when they are mixed."""
+    """Why these runs, by name, give no verdict; "" when they do. Raises SystemExit when their conditions differ."""
     refuse_mixed(runs)
     commits = {(each or {}).get("commit", NOT_RECORDED) for each in runs.values()}
     return "runs without a recorded commit give no verdict" if NOT_RECORDED in commits else ""
 
 
 def _origin(found: Conditions | None) -> dict[str, Any]:
-    """What runs must have in common."""
+    """The conditions that runs of one verdict must share."""
     return {"commit": found["commit"], "changes": found["changes"], **found["machine"]} if found else {}
 
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: flags, the conditions of the measurement, targets, results as JSON."""
+"""The common frame of all benchmarks: flags, conditions of the measurement, targets, results as JSON."""
 
 import argparse
 import json
@@ -15,9 +15,9 @@ ONE_SEED = "one seed gives no verdict"
 
 @dataclass(frozen=True)
 class Target:
-    """One stated target: what was measured, against which bound.
+    """One stated target: a measured figure and its bound.
 
-    refused: why this gives no verdict: the figure is shown, and the target counts as missed.
+    refused: why the figure gives no verdict. The figure is shown, and the target counts as missed.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the measured figure keeps to the bound."""
+        """Whether the measured figure meets the bound."""
         if self.refused:
             return False
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
@@ -41,7 +41,7 @@ class Target:
 
 
 def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:
-    """The targets, refused for this reason; as they are when it is empty."""
+    """The targets, refused for this reason; unchanged when the reason is empty."""
     return [replace(target, refused=target.refused or reason) for target in targets]
 
 
@@ -50,9 +50,9 @@ def run_benchmark(
     add_flags: Callable[[argparse.ArgumentParser], None],
     measure: Callable[[argparse.Namespace], tuple[dict[str, Any], list[Target]]],
 ) -> int:
-    """Parse flags, measure, print the targets, write --json; return 1 with --check when a target is missed or refused.
+    """Parse flags, measure, print the targets, write --json. With --check, return 1 when a target is missed or refused.
 
-    The conditions that --json has are those before the measurement.
+    --json has the conditions from before the measurement.
     """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and conditions to FILE")
@@ -77,7 +77,7 @@ def run_benchmark(
 
 
 def _without_folder(argument: str) -> str:
-    """An absolute path without its folder, which is of no use on another machine; any other argument as it is."""
+    """An argument without the folder of an absolute path, which means nothing on another machine."""
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 

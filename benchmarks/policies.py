@@ -1,4 +1,4 @@
-"""The policy networks that benchmarks measure, and the way from a torch module to a model of any scheme."""
+"""Policy networks for benchmarks, and their conversion from a torch module to a model of any scheme."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def relu_mlp(width: int, observations: int = OBSERVATION_SIZE, actions: int = AC
 
 
 def d4pg_policy(width: int, observations: int = OBSERVATION_SIZE, actions: int = ACTION_SIZE) -> nn.Sequential:
-    """The policy of D4PG as Acme has it (arXiv 2006.00979, `LayerNormMLP`): float32[B, observations] -> [-1, 1].
+    """Acme's policy for D4PG (arXiv 2006.00979, `LayerNormMLP`): float32[B, observations] -> [-1, 1].
 
     Three hidden layers of `width`, LayerNorm and tanh after the first, ELU after the others, tanh at the end.
     """
@@ -46,16 +46,16 @@ def d4pg_policy(width: int, observations: int = OBSERVATION_SIZE, actions: int =
 
 
 def nature_cnn(actions: int = ACTION_SIZE) -> QNetwork:
-    """Action values from frames (Mnih et al., Nature 518, 2015), as DQN has it: uint8[B, 4, 84, 84] -> [B, actions]."""
+    """DQN's action values from frames (Mnih et al., Nature 518, 2015): uint8[B, 4, 84, 84] -> [B, actions]."""
     spec = environment_spec(FRAMES, "uint8", actions, discrete=True)
     return QNetwork(spec, (), dueling=False, layers=feature_layers(RunConfig(), spec))
 
 
 @dataclass(frozen=True)
 class PolicyNetwork:
-    """A torch policy with what it observes, and observations to calibrate and feed it with.
+    """A torch policy with its observation spec, and observations for calibration and timing.
 
-    observations: of one environment; calibration: [B, *observation].
+    observations: spec for one environment; calibration: [B, *observation].
     """
 
     name: str
@@ -65,7 +65,7 @@ class PolicyNetwork:
 
 
 def environment_spec(shape: tuple[int, ...], dtype: str, actions: int, discrete: bool) -> EnvironmentSpec:
-    """What a learner would know of an environment with these observations and actions."""
+    """The environment spec with these observations and actions."""
     action = ArraySpec((), "int64") if discrete else ArraySpec((actions,), "float32", (-1.0,), (1.0,))
     return EnvironmentSpec("benchmark", ArraySpec(shape, dtype), action, actions if discrete else 0)
 
@@ -88,7 +88,7 @@ def frame_network(seed: int = 0) -> PolicyNetwork:
 
 
 def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:
-    """The graph that a learner would publish of this network, and its first version."""
+    """The graph that a learner would publish for this network, and its first version."""
     graph = export_policy_graph(network.module, network.spec)
     parameters = snapshot_parameters(network.module)
     return graph, Checkpoint(1, 1, graph.topology, parameters, {graph.inputs[0]: network.calibration}, 0.0)

@@ -1,4 +1,4 @@
-"""Real services as processes, and what they cost: CPU time and resident memory."""
+"""Runs real services as processes, and measures their CPU time and resident memory."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds since its start, and resident bytes, of a process."""
+    """CPU seconds since the start of a process, and its resident bytes."""
 
     cpu_s: float
     resident_bytes: int
@@ -23,14 +23,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class ServiceProcess:
-    """A service that serves at `address`; `log` has the lines that it has written so far."""
+    """A service at `address`. `log` has its log lines so far."""
 
     address: str
     process: psutil.Process
     log: list[str] = field(default_factory=list, compare=False)
 
     def cost(self) -> Cost:
-        """What it has used so far."""
+        """The resources used so far."""
         with self.process.oneshot():
             times = self.process.cpu_times()
             return Cost(times.user + times.system, self.process.memory_info().rss)
@@ -38,7 +38,7 @@ class ServiceProcess:
 
 @contextmanager
 def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
-    """Run `python -m MODULE` on a port of the system's choice; killed at the end, as what it wrote is not kept."""
+    """Run `python -m MODULE` on a free port. It is killed at the end, because its files are not kept."""
     command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -1,6 +1,6 @@
-"""Runs of `actorq train` and `actorq evaluate` as a user makes them, for benchmarks of learning.
+"""Runs `actorq train` and `actorq evaluate` as a user does, for benchmarks of learning.
 
-The conditions under which a run began lie beside it, in NAME.conditions.json.
+NAME.conditions.json, beside a run, has the conditions at its start.
 """
 
 import json
@@ -29,15 +29,15 @@ T = TypeVar("T", bound="Named")
 W = TypeVar("W")
 
 _CONDITIONS = ".conditions.json"
-# Of the episodes that confirm a policy.
+# Seed of the episodes that confirm a policy.
 CONFIRMATION_SEED = 1000
 _ACTORQ = (sys.executable, "-m", "actorq.cli.main")
-# Solved, and ended by its budget.
+# Exit codes of a solved run and of a run that its budget ended.
 _COMPLETE = (0, 3)
 
 
 class Named(Protocol):
-    """A task, as far as --task goes."""
+    """The part of a task that --task matches."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Returns of the run's last policy on episodes that it was not chosen by."""
+    """Returns of the run's last policy on new episodes."""
 
     mean_return: float
     episodes: int
@@ -56,8 +56,8 @@ class Confirmation:
 def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
     """The run's summary, with its `conditions` and `command_s`, the seconds from the command's start to its exit.
 
-    A run that is complete in `directory` already is not made again. Raises SystemExit when the command fails, or when
-    runs beside it have another commit or machine.
+    A complete run in `directory` is not repeated. Raises SystemExit when the command fails, or when runs beside it have
+    another commit or machine.
     """
     summary_file, seconds_file = directory / "summary.json", directory / "command_s.json"
     if not seconds_file.exists():
@@ -74,9 +74,9 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
 
 
 def begin(folder: Path) -> None:
-    """Write down under which conditions the run in `folder` begins; those of a run that goes on stay.
+    """Record the conditions at the start of the run in `folder`. A resumed run keeps its own.
 
-    Raises SystemExit when the runs beside it, or what is there of itself, have another commit or machine.
+    Raises SystemExit when the runs beside it, or its own earlier part, have another commit or machine.
     """
     beside = {path for path in folder.parent.glob("*/") if (path / "config.yaml").exists()}
     files = folder.parent.glob(f"*{_CONDITIONS}")
@@ -90,14 +90,14 @@ def begin(folder: Path) -> None:
 
 
 def recorded(folder: Path) -> Conditions | None:
-    """The conditions under which the run in `folder` began; None when they are not recorded."""
+    """The conditions at the start of the run in `folder`; None when they are not recorded."""
     file = _conditions_file(folder)
     found: Conditions | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     return found
 
 
 def refusal(runs: Iterable[dict[str, Any]]) -> str:
-    """Why runs with `conditions` give no verdict, "" when they do; raises SystemExit when they are mixed."""
+    """Why runs with `conditions` give no verdict; "" when they do. Raises SystemExit when their conditions differ."""
     return without_verdict({_named(number, run): run.get("conditions") for number, run in enumerate(runs, start=1)})
 
 
@@ -111,7 +111,7 @@ def _conditions_file(folder: Path) -> Path:
 
 
 def confirm(directory: Path, episodes: int) -> Confirmation:
-    """Evaluate the run's last policy as it was emitted, on new episodes."""
+    """Evaluate the run's last emitted policy on new episodes."""
     command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED)]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
@@ -127,10 +127,10 @@ def actor_megabytes(summary: dict[str, Any]) -> list[float]:
 
 
 def kept(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `file` has, or else what `make` returns, which is written there: whole or not at all, `settings` beside it.
+    """The content of `file`, or else the result of `make`, which is written there atomically with its `settings`.
 
-    The result has the `conditions` under which the run began. Raises SystemExit when what is there was made with other
-    settings, and when it has to be made beside runs of another commit or machine.
+    The result has the `conditions` at the run's start. Raises SystemExit when the file has other settings, or when runs
+    beside it have another commit or machine.
     """
     # As JSON has them: lists where there were tuples.
     settings, folder = json.loads(json.dumps(settings)), file.with_suffix("")
@@ -146,9 +146,9 @@ def kept(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]
 
 
 def forget_incomplete(directory: Path) -> None:
-    """Remove a run that was killed, so that `train` makes it anew; raises SystemExit while it is being made.
+    """Remove a killed run, so that `train` repeats it. Raises SystemExit while the run is active.
 
-    What its launcher left running has ended before.
+    Waits for processes that the run's launcher has left behind.
     """
     if not directory.exists() or (directory / "command_s.json").exists():
         return
@@ -162,7 +162,7 @@ def forget_incomplete(directory: Path) -> None:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """In here SIGTERM ends the runs that are being made, and this process after them; Ctrl-C reaches them anyway."""
+    """A context in which SIGTERM ends the active runs and then this process. Ctrl-C reaches the runs by itself."""
 
     def end(*_: object) -> None:
         for child in psutil.Process().children():
@@ -177,7 +177,7 @@ def ending_children() -> Iterator[None]:
 
 
 def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--task") -> list[T]:
-    """The tasks whose names fit a pattern of the flag; all without one. Raises SystemExit when none does."""
+    """The tasks whose names match a pattern; all tasks without patterns. Raises SystemExit without a match."""
     found = [task for task in tasks if any(fnmatchcase(task.name, pattern) for pattern in patterns or ["*"])]
     if not found:
         raise SystemExit(f"{flag}: expected a pattern of {', '.join(task.name for task in tasks)}, got {patterns}")
@@ -185,12 +185,12 @@ def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--ta
 
 
 def in_order(make: Callable[[W], dict[str, Any]], wanted: Iterable[W], jobs: int) -> Iterator[dict[str, Any]]:
-    """The runs that are wanted, `jobs` of them made at the same time, in the order in which they were asked for."""
+    """Make the runs, `jobs` at a time, and return their results in the given order."""
     with ThreadPoolExecutor(jobs) as pool, ending_children():
         runs = [pool.submit(make, one) for one in wanted]
         try:
             for future in runs:
                 yield future.result()
         finally:
-            # When one has failed, or Ctrl-C was pressed, those that wait are not begun.
+            # After a failure or Ctrl-C, no waiting run begins.
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""The quantizer: takes FP32 checkpoints, emits quantized ONNX policies, and serves the newest to actors."""
+"""The quantizer: receives FP32 checkpoints, emits quantized ONNX policies, and serves the newest to actors."""

@@ -1,4 +1,4 @@
-"""`python -m quantizer_service`: one quantizer, or a relay of another one, as pods and the launcher run them."""
+"""`python -m quantizer_service`: runs one quantizer or one relay, in a pod or for the launcher."""
 
 import os
 import platform
@@ -28,22 +28,22 @@ from quantizer_service.store.store import PolicyStore
 
 
 class QuantizerProcessSettings(Settings):
-    """Where the policies lie, or come from."""
+    """The source of the policies: a store on disk or an upstream quantizer."""
 
-    store: Path = Field(Path("policies"), description="folder of the policies of one run; made when missing")
+    store: Path = Field(Path("policies"), description="folder for the policies of one run; created if missing")
     read_only: bool = Field(
-        False, description="serve the store as it is and change nothing in it; another quantizer may be writing there"
+        False, description="serve the store without changing it; another quantizer may be writing there"
     )
     upstream: Annotated[str, DefaultText("none")] = Field(
         "",
-        description="HOST:PORT of another quantizer or relay whose policies are served, instead of those of a store",
+        description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)",
     )
 
 
 class QuantizerProcess(Service):
-    """Serves one store until it is drained.
+    """The process that serves one store until it is drained.
 
-    worker: does the CPU work; None for one whose process ends when it hangs.
+    worker: does the CPU work; None for a worker with a watchdog that ends a hanging process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class QuantizerProcess(Service):
         self._quantizer: Quantizer
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Open the store and add the servicer; raises UserError when the folder cannot be used."""
+        """Open the store and add the servicer. Raises UserError when the folder is unusable."""
         self._store = self._open()
         self._quantizer = Quantizer(
             Emitter(self._store, self._config),
@@ -78,7 +78,7 @@ class QuantizerProcess(Service):
         return (QuantizerServicer(self._quantizer).register(server),)
 
     async def run(self, address: str) -> int:
-        """Serve until drained and all work that was taken is done."""
+        """Serve until drained and all accepted checkpoints are stored."""
         await self._quantizer.draining.wait()
         await self._quantizer.settle()
         self._watchdog.close()
@@ -87,7 +87,7 @@ class QuantizerProcess(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """End the streams; see Quantizer.begin_drain."""
+        """End the streams. See Quantizer.begin_drain."""
         self._quantizer.begin_drain()
 
     def alive(self) -> bool:
@@ -95,7 +95,7 @@ class QuantizerProcess(Service):
         return self._worker.alive
 
     def metrics(self) -> Iterable[Metric]:
-        """What it emitted and for whom."""
+        """The quantizer's metrics."""
         return quantizer_metrics(self._quantizer)
 
     def _open(self) -> PolicyReader:
@@ -108,14 +108,12 @@ class QuantizerProcess(Service):
 def make_service(
     config: RunConfig, process: ProcessSettings, quantizer: QuantizerProcessSettings, name: str
 ) -> Service:
-    """A quantizer with its store, or a relay; raises UserError for settings of both."""
+    """A quantizer with a store, or a relay. Raises UserError for settings of both."""
     if not quantizer.upstream:
         return QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
     of_a_store = {"store": "--store", "read_only": "--read-only"}
     if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
-        raise UserError(
-            f"--upstream: a relay has no store, but {' and '.join(given)} came with it; leave one of the two away"
-        )
+        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
     return RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
 
 
@@ -123,7 +121,7 @@ def _run() -> int:
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
     config, process, quantizer = parse_arguments(
         "actorq quantizer",
-        "Emit quantized policies from a learner's checkpoints and serve them to actors, or relay those of another.",
+        "Emit quantized policies from a learner's checkpoints and serve them, or relay another quantizer's policies.",
         models,
     )
     assert isinstance(config, RunConfig)

@@ -1,4 +1,4 @@
-"""`python -m quantizer_service.profile`: what a version costs the quantizer in each scheme, for `actorq profile`."""
+"""`python -m quantizer_service.profile`: measures the time to emit a version in each scheme, for `actorq profile`."""
 
 import logging
 import sys
@@ -18,12 +18,12 @@ from quantizer_service.store.store import PolicyStore
 
 _RUN_ID = "profile"
 _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
-# An untrained policy says nothing about what the gate makes of a trained one: all that is emitted passes.
+# Everything passes. The gate's verdict on an untrained policy says nothing about a trained one.
 _OPEN_GATE = GateConfig(max_mean_error=1e9, max_error=1e9, min_agreement=0.0)
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Processor seconds of a version in each scheme, from tensors to the store; leaves each scheme's policy."""
+    """CPU seconds per version in each scheme, from tensors to the store. Writes each scheme's policy to the folder."""
     graph, tensors = order.folder.graph()
     calibration = {
         name.removeprefix(CALIBRATION_PREFIX): batch
@@ -49,7 +49,7 @@ def measure(order: Order) -> dict[str, Any]:
             continue
         if policy.descriptor.effective_scheme != scheme:
             del seconds[scheme]
-            failed[scheme] = "no layer of this network is fit to be quantized"
+            failed[scheme] = "no layer of this network can be quantized"
         else:
             order.folder.write_policy(policy)
     store.close()
@@ -77,8 +77,8 @@ def _sizes(order: Order) -> dict[str, int]:
 
 
 def run() -> int:
-    """Measure what the flags ask for."""
-    order = Order.parse("python -m quantizer_service.profile", "Measure what a version costs the quantizer.")
+    """Run the measurement that the flags ask for."""
+    order = Order.parse("python -m quantizer_service.profile", "Measure the quantizer's time per version.")
     order.folder.write("quantizer", measure(order))
     return EXIT_OK
 

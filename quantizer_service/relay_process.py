@@ -1,4 +1,4 @@
-"""A relay as a process: connects to its upstream, serves until it is drained."""
+"""The process of a relay: connects to its upstream and serves until it is drained."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from quantizer_service.serving.upstream import Upstream
 
 
 class RelayProcess(Service):
-    """Serves what the quantizer or relay at `upstream` ("HOST:PORT") serves."""
+    """Serves the policies of the quantizer or relay at `upstream` ("HOST:PORT")."""
 
     def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
         self._upstream = upstream
@@ -24,12 +24,12 @@ class RelayProcess(Service):
         self._relay: Relay
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the servicer; raises UserError when the upstream's address is none."""
+        """Add the servicer. Raises UserError when the upstream's address is invalid."""
         self._relay = Relay(Upstream(QuantizerClient(self._upstream, self._certificates)))
         return (QuantizerServicer(self._relay).register(server),)
 
     async def run(self, address: str) -> int:
-        """Serve until drained; raises what made a stream from the upstream fail for good."""
+        """Serve until drained. Raises an unexpected error of a stream from the upstream."""
         draining = asyncio.ensure_future(self._relay.draining.wait())
         try:
             await asyncio.wait((draining, self._relay.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -41,9 +41,9 @@ class RelayProcess(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """End the watchers' streams; see Relay.begin_drain."""
+        """End the watchers' streams. See Relay.begin_drain."""
         self._relay.begin_drain()
 
     def metrics(self) -> Iterable[Metric]:
-        """What it relayed and to whom."""
+        """The relay's metrics."""
         return relay_metrics(self._relay)

@@ -1,4 +1,4 @@
-"""The quantizer's RPCs: decode, call what serves policies (a quantizer or a relay), encode."""
+"""The gRPC QuantizerService: decodes requests, calls a quantizer or relay, encodes responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -22,19 +22,19 @@ _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_na
 
 
 class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
-    """Serves policies; the streams of policies yield messages that are bytes already."""
+    """Serves policies. Streams of policies yield serialized messages."""
 
     def __init__(self, policies: PolicyServer) -> None:
         self._policies = policies
-        # Set when a newer publisher takes the place of the one that is listened to.
+        # Set when a newer publisher replaces the current one.
         self._replaced = asyncio.Event()
-        # What was written plain last: of callers that take no encoding many ask for the same.
+        # The last policy converted to plain messages, because many callers without encodings ask for the same policy.
         self._plain: tuple[Messages, Messages] = ((), ())
 
     def register(self, server: grpc.aio.Server) -> str:
-        """Add this servicer to a server; returns the full name of its service."""
+        """Add this servicer to a server. Returns the full name of its service."""
         quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(self, server)
-        # The generated handlers would serialize a policy again for everyone who gets it; these send bytes as they are.
+        # The generated handlers would serialize a policy again for each receiver. These send the bytes unchanged.
         watch = grpc.unary_stream_rpc_method_handler(self.WatchPolicies, quantizer_pb2.WatchPoliciesRequest.FromString)
         get = grpc.unary_stream_rpc_method_handler(self.GetPolicy, quantizer_pb2.GetPolicyRequest.FromString)
         server.add_registered_method_handlers(_SERVICE, {"WatchPolicies": watch, "GetPolicy": get})
@@ -45,16 +45,16 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         request_iterator: AsyncIterator[quantizer_pb2.PublishCheckpointsRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[quantizer_pb2.PublishCheckpointsResponse]:
-        """Take graphs, checkpoints and evaluations of a learner, in the order in which it sends them.
+        """Accept graphs, checkpoints and evaluations of a learner, in the order sent.
 
-        Of several publishers the newest is listened to, and what the one before it was sending is dropped.
+        Only the newest publisher is served. The unfinished submission of an older one is dropped.
         """
         intake = self._policies.intake()
         assembler = SubmissionAssembler()
         scheme, replaced = "", asyncio.Event()
         ends = {
             self._policies.draining: "this service is draining; open the stream again later",
-            replaced: "another publisher of the run has opened its stream; only the newest is listened to",
+            replaced: "another publisher of the run has opened its stream; only the newest is served",
         }
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
@@ -81,14 +81,14 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         """Send the newest policy of a scheme, and again whenever there is a newer one."""
         wanted = wire.watch_request_from_proto(request)
         with await self._policies.subscribe(wanted.scheme, wanted.version) as subscription:
-            # A call that is cancelled leaves its generator to the garbage collector: count it out at once.
+            # A cancelled call leaves its generator to the garbage collector. The callback ends the subscription now.
             context.add_done_callback(lambda _: subscription.close())
-            # Tells the watcher that it watches, also when there is no policy yet.
+            # Confirms the stream to the watcher, even before there is a policy.
             await context.send_initial_metadata(())
             while (policy := await subscription.next()) is not None:
                 for message in self._taken(policy.messages, wanted.encodings):
                     yield message
-        # Not OK, which would say that no newer policy will ever come.
+        # The status OK would mean that no newer policy will ever come.
         raise UnavailableError("this service is draining or begins another run; watch again later")
 
     async def GetPolicy(
@@ -129,14 +129,14 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
 
     def _taken(self, messages: Messages, encodings: Iterable[int]) -> Messages:
-        """These messages, or where the caller does not take their encoding the same policy as it is."""
+        """These messages, or the same policy in plain messages if the caller does not accept their encoding."""
         if not set(ENCODINGS).issubset(encodings) and self._plain[0] is not messages:
             self._plain = (messages, plain_messages(messages))
         return messages if set(ENCODINGS).issubset(encodings) else self._plain[1]
 
 
 async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) -> AsyncIterator[R]:
-    """Pass requests on until their stream ends; raises UnavailableError between two of them when an event is set."""
+    """Yield requests until their stream ends. Raises UnavailableError between two requests when an event is set."""
     waits = {asyncio.ensure_future(event.wait()): reason for event, reason in ends.items()}
     read: asyncio.Future[Any] | None = None
     try:

@@ -1,4 +1,4 @@
-"""`python -m quantizer_service.verify STORE`: checks a store of policies without changing it; prints JSON."""
+"""`python -m quantizer_service.verify STORE`: checks a store of policies without changing it, and prints JSON."""
 
 import sys
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from actorq.errors import InvalidInputError
 from actorq.statefiles import policies as stored
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 
-_LEAP = "numbers of versions go on far above the known ones"
-_AGAIN = "the learner sends the graph again, and versions of it are back after the next start"
-_TAKEN = "the version is not served, its number stays taken, and the learner publishes newer ones"
+_LEAP = "new version numbers start far above the known ones"
+_AGAIN = "the learner sends the graph again; its versions return after the next start"
+_TAKEN = "the version is not served, its number stays taken, and the learner publishes newer versions"
 _NO_EVALUATION = "the version counts as not evaluated"
 
 
 def verify(directory: Path) -> list[Finding]:
-    """What is whole or damaged in a store, and what a resume does about it. Nothing for a folder that is not there."""
+    """The whole and damaged parts of a store, and how a resume handles them. Empty for a missing folder."""
     graphs, whole = _graphs(directory / "graphs")
     return [
         *check_twice(directory / "run.json", lambda values: f"run {values['run_id']}", "the store is refused"),
@@ -37,7 +37,7 @@ def _high_water(directory: Path) -> Iterator[Finding]:
 
 
 def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
-    """The findings, and the digests of the graphs that can be read."""
+    """The findings, and the digests of the readable graphs."""
     found, whole = [], set()
     for path in sorted(directory.glob("[!.]*.json")):
         try:
@@ -81,7 +81,7 @@ def _checkpoint(path: Path, graphs: set[str]) -> Iterator[Finding]:
 
 
 def _short(error: Exception) -> str:
-    """The first part of a message, which names the fault; the advice behind it is for a quantizer that starts."""
+    """The fault in a message, without the advice after it, which is for a starting quantizer."""
     return str(error).partition("; ")[0]
 
 

@@ -1,1 +1,1 @@
-"""The acting loop: environments stepped with the newest policy."""
+"""The acting loop: steps environments with the newest policy."""

@@ -1,4 +1,4 @@
-"""How actors explore: every environment with a rate of its own."""
+"""Exploration: epsilon-greedy actions and action noise, with a rate per environment."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -10,15 +10,15 @@ from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import EnvironmentSpec
 
-# Random numbers are drawn for so many steps at once: a call for one step's costs as much as drawing them all.
+# Steps whose random numbers are drawn at once. Drawing them all costs as much as drawing those of one step.
 _STEPS_DRAWN = 128
 
 
 class Explorer(ABC):
-    """Chooses the actions of N environments: at first uniformly random ones, then the policy's with some randomness.
+    """Chooses the actions of N environments: uniformly random ones at first, then the policy's with noise.
 
-    random_steps: of each environment, with uniformly random actions.
-    greedy_actions: [N, *action], what the policy would have done at the last call; None where that is not told.
+    random_steps: steps of each environment with uniformly random actions.
+    greedy_actions: [N, *action], the policy's actions of the last call without noise; None unless reported.
     """
 
     greedy_actions: NDArray[Any] | None = None
@@ -30,7 +30,7 @@ class Explorer(ABC):
         self._drawn = _STEPS_DRAWN
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
-        """Actions [N, *action] for what the policy sees; the array is overwritten by the next call."""
+        """Actions [N, *action] for stacked observations. The next call overwrites the array."""
         if self._random_steps > 0:
             self._random_steps -= 1
             return self._random_actions()
@@ -50,11 +50,11 @@ class Explorer(ABC):
 
     @abstractmethod
     def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
-        """The policy's actions, with the random numbers of the step."""
+        """The policy's actions with this step's random numbers applied."""
 
 
 class EpsilonGreedy(Explorer):
-    """With probability epsilon_i a uniformly random action in environment i, else the one of highest value."""
+    """Takes a uniformly random action in environment i with probability epsilon_i, else the action of highest value."""
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
         super().__init__(spec, len(exploration.epsilons), exploration.random_steps, rng)
@@ -76,13 +76,13 @@ class EpsilonGreedy(Explorer):
 
 
 class ContinuousNoise(Explorer):
-    """Actions with noise, within their bounds.
+    """Adds noise to continuous actions and clips them to their bounds.
 
-    A deterministic policy's get Gaussian noise of standard deviation noise_i, in halves of each component's range
-    (D4PG, TD3). A stochastic policy (SAC) is given standard normal noise and turns it into its own.
+    A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each
+    component's range. A stochastic policy (SAC) gets standard normal noise as an input.
 
-    greedy_actions: [N, *action], what the policy would have done without noise at the last call, within the bounds, or
-        the random actions themselves; overwritten by the next call. None unless the run asks for it.
+    greedy_actions: [N, *action], the last actions without noise, clipped; during random steps the random actions. The
+        next call overwrites the array. None unless the run asks for greedy actions.
     """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
@@ -119,5 +119,5 @@ class ContinuousNoise(Explorer):
 
 
 def explorer(spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> Explorer:
-    """How these environments are explored: epsilon-greedy with discrete actions, else with noise on them."""
+    """The explorer for an action space: epsilon-greedy for discrete actions, noise for continuous ones."""
     return (EpsilonGreedy if spec.discrete_actions else ContinuousNoise)(spec, exploration, rng)

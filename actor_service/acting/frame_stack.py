@@ -1,4 +1,4 @@
-"""What a policy sees of environments whose observations are single frames: the last K of each."""
+"""Frame stacking: gives a policy the last K observations of each environment."""
 
 from typing import Any
 
@@ -11,8 +11,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 class FrameStack:
     """Stacks of the last K observations of N environments, oldest first: [N, K, *observation].
 
-    In a young episode the first observation stands in for those that there were not. With K = 1 there is no axis and
-    nothing is copied.
+    At an episode's start, copies of its first observation fill the stack. K = 1 means no stack axis and no copy.
     """
 
     def __init__(self, spec: EnvironmentSpec, environments: int) -> None:
@@ -21,9 +20,9 @@ class FrameStack:
         self._stack = np.zeros(shape if self._depth > 1 else 0, spec.observations.dtype)
 
     def push(self, observations: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-        """Take the next observations [N, *observation]; `lengths` are the steps since each one's reset, int64[N].
+        """Add the next observations [N, *observation] and return the stacks. The next call overwrites them.
 
-        Returns what the policy is to be given; overwritten by the next call.
+        lengths: int64[N], steps since each environment's reset.
         """
         if self._depth == 1:
             return observations

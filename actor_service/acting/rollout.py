@@ -1,4 +1,4 @@
-"""The acting loop: steps all environments with the newest policy and cuts what happens into segments."""
+"""The acting loop: steps all environments with the newest policy and collects segments of transitions."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from actorq.errors import ActorQError
 from actorq.watchdog import Watched
 
 _OLDEST = 255
-# With an environment that fails in every segment nothing would ever be learned.
+# The limit of dropped segments in a row. An environment that fails in every segment yields no data.
 MOST_DROPPED = 100
 
-# What the parts of an encoded segment besides its columns take at most.
+# Upper bounds for the encoded parts of a segment other than its columns.
 _HALF_EPISODE_BYTES = 11
 _SPAN_BYTES = 40
 _HEADERS_BYTES = 256
@@ -30,31 +30,31 @@ _HEADERS_BYTES = 256
 def fitting_segment_length(
     spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, greedy: bool = False
 ) -> int:
-    """Steps per segment, at most `longest`, so that its message takes at most `max_bytes`; at least 1.
+    """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
-    There is room for a new policy at each step and for an episode's end at every other one.
+    The estimate allows a new policy at each step and an episode's end at every second step.
 
-    greedy: whether what the policy would have done without noise is in it.
+    greedy: whether the segment also holds the policy's actions without noise.
     """
     flags_and_reward = 3 + 4
     actions = (1 + greedy) * spec.actions.nbytes
     row = environments * (spec.observations.nbytes + actions + flags_and_reward + _HALF_EPISODE_BYTES)
-    # As many rows of observations more than steps as frames are stacked; an age; for an odd number of steps, half an
-    # episode more.
+    # A segment has frame_stack more rows of observations than steps, and one age. An odd number of steps may hold half
+    # an episode more.
     once = environments * (spec.frame_stack * spec.observations.nbytes + 1 + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
     return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
 class Rollout:
-    """Collects segments. Whose turn it is is asked before each step, so a new policy acts from the next step on.
+    """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
-    A segment in which an environment failed is dropped and counted: what its row holds is no transition, and so would
-    be the n-step returns across it. The next one begins where the others are, with a new episode of that one. Past
-    `MOST_DROPPED` of them in a row ActorQError is raised.
+    The rollout drops and counts a segment in which an environment failed. The failed step is no transition, and n-step
+    returns across it would be wrong. The next segment starts with a new episode in that environment; the others
+    continue. `MOST_DROPPED` dropped segments in a row raise ActorQError.
 
-    explore: turns the policy and what it sees [N, ...] into actions [N, *action].
-    watched: what to be inside of while the environments have the word.
-    greedy: of the newest actions what they would have been without noise, [N, *action]; segments tell it if given.
+    explore: maps the policy and stacked observations [N, ...] to actions [N, *action].
+    watched: context of each call to the environments, for a watchdog.
+    greedy: the newest actions without noise, [N, *action], copied into the segments; None for segments without them.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Rollout:
         self._context_rows = self._spec.frame_stack - 1
         with self._watched:
             self._observations = environments.reset(seed)
-        # What was before the segment; before the first episode nothing, which its age says.
+        # Frames before the segment. Their content is unused before the first episode, as the segment's ages tell.
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
         self._sequence = 0
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
-        """The next segment; shorter when `stop` is set meanwhile, None when it is set before a first step."""
+        """Collect the next segment. It is shorter when `stop` is set meanwhile; None when no step was taken."""
         segment, faults = self._collect(stop)
         dropped = 0
         while faults:
@@ -102,7 +102,7 @@ class Rollout:
         return segment
 
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, Sequence[Fault]]:
-        """A segment, or what went wrong in it; neither when there is no more to be collected."""
+        """A segment or its faults; neither when `stop` is set before the first step."""
         length, count, before = self._length, self._environments.count, self._context_rows
         spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
         turns, acting = self._turns, None

@@ -1,4 +1,4 @@
-"""Which policy takes the next step: the newest one, and none for much longer than it is meant to."""
+"""Chooses the policy for each step: the newest one, for a limited number of steps if the run sets a limit."""
 
 import threading
 import time
@@ -7,16 +7,15 @@ from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 
 _WAIT_FOR_FIRST_S = 1.0
-# How long to stand still for a newer policy. Where none comes, as without a quantizer or while training is paused,
-# acting on is better than not acting.
+# The longest wait for a newer policy. None may come, for example while training is paused. Acting goes on then.
 _PATIENCE_S = 1.0
 
 
 class PolicyTurns:
     """Takes the policy for each step from the slot.
 
-    most_steps: that a policy takes before a newer one is waited for; 0 for any number. When none comes within
-        `patience_s` seconds, the policy goes on until one does, without further waiting.
+    most_steps: the steps of a policy after which the loop waits for a newer one; 0 for no limit. When none comes within
+        `patience_s` seconds, the policy goes on acting without further waits.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class PolicyTurns:
         self._steps = 0
 
     def next(self, stop: threading.Event) -> OnnxPolicy | None:
-        """The policy for the next step; None when `stop` is set."""
+        """The policy for the next step; None once `stop` is set."""
         policy = self._slot.peek() or self._first(stop)
         if policy is not None and policy is self._policy and self._steps == self._most_steps:
             policy = self._newer(policy)

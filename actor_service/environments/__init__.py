@@ -1,15 +1,14 @@
-"""Environments by id, stepped as one batch, with their spec for the learner.
+"""Makes batches of environments by id, and describes them for the learner.
 
-Episodes reset at the step after they ended (next-step autoreset): that step's action is ignored, and its observation
-is the first of the new episode. So the observation before it is the final one of the old episode, and a column of
-observations holds everything once.
+An episode resets at the step after its end (next-step autoreset). That step ignores its action and returns the first
+observation of the new episode. The observation before it is the final one of the old episode.
 
-An id chooses a library, `--environment-backend` who steps it: `python` steps that library's own environments one after
-the other, `envpool` has EnvPool's C++ threads step its versions of them. docs/how-to/environments.md tells more.
+The id chooses a library. `--environment-backend` chooses how it is stepped: `python` steps the library's environments
+one after the other; `envpool` steps EnvPool's versions of them on C++ threads. See docs/how-to/environments.md.
 
-An installed package adds a library by an entry point of the group `actorq.environments`: FAMILY = MODULE:FUNCTION. The
-function makes the environments FAMILY/NAME: it takes an id, their number, whether they are rendered, and the run's
-environment_args as keyword arguments, and returns Environments.
+An installed package adds a library with an entry point of the group `actorq.environments`: FAMILY = MODULE:FUNCTION.
+The function makes environments with ids FAMILY/NAME. It takes the id, the number of environments, whether they are
+rendered, and the run's environment_args as keyword arguments. It returns Environments.
 """
 
 from collections.abc import Callable, Collection
@@ -56,17 +55,17 @@ def make_environments(
     *,
     rendered: bool = False,
 ) -> Environments:
-    """`count` environments of one id, made with the same arguments.
+    """Make `count` environments of one id with the same arguments.
 
-    rendered: they can give pictures of themselves.
+    rendered: whether `render` is needed.
 
-    Raises UserError when there is none of this id, its library is not installed, it does not take the arguments, its
-    spaces are not supported, or it cannot be rendered here.
+    Raises UserError when the id is unknown, its library is missing, the arguments do not fit, the spaces are not
+    supported, or this machine cannot render it.
     """
     path = _maker(environment_id, backend)
     if arguments.wrappers and path != _GYMNASIUM:
         raise UserError(
-            "environment_wrappers: only Gymnasium's environments take wrappers, with --environment-backend python, got "
+            "environment_wrappers: wrappers need a Gymnasium environment with --environment-backend python, got "
             f"{environment_id!r} with {backend}"
         )
     module, _, function = path.partition(":")
@@ -83,7 +82,7 @@ def make_environments(
     except UserError:
         raise
     except Exception as error:
-        # Anything may be raised by a user's module.
+        # A user's module may raise any exception.
         raise _refusal(environment_id, arguments, error) from error
     return made
 
@@ -95,9 +94,9 @@ def describe_environment(
     *,
     rendered: bool = False,
 ) -> EnvironmentSpec:
-    """The spec of an environment; raises UserError as `make_environments` does.
+    """The spec of an environment. Raises UserError as `make_environments` does.
 
-    rendered: for who wants pictures later: whether this process can draw is decided with its first environment.
+    rendered: whether this process renders later. MuJoCo fixes the way of drawing with the first environment.
     """
     environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered)
     environments.close()
@@ -105,17 +104,17 @@ def describe_environment(
 
 
 def modules_of(environment_id: str, arguments: EnvironmentArguments = NO_ARGUMENTS) -> set[str]:
-    """The modules that have to be imported to make an environment: MODULE of MODULE:NAME, and those of wrappers."""
+    """The modules that an environment and its wrappers import: MODULE of MODULE:NAME."""
     paths = (environment_id, *(path for path, _ in arguments.wrappers))
     return {module for path in paths if (module := path.rpartition(":")[0])}
 
 
 def check_modules(environment_id: str, arguments: EnvironmentArguments, allowed: Collection[str]) -> None:
-    """Raise UserError when an environment that a learner names needs a module that is not allowed here."""
+    """Raise UserError when the learner's environment needs a module that this actor may not import."""
     for module in sorted(modules_of(environment_id, arguments).difference(allowed)):
         raise UserError(
-            f"environment {environment_id!r}: the learner names the module {module!r}, which this actor may not "
-            f"import: give the actor --actor.allow-modules {module} if you trust the module"
+            f"environment {environment_id!r}: this actor may not import the learner's module {module!r}; "
+            f"give the actor --actor.allow-modules {module} if you trust the module"
         )
 
 
@@ -131,13 +130,13 @@ def _maker(environment_id: str, backend: Backend) -> str:
 
 
 def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Exception) -> UserError:
-    # What Gymnasium and the import of a module say of themselves needs no name.
+    # Messages of Gymnasium and of failed imports are clear without the exception's name.
     speaks = isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")
     kind = "" if speaks else f"{type(error).__name__}: "
     text = one_line(" ".join(str(error).split()), _MOST_BYTES)
     remedy = "give the id of an installed environment, such as CartPole-v1"
     if isinstance(error, ImportError):
-        remedy = f"install what it needs (docs/how-to/environments.md), or {remedy}"
+        remedy = f"install its package (docs/how-to/environments.md), or {remedy}"
     elif arguments != NO_ARGUMENTS:
-        remedy = f"it was made with {one_line(str(arguments), _MOST_BYTES)}"
+        remedy = f"the arguments were {one_line(str(arguments), _MOST_BYTES)}"
     return UserError(f"environment {environment_id!r} cannot be made: {kind}{text}; {remedy}")

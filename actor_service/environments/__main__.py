@@ -1,6 +1,6 @@
 """`python -m actor_service.environments ID`: prints the spec of an environment as JSON.
 
-The launcher asks before it starts anything, so this imports nothing that acting takes.
+The launcher runs this before it starts a service, so it imports only what the environment needs.
 """
 
 import argparse
@@ -15,10 +15,12 @@ from actorq.errors import InvalidInputError, UserError
 
 def _main() -> int:
     parser = argparse.ArgumentParser("actor_service.environments", description="Print an environment's spec as JSON.")
-    parser.add_argument("id", help="of the environment, such as CartPole-v1")
-    parser.add_argument("--backend", choices=get_args(Backend), default="python", help="who steps it (default: python)")
+    parser.add_argument("id", help="id of the environment, such as CartPole-v1")
     parser.add_argument(
-        "--arguments", default="", help="keyword arguments and wrappers, as RunSpec in the protos has them"
+        "--backend", choices=get_args(Backend), default="python", help="library that steps it (default: python)"
+    )
+    parser.add_argument(
+        "--arguments", default="", help="keyword arguments and wrappers, in the format of RunSpec in the protos"
     )
     arguments = parser.parse_args()
     try:

@@ -1,10 +1,11 @@
-"""Atari games of the Arcade Learning Environment, `ALE/GAME-v5`, with the usual preprocessing.
+"""Atari games of the Arcade Learning Environment, `ALE/GAME-v5`, with the standard preprocessing.
 
-Machado et al., arXiv 1709.06009, with the frames of Mnih et al., Nature 518 (2015): each action is repeated for four
-frames, of the last two the brighter pixels are taken, in grey, shrunk to 84x84. An episode begins with up to 30 no-ops,
-as many as its seed says, and ends with the game and not with a life. As in version 5 of the games an action is
-replaced by the one before with probability 0.25 (sticky actions), and only the actions that the game knows are offered.
-Rewards are the game's: who wants them clipped clips them in the learner.
+The protocol follows Machado et al., arXiv 1709.06009; the frames follow Mnih et al., Nature 518 (2015). Each action is
+repeated for four frames. The observation is the pixel-wise maximum of the last two, in gray, shrunk to 84x84.
+
+An episode begins with 1 to 30 no-ops, drawn from its seed, and ends with the game, not with a life. With probability
+0.25 the previous action is repeated instead (sticky actions, as in version 5). Only the game's minimal actions are
+offered. Rewards are not clipped; the learner can clip them.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ def make(
     repeat_action_probability: float = 0.25,
     full_action_space: bool = False,
 ) -> LoopedEnvironments:
-    """A batch of a game. Other arguments of the games are part of the preprocessing."""
+    """A batch of a game. The preprocessing fixes all other arguments of the games."""
     gymnasium.register_envs(ale_py)
 
     def single() -> AtariGame:
@@ -63,12 +64,12 @@ def make(
 
 
 class AtariGame:
-    """One game as the loop calls it; observations are single frames uint8[84, 84]."""
+    """One game with the `Single` interface. Observations are single frames uint8[84, 84]."""
 
     def __init__(self, game: gymnasium.Env[Any, Any], full_action_space: bool = False) -> None:
         self._game = game
         self.metadata = {"render_fps": FRAMES_PER_SECOND / FRAME_SKIP}
-        # Asked directly: the environment around it would fetch and copy what is not needed of each frame.
+        # The emulator is called directly, because the Gymnasium environment copies unneeded data for each frame.
         self._ale: Any = game.unwrapped.ale  # type: ignore[attr-defined]
         self._moves = list(self._ale.getLegalActionSet() if full_action_space else self._ale.getMinimalActionSet())
         self.actions = len(self._moves)
@@ -78,7 +79,7 @@ class AtariGame:
         self._rng = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Begin an episode; a seed sets the emulator's randomness and the number of no-ops."""
+        """Begin an episode. A seed sets the emulator's randomness and the number of no-ops."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._game.reset(seed=seed)
@@ -90,7 +91,7 @@ class AtariGame:
         return self._shrink(self._frames[0]), {}
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Repeat an action for four frames, fewer at the game's end."""
+        """Repeat an action for four frames, or fewer at the game's end."""
         reward, seen, act, move = 0.0, 0, self._ale.act, self._moves[action]
         for frame in range(FRAME_SKIP):
             reward += act(move)
@@ -106,30 +107,30 @@ class AtariGame:
         return self._shrink(brightest), reward, terminated, truncated, {}
 
     def render(self) -> NDArray[np.uint8]:
-        """The screen as a player sees it."""
+        """The screen in color, uint8[height, width, 3]."""
         pixels: NDArray[np.uint8] = self._ale.getScreenRGB()
         return pixels
 
     def close(self) -> None:
-        """Release it."""
+        """Close the game."""
         self._game.close()
 
 
 class AreaShrinking:
-    """Shrinks images so that each new pixel is the mean of the area that it covers."""
+    """Shrinks images. Each new pixel is the mean of the area that it covers."""
 
     def __init__(self, height: int, width: int, new_height: int, new_width: int) -> None:
         self._rows = _shares(height, new_height)
         self._columns = _shares(width, new_width)
 
     def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """uint8[height, width] to uint8[new height, new width], rounded to the nearest."""
+        """Shrink uint8[height, width] to uint8[new height, new width], rounded to the nearest."""
         rows = _weighted(image, *self._rows, axis=0)
         return (_weighted(rows, *self._columns, axis=1) + np.float32(0.5)).astype(np.uint8)
 
 
 def _shares(size: int, new_size: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """For each new pixel along an axis the old ones below it, and what share of it each of them is: [K, new_size]."""
+    """The indices of the old pixels that each new pixel covers along an axis, and their shares: [K, new_size] each."""
     edges = np.arange(new_size + 1) * (size / new_size)
     reach = int(np.ceil(size / new_size)) + 1
     old = np.floor(edges[:-1])[None] + np.arange(reach)[:, None]

@@ -15,15 +15,15 @@ from actorq.errors import UserError
 
 PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640
-# Domains whose models, here the springs of the masses, are random too, and are drawn when a task is loaded.
+# Domains whose model is drawn at random when a task is loaded, such as the springs between the masses of lqr.
 _DRAWN_BY_LOT = frozenset({"lqr"})
-# Control steps of the suite's episodes, but for those of lqr, which end only once everything has come to rest: under
-# many policies it never does, and an evaluation would not end. They get the limit of all others.
+# Control steps of an episode in all domains but lqr. Episodes of lqr end only when all masses rest, which under many
+# policies never happens. They get the same limit, so that evaluations end.
 _STEPS = 1000
 
 
 def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> LoopedEnvironments:
-    """A batch of a task, made with `keywords`, such as time_limit; raises UserError when there is none of this name."""
+    """A batch of a task, made with `keywords` such as time_limit. Raises UserError when the task is unknown."""
     prepare_mujoco(rendered)
     singles = [_single(environment_id, rendered, keywords) for _ in range(count)]
     spec = EnvironmentSpec(
@@ -37,13 +37,13 @@ def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) ->
 
 
 def observation_parts(environment_id: str, keywords: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of what a task observes, in its order."""
+    """The names of a task's observation parts, in the task's order."""
     prepare_mujoco(rendered=False)
     return _single(environment_id, False, keywords).parts
 
 
 def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) -> "SuiteTask":
-    # Only now: what is imported looks for a display unless it was told otherwise.
+    # Imported after prepare_mujoco, because the import looks for a display unless MUJOCO_GL is set.
     from dm_control import suite
 
     domain, _, task = environment_id.removeprefix(PREFIX).partition("-")
@@ -51,20 +51,20 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
         known = ", ".join(f"{PREFIX}{a}-{b}" for a, b in suite.ALL_TASKS if a == domain)
         raise UserError(
             f"environment {environment_id!r} cannot be made: "
-            + (f"of this domain there are {known}" if known else f"give {PREFIX}DOMAIN-TASK, as {PREFIX}cheetah-run")
+            + (f"the domain has {known}" if known else f"give {PREFIX}DOMAIN-TASK, such as {PREFIX}cheetah-run")
         )
 
     def load(seed: int | None) -> Any:
         environment = suite.load(domain, task, task_kwargs=dict(random=seed, **keywords))
         if not math.isfinite(environment._step_limit):
-            # Half a step less: the limit is a quotient of times, and rounding must not make it 1001.
+            # Half a step less, because the suite divides times to get the limit, and rounding could make it 1001.
             seconds = (_STEPS - 0.5) * environment.control_timestep()
             environment.close()
             environment = suite.load(domain, task, task_kwargs=dict(random=seed, time_limit=seconds, **keywords))
         if rendered:
             draw_fast(environment.physics.model)
         else:
-            # At each reset quadruped-escape asks for what draws, to upload its new terrain, and so would make it.
+            # quadruped-escape uploads its new terrain to the drawing contexts at each reset, and would create them.
             kind = type(environment.physics)
             environment.physics.__class__ = type(kind.__name__, (kind,), {"contexts": None})
         return environment
@@ -73,19 +73,18 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
 
 
 class SuiteTask:
-    """One task as the loop calls it.
+    """One task with the `Single` interface.
 
-    Observations are the task's parts in the order in which it names them, each in C order, as one float32 vector, which
-    the next call overwrites. An episode whose last discount is 0 has terminated, any other was truncated: the suite
-    ends most by time alone.
+    An observation is one float32 vector: the task's parts in its own order, each in C order. The next call overwrites
+    it. An episode with a last discount of 0 is terminated, any other is truncated: most tasks end by time alone.
     """
 
     def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
-        """`load` loads the task with a seed; where its model is `drawn_by_lot`, again with each new seed."""
+        """`load` loads the task with a seed. A task whose model is `drawn_by_lot` is loaded again for each new seed."""
         self._load, self._drawn_by_lot = load, drawn_by_lot
         self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}
-        # Where each part goes, and whether it is to be flattened before.
+        # The place of each part in the vector, and whether the part must be flattened.
         self._places: list[tuple[str, slice, bool]] = []
         self.size = 0
         for name, spec in environment.observation_spec().items():
@@ -100,7 +99,7 @@ class SuiteTask:
         self.limit = math.ceil(environment._step_limit)
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode; a seed sets the task's generator, from which alone its randomness comes."""
+        """Begin an episode. A seed sets the task's generator, its only source of randomness."""
         if seed is not None and self._drawn_by_lot:
             self._environment.close()
             self._environment = self._load(seed)
@@ -116,12 +115,12 @@ class SuiteTask:
         return self._flat(taken.observation), taken.reward, terminated, ended and not terminated, {}
 
     def render(self) -> NDArray[np.uint8]:
-        """What the task's first camera sees."""
+        """A picture from the task's first camera, uint8[height, width, 3]."""
         pixels: NDArray[np.uint8] = self._environment.physics.render(_HEIGHT, _WIDTH, camera_id=0)
         return pixels
 
     def close(self) -> None:
-        """Release it."""
+        """Close the task."""
         self._environment.close()
 
     def _flat(self, parts: dict[str, Any]) -> NDArray[np.float32]:

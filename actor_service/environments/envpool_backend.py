@@ -1,7 +1,7 @@
-"""EnvPool (arXiv 2206.10558): the same tasks, written in C++ and stepped on several threads.
+"""EnvPool (arXiv 2206.10558): C++ versions of the same tasks, stepped on several threads.
 
-It resets an environment at the step after its end and ignores that step's action, as we do. Its rewards of such rows
-are left-overs. Seeds are fixed when a pool is made, so that `reset` makes a new one.
+EnvPool has the same next-step autoreset as ActorQ. Its rewards at the resetting step are invalid. A pool's seeds are
+fixed when it is made, so `reset` makes a new pool.
 """
 
 import logging
@@ -27,12 +27,12 @@ from actorq.errors import ActorQError, UserError
 _log = logging.getLogger(__name__)
 
 _SUITE, _ATARI = "dm_control/", "ALE/"
-# Models that are drawn at random cannot be compared with the suite's, step by step, as all others were.
+# The models of lqr are random, so EnvPool's cannot be compared with the suite's step by step. All others were compared.
 _NOT_COMPARED = "dm_control/lqr-"
-# Of each environment EnvPool takes one action from a queue that its threads share, for about a microsecond. Physics of
-# a few equations take less, so that a second thread only adds to it.
+# EnvPool takes each action from a shared queue, in about a microsecond. Classic control steps are cheaper than that, so
+# a second thread makes them slower.
 _CHEAP = "gymnasium.envs.classic_control"
-# As the games' version 5 has it in the Arcade Learning Environment; the rest of EnvPool's preprocessing is the usual.
+# The settings of version 5 of the games in the Arcade Learning Environment. EnvPool's other defaults match already.
 _ATARI_SETTINGS = {
     "stack_num": 1,
     "frame_skip": 4,
@@ -47,13 +47,13 @@ _ATARI_SETTINGS = {
 
 
 def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> "PooledEnvironments":
-    """A pool of a task; raises UserError when EnvPool has none of this name, or another one under this name.
+    """A pool of a task. Raises UserError when EnvPool does not have the task, or has a different one under its name.
 
-    The spec is that of the task's own library, so that actors with and without EnvPool can serve one run. Both
-    libraries must take the keyword arguments.
+    The spec comes from the task's own library, so that actors with and without EnvPool can serve one run. Both
+    libraries must accept the keyword arguments.
     """
     if rendered:
-        raise UserError(f"environment {environment_id}: EnvPool has no pictures; leave --environment-backend out")
+        raise UserError(f"environment {environment_id}: EnvPool cannot render; leave --environment-backend out")
     task = task_name(environment_id)
     if task not in envpool.list_all_envs():
         raise UserError(
@@ -61,8 +61,8 @@ def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) ->
         )
     if environment_id.startswith(_NOT_COMPARED):
         raise UserError(
-            f"environment {environment_id}: EnvPool's was not compared with the suite's, since models of both are "
-            "random; leave --environment-backend out"
+            f"environment {environment_id}: the EnvPool version is not verified against DM Control, because its models "
+            "are random; leave --environment-backend out"
         )
     spec = describe_environment(environment_id, arguments=EnvironmentArguments(keywords))
     parts = observation_parts(environment_id, keywords) if environment_id.startswith(_SUITE) else ()
@@ -72,7 +72,7 @@ def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) ->
 
 
 def task_name(environment_id: str) -> str:
-    """EnvPool's name: DM Control's domain and task run together with capitals, games without their namespace."""
+    """EnvPool's name of a task: DM Control's domain and task in CamelCase, a game without its namespace."""
     if environment_id.startswith(_SUITE):
         words = environment_id.removeprefix(_SUITE).replace("-", "_").split("_")
         return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
@@ -80,13 +80,13 @@ def task_name(environment_id: str) -> str:
 
 
 def _threads(environment_id: str, count: int) -> int:
-    """As many as the process may use; one where a step costs less than handing it to a thread."""
+    """Number of threads: the processors of this process, or one if a step is cheaper than handing it to a thread."""
     single = environment_id in gymnasium.registry and str(gymnasium.spec(environment_id).entry_point).startswith(_CHEAP)
     return 1 if single else min(count, len(os.sched_getaffinity(0)))
 
 
 class PooledEnvironments(Environments):
-    """A batch in one pool; with NaN or infinity an environment is reset, after an error the whole pool is made anew."""
+    """A batch in one pool. NaN or infinity resets one environment. An error recreates the whole pool."""
 
     def __init__(
         self, spec: EnvironmentSpec, task: str, settings: dict[str, Any], parts: tuple[str, ...], count: int
@@ -103,7 +103,7 @@ class PooledEnvironments(Environments):
         self._seeds = np.random.default_rng()
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Make a new pool; environment i gets the seed `seed + i`."""
+        """Make a new pool. Environment i gets the seed `seed + i`."""
         self._seeds = np.random.default_rng(seed)
         self._begin(self._make(seed))
         return self._columns.observations
@@ -139,11 +139,11 @@ class PooledEnvironments(Environments):
         return envpool.make_gymnasium(self._task, num_envs=self.count, seed=seed, **self._settings)
 
     def _check(self, pool: Any) -> None:
-        """Raise UserError unless the pool's spaces and limit are those of the task's own library."""
+        """Raise UserError unless the pool's spaces and step limit equal those of the task's own library."""
         spec = self.spec
         limit = int(pool.spec.config.max_episode_steps)
         with warnings.catch_warnings():
-            # Gymnasium warns that EnvPool gives float64 bounds of float32 spaces; neither is used.
+            # Gymnasium warns that EnvPool gives float64 bounds of float32 spaces. The bounds are not used.
             warnings.simplefilter("ignore")
             space, actions = pool.observation_space, pool.action_space
         parts = space.spaces.values() if self._parts else (space,)
@@ -153,7 +153,8 @@ class PooledEnvironments(Environments):
         )
         if action_spec(spec.environment_id, actions) != (spec.actions, spec.discrete_actions) or not fits:
             raise UserError(
-                f"environment {spec.environment_id}: EnvPool's has other spaces; leave --environment-backend out"
+                f"environment {spec.environment_id}: EnvPool's version has other spaces; leave "
+                "--environment-backend out"
             )
         if limit != spec.max_episode_steps:
             raise UserError(
@@ -171,16 +172,16 @@ class PooledEnvironments(Environments):
         np.concatenate(self._columns_of(observations, self.count), axis=1, out=self._rows, casting="same_kind")
 
     def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:
-        """What the pool gave as [count, ...] arrays to put side by side.
+        """The pool's observations as arrays [count, size] to concatenate.
 
-        Of a DM Control task EnvPool gives everything that any task of the domain observes; this task's own parts are
-        taken, in its order.
+        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only this task's own parts
+        are used, in its order.
         """
         parts = [observations[name] for name in self._parts] if self._parts else [observations]
         return [part.reshape(count, -1) for part in parts]
 
     def _mend(self, broken: list[int]) -> None:
-        """Begin new episodes in environments that gave NaN or infinity."""
+        """Begin new episodes in the environments that returned NaN or infinity."""
         what = f"environments {broken} of {self.spec.environment_id}: NaN or infinity"
         while broken:
             self._count_fault(what)
@@ -189,7 +190,7 @@ class PooledEnvironments(Environments):
             broken = [index for index in broken if not np.isfinite(self._rows[index]).all()]
 
     def _restart(self, error: Exception) -> Step:
-        """Make the pool anew; the steps of all environments are lost."""
+        """Recreate the pool. The current step of all environments is lost."""
         what = f"{type(error).__name__}: {error}"
         self._count_fault(what, error)
         self._begin(self._make(int(self._seeds.integers(2**31))))

@@ -1,4 +1,4 @@
-"""Gymnasium's environments: classic control, Box2D, MuJoCo, and whatever else is registered."""
+"""Gymnasium's registered environments: classic control, Box2D, MuJoCo, and the user's own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def make(
     max_episode_steps: int | None = None,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of a registered environment; raises UserError when its spaces are not supported."""
+    """A batch of a registered environment. Raises UserError when its spaces are not supported."""
     module, _, name = environment_id.rpartition(":")
     if module:
         __import__(module)
@@ -37,8 +37,7 @@ def make(
         prepare_mujoco(rendered)
 
     def single() -> gymnasium.Env[Any, Any]:
-        # The limit is kept by the batch, unless a wrapper may ask for it. Neither order nor types of the calls need to
-        # be watched.
+        # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
         environment: gymnasium.Env[Any, Any] = gymnasium.make(
             environment_id,
             max_episode_steps=(wrappers and limit) or -1,
@@ -46,7 +45,7 @@ def make(
             **({"render_mode": "rgb_array"} if rendered else {}),
             **keywords,
         )
-        # The wrapper that watches the order of calls costs as much as a step of a small environment.
+        # This wrapper's check of the order of calls costs as much as a step of a small environment.
         if isinstance(environment, gymnasium.wrappers.OrderEnforcing):
             environment = environment.env
         for wrap in wrappers:
@@ -56,7 +55,7 @@ def make(
         return environment
 
     if rendered and "rgb_array" not in _render_modes(registered):
-        raise UserError(f"environment {environment_id}: it has no pictures (render mode rgb_array)")
+        raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
     first = single()
     if wrappers:
         limit = (first.spec and first.spec.max_episode_steps) or 0

@@ -1,4 +1,4 @@
-"""What every backend of environments is: a batch that is reset once and then stepped for ever."""
+"""The interface of every environment backend: a batch that is reset once and then stepped forever."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ from actorq.domain.trajectory import EnvironmentSpec, Episode
 
 
 class Fault(NamedTuple):
-    """What went wrong in one environment, which has begun a new episode since.
+    """A failed step of one environment, which has begun a new episode since.
 
-    restarted: it was made anew, as it had raised an error; otherwise it had given NaN or infinity.
+    restarted: True if it raised an error and was recreated; False if it returned NaN or infinity and was reset.
     """
 
     environment: int
@@ -21,14 +21,14 @@ class Fault(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step of N environments gave. The arrays are overwritten by the next step.
+    """The result of one step of N environments. The next step overwrites the arrays.
 
     observations: [N, *observation], after the step
-    rewards:      float32[N], as the environment gave them; 0 where not valid
+    rewards:      float32[N], as the environments returned them; 0 where not valid
     terminated, truncated, valid: bool[N], as in `actorq.domain.trajectory.Segment`
-    episodes:     those that ended with this step
-    faults:       environments whose step was lost: their row is of no use but for the observation, which begins a new
-                  episode. Such rows are not valid, although the row before was no end.
+    episodes:     the episodes that ended with this step
+    faults:       the failed environments. Their row is not valid; only its observation counts, which begins a new
+                  episode. The row before is not marked as an end.
     """
 
     observations: NDArray[Any]
@@ -41,11 +41,11 @@ class Step(NamedTuple):
 
 
 class Environments(ABC):
-    """N environments of one id. `reset` once, then `step` for ever; episodes start over by themselves.
+    """N environments of one id. Call `reset` once, then `step` forever. Episodes restart by themselves.
 
-    spec: what a learner must know of them.
-    lengths: int64[N], steps since the reset; that of an ended episode until the step that resets.
-    steps_per_second: of the environment's own time, for videos.
+    spec: the description of one environment for the learner.
+    lengths: int64[N], steps since the reset. An ended episode keeps its length until the resetting step.
+    steps_per_second: steps in one second of simulated time, for videos.
     """
 
     steps_per_second = 30.0
@@ -59,17 +59,17 @@ class Environments(ABC):
     def reset(self, seed: int) -> NDArray[Any]:
         """Start new episodes in all environments and return their observations [N, *observation].
 
-        The same seed and the same actions give the same episodes. The array is overwritten by the next step. Raises
+        The same seed and the same actions give the same episodes. The next step overwrites the array. Raises
         ActorQError when an environment cannot be reset.
         """
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take one action in each environment, [N, *action]; raises ActorQError when one fails again and again."""
+        """Take one action in each environment, [N, *action]. Raises ActorQError when one fails repeatedly."""
 
     def render(self, index: int) -> NDArray[np.uint8]:
-        """A picture of one environment as it is, uint8[height, width, 3]."""
-        raise NotImplementedError(f"{type(self).__name__} has no pictures of environment {index}")
+        """A picture of one environment's current state, uint8[height, width, 3]."""
+        raise NotImplementedError(f"{type(self).__name__} cannot render environment {index}")
 
     @abstractmethod
     def close(self) -> None:

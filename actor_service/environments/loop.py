@@ -1,4 +1,4 @@
-"""Environments of Python libraries, stepped one after the other."""
+"""Steps environments of Python libraries one after the other."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,44 +15,44 @@ from actorq.errors import ActorQError
 
 _log = logging.getLogger(__name__)
 
-# Of one environment, without a step between them that went well.
+# Consecutive faults of one environment that end the actor.
 MOST_FAULTS = 10
 
 
 class Single(Protocol):
-    """One environment. The signatures are Gymnasium's, so that its environments are called with nothing between.
+    """One environment, with Gymnasium's signatures, so that Gymnasium environments need no adapter.
 
-    metadata: render_fps is how many steps a second of its own time has.
+    metadata: render_fps is the number of steps in one second of simulated time.
     """
 
     metadata: dict[str, Any]
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode and return its first observation; with a seed its randomness starts over."""
+        """Begin an episode and return its first observation and info. A seed resets its randomness."""
         ...
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act; return observation, reward, terminated, truncated, and what else there is to know."""
+        """Act, and return observation, reward, terminated, truncated and info."""
         ...
 
     def render(self) -> Any:
-        """A picture of it, uint8[height, width, 3]."""
+        """A picture of the current state, uint8[height, width, 3]."""
         ...
 
     def close(self) -> None:
-        """Release it."""
+        """Release the environment."""
         ...
 
 
 class LoopedEnvironments(Environments):
     """A batch of single environments.
 
-    One that raises, or gives what its spaces do not have, is closed and made anew, one that gives NaN or infinity is
-    reset; the step tells of both. Past `MOST_FAULTS` of them in a row the error is raised.
+    An environment that raises, or returns values outside its spaces' shapes and types, is closed and recreated. NaN or
+    infinity resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one raise ActorQError.
 
     make: makes one environment.
-    limit: steps after which an episode is truncated, in place of Gymnasium's TimeLimit, whose call in between costs
-        as much as a step of CartPole's physics; 0 where the environments do it themselves.
+    limit: steps after which an episode is truncated; 0 if the environments truncate it. Replaces Gymnasium's TimeLimit,
+        which costs as much as a step of CartPole's physics.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LoopedEnvironments(Environments):
         self._steps = [single.step for single in singles]
         self._make = make
         self._limit = limit
-        # So many steps no episode can reach the limit: the lengths need not be looked at.
+        # No episode can reach the limit within this many steps, so the lengths need no check.
         self._spare = 0
         self._discrete = bool(spec.discrete_actions)
         self._columns = StepColumns(spec.observations, self.lengths)
@@ -74,8 +74,8 @@ class LoopedEnvironments(Environments):
         self._seeds = np.random.default_rng()
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start new episodes; environment i gets the seed `seed + i`."""
-        # Of those that are made anew.
+        """Start new episodes. Environment i gets the seed `seed + i`."""
+        # Seeds for recreated environments.
         self._seeds = np.random.default_rng(seed)
         self._columns.begin()
         self._ended, self._spare = [], 0
@@ -84,7 +84,7 @@ class LoopedEnvironments(Environments):
         return self._columns.observations
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take one action in each environment, one after the other. What it does with its action is its own affair."""
+        """Take one action in each environment. An environment may change its action array, which is a copy."""
         columns, ended = self._columns, self._ended
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count
@@ -126,19 +126,19 @@ class LoopedEnvironments(Environments):
         return step
 
     def render(self, index: int) -> NDArray[np.uint8]:
-        """What the environment itself draws."""
+        """A picture by the environment's own `render`, uint8[height, width, 3]."""
         return np.asarray(self._singles[index].render(), np.uint8)
 
     def close(self) -> None:
-        """Close all of them, also when one cannot be closed."""
+        """Close all environments, even when one of them fails to close."""
         for index, single in enumerate(self._singles):
             try:
                 single.close()
             except Exception as error:
-                _log.warning("environment %d of %s: %s while it was closed", index, self.spec.environment_id, error)
+                _log.warning("environment %d of %s failed to close: %s", index, self.spec.environment_id, error)
 
     def _cut_at_limit(self, endings: list[int]) -> None:
-        # The lengths are those before this step. A reset counts as no step: its length is that of the old episode.
+        # The lengths do not include this step. An environment that resets now still has its old episode's length.
         for index in np.flatnonzero(self.lengths == self._limit - 1):
             if index not in endings and index not in self._ended:
                 endings.append(int(index))
@@ -147,14 +147,14 @@ class LoopedEnvironments(Environments):
         self._spare = self._limit - 2 - int(self.lengths.max())
 
     def _mend(self, index: int, what: str) -> Fault:
-        """An environment gave NaN or infinity: begin a new episode in it."""
+        """Begin a new episode in an environment that returned NaN or infinity."""
         self._count_fault(index, f"NaN or infinity: {what}")
         broken = self._singles[index]
         self._columns.observations[index] = self._first_observation(index, None)
         return Fault(index, "NaN or infinity", restarted=self._singles[index] is not broken)
 
     def _replace_misfits(self, observations: list[Any], rewards: list[Any]) -> list[Fault]:
-        """Make those anew whose observation or reward is of another shape or type than their spaces say."""
+        """Recreate the environments whose observation or reward has a wrong shape or type."""
         faults = []
         for index, observation in enumerate(observations):
             try:
@@ -168,7 +168,7 @@ class LoopedEnvironments(Environments):
         return faults
 
     def _fitting(self, observation: Any) -> NDArray[Any]:
-        """The observation as an array; raises ValueError when it is not of the shape and kind of numbers expected."""
+        """The observation as an array. Raises ValueError when its shape or kind of number is wrong."""
         array, expected = np.asarray(observation), self._columns.observations
         if array.shape != expected.shape[1:] or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
             raise ValueError(
@@ -178,7 +178,7 @@ class LoopedEnvironments(Environments):
         return array
 
     def _first_observation(self, index: int, seed: int | None) -> NDArray[Any]:
-        """The first observation of a new episode, made anew as often as that takes; raises ActorQError."""
+        """The first observation of a new episode. Retries after faults, and raises ActorQError after too many."""
         while True:
             try:
                 observation = self._fitting(self._singles[index].reset(seed=seed)[0])
@@ -189,7 +189,7 @@ class LoopedEnvironments(Environments):
             self._count_fault(index, "NaN or infinity in the first observation of an episode")
 
     def _restart(self, index: int, error: BaseException) -> NDArray[Any]:
-        """Make an environment anew and return its first observation."""
+        """Recreate an environment and return its first observation."""
         while True:
             self._count_fault(index, f"{type(error).__name__}: {error}", error)
             with suppress(Exception):
@@ -211,7 +211,7 @@ class LoopedEnvironments(Environments):
             ) from cause
 
     def _settle(self, faults: Sequence[Fault]) -> None:
-        """Forget the faults of those that have taken a step since."""
+        """Reset the fault count of each environment that has taken a good step since."""
         if self._faulty:
             still = {fault.environment for fault in faults}
             for index in self._faulty - still:

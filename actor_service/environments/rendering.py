@@ -1,4 +1,4 @@
-"""Pictures without a display: which library draws MuJoCo's, chosen before MuJoCo is imported."""
+"""Rendering without a display: chooses MuJoCo's drawing library before MuJoCo is imported."""
 
 import os
 import subprocess
@@ -16,10 +16,10 @@ _PROBE = (
     "mujoco.MjrContext(mujoco.MjModel.from_xml_string('<mujoco/>'), mujoco.mjtFontScale.mjFONTSCALE_100)\n"
     "import os; os._exit(0)\n"
 )
-# All of them together take less than an environment may, or the watchdog would end the process.
+# All probes together must take less time than the watchdog allows for a call to an environment.
 _PROBE_S = 15.0
 _SHADOW_SIZE = 1024
-# Mesa's EGL draws without a graphics card only when it is told that there is no platform.
+# Mesa's EGL needs the platform "surfaceless" to draw without a graphics card.
 _CANDIDATES: tuple[Mapping[str, str], ...] = (
     {_VARIABLE: "egl"},
     {_VARIABLE: "egl", "EGL_PLATFORM": "surfaceless"},
@@ -33,9 +33,9 @@ def wants_mujoco(entry_point: object) -> bool:
 
 
 def prepare_mujoco(rendered: bool) -> None:
-    """Choose how MuJoCo draws in this process: not at all, or with EGL, or with OSMesa, whichever works first.
+    """Choose how MuJoCo draws in this process: with EGL or OSMesa if `rendered`, else not at all.
 
-    MUJOCO_GL is respected where it is set. Raises UserError when there is no way to draw.
+    Keeps MUJOCO_GL if it is set. Raises UserError when neither library works.
     """
     if os.environ.get(_VARIABLE):
         return
@@ -47,22 +47,22 @@ def prepare_mujoco(rendered: bool) -> None:
             os.environ.update(candidate)
             return
     raise UserError(
-        "this machine cannot draw without a display: MuJoCo works neither with EGL nor with OSMesa; install libegl1 "
-        "and a driver (libgl1-mesa-dri draws on the processor) or libosmesa6, or set MUJOCO_GL"
+        "this machine cannot render without a display: MuJoCo works neither with EGL nor with OSMesa; install libegl1 "
+        "and a driver (libgl1-mesa-dri renders on the processor) or libosmesa6, or set MUJOCO_GL"
     )
 
 
 def draw_fast(model: Any) -> None:
-    """Have a MuJoCo model drawn without antialiasing and with coarser shadows, before it is drawn first.
+    """Turn off antialiasing and coarsen the shadows of a MuJoCo model. Call it before the first picture.
 
-    Mesa draws on the processor then in a fifth of the time: 30 ms instead of 180 ms for one picture of 640x480.
+    Mesa then draws on the processor in a fifth of the time: 30 ms instead of 180 ms for a picture of 640x480.
     """
     model.vis.quality.offsamples = 0
     model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_SIZE)
 
 
 def _works(candidate: Mapping[str, str]) -> bool:
-    """Whether a process of its own can draw so: one that has tried and failed cannot try another way."""
+    """Whether drawing works with these variables. Tested in a child process: a process has only one attempt."""
     try:
         tried = subprocess.run(
             [sys.executable, "-c", _PROBE],

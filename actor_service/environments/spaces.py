@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as specs, and which of them are supported."""
+"""Converts Gymnasium's spaces to specs, and refuses unsupported spaces."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ SUPPORTED_ACTIONS = "Discrete, or a Box that is a vector with finite bounds"
 
 
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
-    """The spec of single observations; float64 ones travel as float32.
+    """The spec of single observations. The wire carries float64 as float32.
 
-    Raises UserError for a space that is not supported. Bounds are left out: nothing here uses them, and libraries give
-    different ones for the same environment.
+    Raises UserError for an unsupported space. The spec has no bounds: they are unused, and libraries give different
+    ones for the same environment.
     """
     dtype = space.dtype
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
@@ -31,14 +31,14 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
 
 
 def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpec, int]:
-    """The spec of single actions, and how many there are if discrete, else 0; raises UserError likewise."""
+    """The spec of single actions, and the number of discrete actions (0 if continuous). Raises UserError likewise."""
     if isinstance(space, spaces.Discrete) and int(space.start) == 0:
         return ArraySpec((), "int64"), int(space.n)
     if isinstance(space, spaces.Discrete):
         raise UserError(f"environment {environment_id}: discrete actions must start at 0, got {space.start}")
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f":
         spec = ArraySpec(tuple(space.shape), "float32", bounds(space.low), bounds(space.high))
-        # Noise and random actions are drawn as shares of the range, which has to be a number, too.
+        # Noise and random actions are scaled by the range, which must be finite too.
         with np.errstate(over="ignore"):
             has_range = np.isfinite(np.subtract(*reversed(spec.bounds()))).all()
         if spec.bounded and has_range:
@@ -47,12 +47,12 @@ def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpe
 
 
 def _in_one_line(space: spaces.Space[Any]) -> str:
-    # A Box with bounds of their own for each element prints them as numpy prints arrays.
+    # A Box with different bounds for each element prints them as arrays over several lines.
     return " ".join(str(space).split())
 
 
 def bounds(values: NDArray[Any]) -> tuple[float, ...]:
-    """One value where all are equal, else all of them; empty where one is infinite."""
+    """One value if all are equal, else all values; empty if any is infinite or NaN."""
     values = np.asarray(values, np.float32)
     if not np.isfinite(values).all():
         return ()

@@ -1,4 +1,4 @@
-"""What a batch of environments writes each step into: arrays made once, and the episodes that are under way."""
+"""Reused arrays for the steps of a batch of environments, with the returns and lengths of running episodes."""
 
 from collections.abc import Collection
 
@@ -8,25 +8,25 @@ from numpy.typing import NDArray
 from actor_service.environments.interface import Fault, Step
 from actorq.domain.trajectory import ArraySpec, Episode
 
-# Of numbers that are multiplied at once: with more of them OpenBLAS would use several threads.
+# Numbers in one dot product. OpenBLAS uses several threads for more.
 _PIECE = 8192
 
 
 class StepColumns:
-    """The arrays of `Step`, and returns and lengths of the episodes under way.
+    """The arrays of `Step`, and the returns and lengths of the running episodes.
 
-    A backend fills observations, rewards, terminated and truncated, asks for what is `broken`, and then says which
-    environments were reset by the step. Ends and resets are rare, so flags are only touched when there are some.
+    A backend fills observations, rewards, terminated and truncated, calls `broken`, and then calls `finish`. Ends and
+    resets are rare, so `finish` writes flags only when there are some.
 
-    lengths: int64[N], kept up to date here.
+    lengths: int64[N], updated here.
     """
 
     def __init__(self, observations: ArraySpec, lengths: NDArray[np.int64]) -> None:
         count = len(lengths)
         self.observations = np.zeros((count, *observations.shape), observations.dtype)
-        # The same memory as one row after another, which numpy fills and checks faster.
+        # A view with the first two axes joined, which numpy fills and checks faster.
         self.flat = self.observations.reshape(count * observations.shape[0], *observations.shape[1:])
-        # Returns are summed as the environment counts; segments hold float32.
+        # Float64 for exact returns. Segments hold float32.
         self.rewards = np.zeros(count)
         self._rewards = np.zeros(count, np.float32)
         self.terminated, self.truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -42,15 +42,15 @@ class StepColumns:
         self._all_valid = True
 
     def begin(self) -> None:
-        """All environments were reset: no episode is under way, and none has just ended."""
+        """Start new episodes in all environments."""
         self._lengths[:] = 0
         self._returns[:] = 0.0
         self.terminated[:] = self.truncated[:] = False
 
     def broken(self) -> list[int]:
-        """Which environments have given a reward or an observation that is NaN or infinite."""
+        """The environments whose reward or observation is NaN or infinite."""
         self._rewards[:] = self.rewards
-        # Zero times a number is zero, unless it is NaN or infinite; a product takes a quarter of the time of a sum.
+        # Zero times a finite number is zero. A dot product takes a quarter of the time of isfinite and a sum.
         if all(numbers.dot(zeros) == 0.0 for numbers, zeros in self._checked):
             return []
         good = np.isfinite(self._rewards)
@@ -59,7 +59,7 @@ class StepColumns:
         return [int(index) for index in np.flatnonzero(~good)]
 
     def finish(self, resets: Collection[int], endings: Collection[int], faults: tuple[Fault, ...] = ()) -> Step:
-        """Count the step; `resets` are the environments that it only reset, `endings` those whose episode it ended."""
+        """Count the step. `resets`: environments that it only reset. `endings`: environments whose episode it ended."""
         if not self._all_valid:
             self.valid[:] = True
             self._all_valid = True
@@ -67,7 +67,7 @@ class StepColumns:
         episodes: tuple[Episode, ...] = ()
         for fault in faults:
             self._forget(fault.environment)
-        # One by one: there is mostly one, for which numpy's indexing with lists takes ten times as long.
+        # One by one, because there is mostly only one. Indexing with lists then takes ten times as long in numpy.
         for index in resets:
             self._forget(index)
         self._returns += self.rewards
@@ -76,7 +76,7 @@ class StepColumns:
         return Step(self.observations, self._rewards, self.terminated, self.truncated, self.valid, episodes, faults)
 
     def _forget(self, index: int) -> None:
-        """The step was none: it only began an episode."""
+        """Mark the environment's step as not valid. It only began an episode."""
         self.valid[index] = self._all_valid = False
         self.rewards[index] = self._rewards[index] = 0.0
         self.terminated[index] = self.truncated[index] = False

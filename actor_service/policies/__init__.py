@@ -1,1 +1,1 @@
-"""Policies in an actor: from the stream to a session that acts."""
+"""Policies in an actor: receives, loads, checks and chooses them."""

@@ -1,4 +1,4 @@
-"""`auto`: acts with the first policy that there is, measures all schemes meanwhile, and stays with the fastest."""
+"""The scheme `auto`: acts with fp32 first, measures all schemes meanwhile, and changes to the fastest."""
 
 import logging
 import random
@@ -20,15 +20,15 @@ _ATTEMPTS = 3
 
 
 class AutoSubscription(SchemeSubscription):
-    """A subscription that chooses its scheme by `select`, which gets the newest policy of each scheme.
+    """A subscription that calls `select` with the newest policy of each scheme to choose its scheme.
 
-    It begins with fp32, which needs no quantization and so is there first, and chooses as soon as that acts, on a
-    thread of its own. It chooses again when a policy of another topology comes. Where the fidelity gate has held a
-    candidate back, as it may with an untrained policy, it chooses again when the version has doubled: of N versions
-    that is at most log2 N times. A scheme that was chosen is kept when the gate makes its later versions fp32: they
-    are as fast as fp32 then, and the scheme is back when it passes again.
+    It begins with fp32, which comes first because it needs no quantization. It chooses on its own thread as soon as an
+    fp32 policy acts. It chooses again when the topology changes. The fidelity gate may hold a candidate back, for
+    example for an untrained policy. Then it chooses again when the version has doubled: at most log2 N times for N
+    versions. A chosen scheme stays when the gate turns its later versions into fp32. These versions are as fast as
+    fp32, and the scheme returns when it passes again.
 
-    select: chooses among policies; its second argument is the scheme that acts.
+    select: chooses among policies. Its second argument is the scheme that acts.
 
     The other parameters are those of SchemeSubscription. Schemes that `check` avoids are no candidates.
     """
@@ -50,11 +50,11 @@ class AutoSubscription(SchemeSubscription):
 
     @property
     def avoided(self) -> str:
-        """The newest scheme that this processor computes wrongly; empty when there is none."""
+        """The last scheme found that this processor computes wrongly; empty when there is none."""
         return self._check.avoided[-1] if self._check.avoided else ""
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether this policy is of the scheme that was chosen for its topology."""
+        """Whether this policy has the scheme that was chosen for its topology."""
         return descriptor.topology == self._topology and descriptor.scheme == self.scheme
 
     def _look_at(self, acting: PolicyDescriptor) -> None:
@@ -76,20 +76,20 @@ class AutoSubscription(SchemeSubscription):
         try:
             selection = self._select(policies, self.scheme)
         except InvalidInputError as error:
-            _log.error("%s; going on with %s", error, self.scheme)
+            _log.error("%s; keeping %s", error, self.scheme)
         else:
             chosen, again = selection.scheme, selection.held_back or bool(missing)
             absent = "".join(f"; not {scheme}: {reason}" for scheme, reason in missing.items())
             _log.info("auto: %s%s", selection, absent)
         if chosen != self.scheme:
             self._change_to(chosen, acting)
-        # That of what acts and not of the candidates: if theirs is newer already, it is due again when one of it comes.
+        # The acting policy's topology, not the candidates'. If theirs is newer, the next policy makes a new choice due.
         self._topology = acting.topology
         self._again_at = 2 * acting.version if again else None
         self._slot.wake()
 
     def _candidates(self) -> tuple[list[Policy], dict[str, str]]:
-        """The newest policy of each scheme, all of one topology; and why there is none, by scheme."""
+        """The newest policies, one per scheme and all of one topology; and the error of each missing scheme."""
         policies: list[Policy] = []
         missing: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Compares a quantized policy with the FP32 policy on this processor, on observations of this actor."""
+"""Compares a quantized policy with the FP32 policy on this processor and this actor's observations."""
 
 import logging
 import math
@@ -17,27 +17,27 @@ from actorq.errors import ActorQError
 
 _log = logging.getLogger(__name__)
 
-# Observations that a comparison takes, at least.
+# The least number of observations of a comparison.
 ROWS = 64
-# A fidelity report on fewer observations is no measure. The first version of a run is measured on a single one.
+# A fidelity report on fewer observations is too noisy. The report of a run's first version has a single observation.
 LEAST_REPORTED = 16
-# How far errors may be above those that the quantizer reports, and the reported errors below which they count as this.
+# The error may be this many times the reported error. Smaller reported errors count as LEAST_ERROR.
 FACTOR = 4.0
 LEAST_ERROR = 0.01
-# How far the share of equal best actions may be below the reported share, where the errors are above FACTOR too.
+# The share of equal best actions may be this far below the reported share, if the error is above FACTOR too.
 MOST_DISAGREEMENT = 0.25
-# The error of outputs that are not finite, so that reports and metrics stay finite.
+# The error for outputs that are not finite, so that reports and metrics stay finite.
 _NOT_FINITE = 1e6
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison.
+    """The result of a comparison.
 
-    error: mean |quantized - FP32| of the first output, relative to the range that the fidelity report is relative to.
-    reported: the same error as the quantizer measured it.
+    error: mean |quantized - FP32| of the first output, relative to the fidelity report's range.
+    reported: the same error, measured by the quantizer.
     agreement: share of observations with the same best action; None for continuous actions.
-    reported_agreement: the same share as the quantizer measured it.
+    reported_agreement: the same share, measured by the quantizer.
     """
 
     scheme: str
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def mismatch(self) -> bool:
-        """Whether the errors are far above the reported ones."""
+        """Whether the error is far above the reported error."""
         if self.error > FACTOR * max(self.reported, LEAST_ERROR):
             return True
         if self.agreement is None or self.reported_agreement is None:
@@ -57,7 +57,7 @@ class Comparison:
         return disagrees and self.error > FACTOR * self.reported
 
     def __str__(self) -> str:
-        agreement = "" if self.agreement is None else f", {self.agreement:.0%} of the actions are those of fp32"
+        agreement = "" if self.agreement is None else f", {self.agreement:.0%} of the actions equal fp32's"
         return f"{self.scheme}: mean error {self.error:.2%} of the range here{agreement}; reported {self.reported:.2%}"
 
 
@@ -77,20 +77,20 @@ def compare(
 
 
 def _range(report: FidelityReport, expected: NDArray[np.float32]) -> float:
-    """The range that the report's relative errors are relative to; of these outputs where the report has no errors."""
+    """The range behind the report's relative errors. If the report has no error, the range of these outputs."""
     if report.relative_mean_error > 0.0:
         return report.mean_error / report.relative_mean_error
     return float(expected.max() - expected.min()) or 1.0
 
 
 class PolicyCheck:
-    """Compares each quantized scheme once per topology, on the first observations that this actor acts on.
+    """Compares each quantized scheme once per topology, on the first observations of this actor.
 
-    Only schemes whose layers multiply integers are compared: they depend on the processor's instructions.
+    Only schemes with integer arithmetic are compared, because their results depend on the processor's instructions.
 
-    load: makes a policy ready to run on the actor's batches.
-    on_ready: called from the acting loop when there are observations enough.
-    discrete: whether the best output is the action.
+    load: loads a policy for the actor's batches.
+    on_ready: called from the acting loop when there are enough observations.
+    discrete: whether the action is the index of the best output.
     avoided: schemes that this processor is known to compute wrongly.
     """
 
@@ -114,7 +114,7 @@ class PolicyCheck:
 
     @property
     def avoided(self) -> tuple[str, ...]:
-        """Schemes that this actor is not to act with."""
+        """Schemes that this actor must not act with."""
         return self._avoided
 
     @property
@@ -123,7 +123,7 @@ class PolicyCheck:
         return self._newest
 
     def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
-        """The same policy, which from now on gives its observations to this check while they are needed."""
+        """Attach this check to a policy's observations while it needs them. Returns the same policy."""
         with self._lock:
             if policy.descriptor.topology != self._topology:
                 self._topology = policy.descriptor.topology
@@ -133,7 +133,7 @@ class PolicyCheck:
         return policy
 
     def is_due(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether the scheme of this policy can be compared now, and was not yet."""
+        """Whether this policy's scheme can be compared now and has not been compared yet."""
         with self._lock:
             return (
                 descriptor.scheme not in FLOAT_SCHEMES
@@ -146,9 +146,9 @@ class PolicyCheck:
             )
 
     def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
-        """Compare the newest policy of a scheme that is due with FP32; blocks. Returns whether they do not match.
+        """Compare the newest policy of the due scheme with FP32. Blocks. Returns whether they do not match.
 
-        A policy that cannot be had or run now is compared when a newer version comes.
+        If a policy cannot be fetched or run, the comparison waits for a newer version.
         """
         try:
             quantized = client.get(due.scheme)

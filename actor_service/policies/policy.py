@@ -1,4 +1,4 @@
-"""A policy as an actor runs it: one ONNX Runtime session on one thread, with buffers bound once for its batch."""
+"""Runs a policy in an actor: one ONNX Runtime session on one thread, with preallocated buffers for a fixed batch."""
 
 import threading
 import time
@@ -18,9 +18,9 @@ from actorq.inference import open_session
 class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
 
-    stochastic: the policy turns standard normal noise into exploration.
-    greedy: float32[batch, ...], what the last call would have returned without noise; overwritten by the next.
-    on_observations: called with this policy and the observations of each call; None when nobody asks for them.
+    stochastic: whether the policy takes standard normal noise as an input.
+    greedy: float32[batch, ...], the last call's result without noise. The next call overwrites it.
+    on_observations: called with this policy and the observations of each call; None for no callback.
     """
 
     def __init__(
@@ -28,13 +28,12 @@ class OnnxPolicy:
     ) -> None:
         """Load the model and run it once.
 
-        observations: what a policy sees, stacked where frames are stacked.
-        actions: for how many discrete actions it must give values, or how many components an action must have; 0 for
-        any output.
-        greedy: whether a stochastic policy is asked for its actions without noise too.
+        observations: the spec of the policy's input, stacked if frames are stacked.
+        actions: required number of outputs: discrete actions, or components of one action; 0 for any number.
+        greedy: whether a stochastic policy also returns its actions without noise.
 
-        Raises InvalidInputError when it is no model, does not take these observations, alone or with noise, or does not
-        give these outputs. Other outputs than these are not computed for anyone.
+        Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
+        observations, alone or with noise. Other outputs are not computed.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         self.on_observations: Callable[[OnnxPolicy, NDArray[Any]], None] | None = None
@@ -53,10 +52,9 @@ class OnnxPolicy:
             ) from error
 
     def __call__(self, observations: NDArray[Any], noise: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """Return the first output, float32[batch, ...]; the array is overwritten by the next call.
+        """Return the first output, float32[batch, ...]. The next call overwrites the array.
 
-        noise: float32[batch, actions], standard normal, for a stochastic policy; without it, the policy's most likely
-        action.
+        noise: float32[batch, actions], standard normal, for a stochastic policy; None for its most likely action.
         """
         np.copyto(self._inputs, observations)
         if self.on_observations is not None:
@@ -67,12 +65,12 @@ class OnnxPolicy:
         return self._outputs
 
     def _bind(self, batch: int) -> bool:
-        """Tie the model to buffers; returns whether it takes noise."""
+        """Bind the model's inputs and first output to buffers. Returns whether the model takes noise."""
         names = [source.name for source in self._session.get_inputs()]
         stochastic = len(names) == 2 and NOISE_INPUT in names
         if len(names) != 1 and not stochastic:
             raise ValueError(
-                f"expected one input, the observations, or {NOISE_INPUT} besides, got {len(names)} ({', '.join(names)})"
+                f"expected the input observations, alone or with {NOISE_INPUT}, got {len(names)} ({', '.join(names)})"
             )
         target = self._session.get_outputs()[0]
         self._outputs = np.zeros([batch, *target.shape[1:]], np.float32)
@@ -87,38 +85,38 @@ class OnnxPolicy:
         return stochastic
 
     def _bind_greedy(self, batch: int) -> NDArray[np.float32]:
-        """Tie the output without noise to a buffer of its own."""
+        """Bind the output without noise to its own buffer."""
         names = [target.name for target in self._session.get_outputs()]
         if GREEDY_OUTPUT not in names:
-            raise ValueError(f"expected an output {GREEDY_OUTPUT}, its actions without noise, got {', '.join(names)}")
+            raise ValueError(f"expected an output {GREEDY_OUTPUT} (actions without noise), got {', '.join(names)}")
         greedy = np.zeros_like(self._outputs)
         self._binding.bind_output(GREEDY_OUTPUT, "cpu", 0, greedy.dtype, greedy.shape, greedy.ctypes.data)
         return greedy
 
 
 class LoadPolicy(Protocol):
-    """Makes a policy ready to act, as `load_policy` does."""
+    """Loads a policy, as `load_policy` does."""
 
     def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
-        """For `batch` environments of `spec`."""
+        """Load a policy for `batch` environments of `spec`."""
         ...
 
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
-    """Make a policy ready to act in `batch` environments; raises InvalidInputError when it does not fit them.
+    """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
 
-    greedy: whether it is asked what it does without noise, too.
+    greedy: whether a stochastic policy also returns its actions without noise.
     """
     return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy)
 
 
 def policy_outputs(spec: EnvironmentSpec) -> int:
-    """How many values a policy gives for each observation: of the discrete actions, or the components of one."""
+    """Number of a policy's outputs per observation: discrete actions, or components of one action."""
     return spec.discrete_actions or int(np.prod(spec.actions.shape))
 
 
 class PolicySlot:
-    """Where the subscription puts the newest policy and the acting loop takes it from, between two steps."""
+    """Hands the newest policy from the subscription to the acting loop. Thread-safe."""
 
     def __init__(self, counts: ActorCounts | None = None, clock: Callable[[], float] = time.time) -> None:
         self._counts = counts or ActorCounts()
@@ -130,7 +128,7 @@ class PolicySlot:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is to wait for a policy any more."""
+        """Whether `close` was called."""
         return self._closed
 
     def put(self, policy: OnnxPolicy) -> None:
@@ -140,11 +138,11 @@ class PolicySlot:
             self._changed.notify_all()
 
     def peek(self) -> OnnxPolicy | None:
-        """The newest policy, None before the first; costs nothing, for the acting loop."""
+        """The newest policy, None before the first. Takes no lock, so the acting loop may call it at each step."""
         return self._policy
 
     def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float) -> OnnxPolicy | None:
-        """The newest policy as soon as it is `wanted`; None when that takes too long or the slot was closed."""
+        """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
@@ -153,18 +151,18 @@ class PolicySlot:
             return self._policy if found else None
 
     def wake(self) -> None:
-        """Let waiting threads look again whether they want the newest policy."""
+        """Make waiting threads ask `wanted` again."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let all waiting threads go on without a policy."""
+        """End all waits without a policy."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def activated(self, descriptor: PolicyDescriptor) -> None:
-        """The policy has acted for the first time: note how long that took since the learner's snapshot."""
+        """Record the time from the learner's snapshot to this policy's first action, which is now."""
         with self._changed:
             seconds = max(0.0, self._clock() - descriptor.snapshot_at)
             self._counts.activation_seconds.observe(seconds)
@@ -172,7 +170,7 @@ class PolicySlot:
             del self._activations[:-100]
 
     def take_activations(self) -> tuple[float, ...]:
-        """Seconds from snapshot to first action of the swaps since the last call."""
+        """Remove and return the recorded seconds from snapshot to first action, at most the newest 100."""
         with self._changed:
             taken, self._activations = tuple(self._activations), []
             return taken

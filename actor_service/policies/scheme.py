@@ -1,4 +1,4 @@
-"""A subscription whose scheme may change while an actor acts."""
+"""Subscribes to the policies of one scheme, and may change the scheme while the actor acts."""
 
 import threading
 from collections.abc import Callable
@@ -14,13 +14,13 @@ _WAIT_S = 1.0
 
 
 class SchemeSubscription:
-    """Watches one scheme at a time. A thread of its own looks at the acting policy, and may change the scheme.
+    """Watches one scheme at a time. Its own thread checks the acting policy and may change the scheme.
 
-    connect: opens a client of the quantizer, which this closes.
+    connect: opens a client of the quantizer. The subscription closes it.
     load: makes a policy ready to act.
-    on_fault: called with an error that trying again would not mend.
-    check: tells which schemes this processor computes wrongly.
-    scheme: the one that is asked for.
+    on_fault: called with an error that a retry cannot fix.
+    check: finds the schemes that this processor computes wrongly.
+    scheme: the requested scheme.
     wanted: see Subscription.
     """
 
@@ -54,11 +54,11 @@ class SchemeSubscription:
 
     @property
     def avoided(self) -> str:
-        """The scheme that this actor does not act with because its processor computes it wrongly; empty for none."""
+        """The scheme that this actor avoids because its processor computes it wrongly; empty for none."""
         raise NotImplementedError
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether actors with this processor act with policies of this scheme."""
+        """Whether the scheme of this policy is the final choice for its topology."""
         return True
 
     def start(self) -> None:
@@ -67,11 +67,11 @@ class SchemeSubscription:
         self._thread.start()
 
     def look_again(self) -> None:
-        """The answer of `wanted` may be another now."""
+        """Ask `wanted` again, because its answer may have changed."""
         self._current.look_again()
 
     def close(self) -> None:
-        """Stop watching and wait until nothing more is put into the slot."""
+        """Stop watching, and wait until no thread can put a policy into the slot."""
         self._stop.set()
         self._slot.wake()
         self._client.close()
@@ -80,19 +80,19 @@ class SchemeSubscription:
         self._current.close()
 
     def _first(self, scheme: str) -> str:
-        """The scheme to begin with, where this one is asked for."""
+        """The scheme to begin with when `scheme` is requested."""
         return scheme
 
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether `_look_at` has something to do about the acting policy."""
+        """Whether to call `_look_at` for the acting policy."""
         return self._check.is_due(descriptor)
 
     def _look_at(self, acting: PolicyDescriptor) -> None:
-        """Check the acting policy, and change the scheme where that is better."""
+        """Check the acting policy, and change the scheme if needed."""
         raise NotImplementedError
 
     def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
-        """Watch another scheme, from the acting version on: that version acts in the new scheme at once."""
+        """Watch another scheme. The acting version comes first, so that the new scheme acts at once."""
         self._current.close()
         newest = self._slot.peek()
         version = newest.descriptor.version if newest else acting.version
@@ -106,7 +106,7 @@ class SchemeSubscription:
                 if policy is not None and not self._stop.is_set():
                     self._look_at(policy.descriptor)
         except BaseException as error:
-            # A closed channel raises too: that is the end and no fault.
+            # A closed channel raises too, but `close` is no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 

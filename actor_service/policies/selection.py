@@ -1,4 +1,4 @@
-"""Which scheme acts fastest on this processor: the real policies, run as they would act, timed beside each other."""
+"""Chooses the fastest scheme on this processor: times the real policies on the actor's batch size, in turns."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from actorq.domain.trajectory import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.timing import HOPELESS, fastest, time_calls
 
-# Seconds of one call of each, of calls by name.
+# Maps calls by name to the seconds of one call.
 Timer = Callable[[Mapping[str, Callable[[], object]]], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen among the schemes, and on what grounds.
+    """The chosen scheme with its reasons.
 
-    scheme: the one to take.
-    seconds: of one call of each candidate, by scheme; empty where there was only one.
-    dropped: why the others were not, by scheme.
-    held_back: whether the fidelity gate of this version kept layers of a candidate in float, or all of it away; then
-        the choice may be another one for a later version.
+    scheme: the chosen scheme.
+    seconds: time of one call by scheme; empty if there was only one candidate.
+    dropped: the reason against each other scheme.
+    held_back: whether the fidelity gate refused a candidate or kept some of its layers in float. A later version may
+        then lead to another choice.
     """
 
     scheme: str
@@ -47,17 +47,16 @@ def select(
     incumbent: str = FP32,
     timer: Timer | None = None,
 ) -> Selection:
-    """Choose among the emissions of one version for actors that step `batch` environments as one.
+    """Choose the fastest of one version's emissions for actors that step `batch` environments as one.
 
-    Each is loaded and run as an actor does it, and the fastest is taken. Among those that are as fast but for noise
-    (actorq.timing.NOISE) `incumbent` is preferred, then fp32, then the earlier one in actorq.domain.policy.SCHEMES,
-    which changes the policy less. What the fidelity gate refused, what came out as fp32 all the same and what cannot be
-    loaded here is dropped.
+    Each policy is loaded and run as in an actor. If the times differ only by noise (actorq.timing.NOISE), `incumbent`
+    wins, then fp32, then the earlier scheme in actorq.domain.policy.SCHEMES, which changes the policy less. A policy is
+    dropped if the fidelity gate refused it, if no layer is quantized, or if it cannot be loaded here.
 
-    observations, actions: as OnnxPolicy has them.
-    timer: in the place of actorq.timing.time_calls, which takes 0.2 s at most for policies that are not huge.
+    observations, actions: see OnnxPolicy.
+    timer: replaces actorq.timing.time_calls, which takes at most 0.2 s unless the policies are huge.
 
-    Raises InvalidInputError when nothing is left to choose from.
+    Raises InvalidInputError when no policy is left.
     """
     loaded: dict[str, OnnxPolicy] = {}
     dropped: dict[str, str] = {}
@@ -85,7 +84,7 @@ def select(
 
 
 def _unfit(descriptor: PolicyDescriptor) -> str:
-    """Why a policy is no candidate; empty when it is one."""
+    """The reason why a policy is no candidate; empty for a candidate."""
     if not descriptor.fidelity.passed:
         return "the fidelity gate refused it"
     if descriptor.effective_scheme != descriptor.scheme:
@@ -98,7 +97,7 @@ def _call(policy: OnnxPolicy, inputs: NDArray[Any]) -> Callable[[], object]:
 
 
 def _some(observations: ArraySpec, batch: int) -> NDArray[Any]:
-    """Observations to time with: of no meaning, but neither all alike nor so small that processors stumble."""
+    """Random observations for timing. They are neither constant nor denormal, which would distort the times."""
     rng = np.random.default_rng(0)
     shape = (batch, *observations.shape)
     dtype = np.dtype(observations.dtype)

@@ -1,4 +1,4 @@
-"""Keeps the newest policy in the slot: watches the quantizer and builds sessions off the acting loop's path."""
+"""Keeps the newest policy in the slot: watches the quantizer, and loads policies on threads beside the acting loop."""
 
 import logging
 import random
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 class Subscription:
     """Watches one scheme of the quantizer on two threads.
 
-    One reads the stream and keeps the newest policy only: gRPC buffers more than one small policy, so a reader that
-    stopped to build sessions would work through versions that nobody wants any more. The other builds sessions.
+    One thread reads the stream and keeps only the newest policy. The other thread loads it. A single thread would load
+    outdated versions, because gRPC buffers several small policies.
 
-    client: of this subscription alone, which closes it: that is what ends a stream that waits.
+    client: a client for this subscription alone. The subscription closes it to end a waiting stream.
     load: makes a policy ready to act.
-    on_fault: called with an error that trying again would not mend.
-    after_version: only policies above it.
-    wanted: whether a session is built of the newest policy; asked again with each newer one, and by `look_again`.
+    on_fault: called with an error that a retry cannot fix.
+    after_version: receive only versions above this one.
+    wanted: whether to load the newest policy. Asked for each newer policy and by `look_again`.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Subscription:
             thread.start()
 
     def look_again(self) -> None:
-        """The answer of `wanted` may be another now."""
+        """Ask `wanted` again, because its answer may have changed."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop watching and wait until nothing more is put into the slot."""
+        """Stop watching, and wait until no thread can put a policy into the slot."""
         self._stop.set()
         self.look_again()
         self._client.close()
@@ -85,7 +85,7 @@ class Subscription:
                 on_retry=self._count_retry,
             )
         except BaseException as error:
-            # A closed channel raises too: that is the end and no fault.
+            # A closed channel raises too, but `close` is no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 
@@ -106,12 +106,12 @@ class Subscription:
             started = time.perf_counter()
             try:
                 loaded = self._load(policy)
-                # Before it can act, so that no more policies have acted than were loaded.
+                # Counted before the policy can act, so that activations never exceed loads.
                 self._counts.load_seconds.observe(time.perf_counter() - started)
                 self._slot.put(loaded)
             except InvalidInputError as error:
-                # The policy before goes on acting; the next version may be good.
-                _log.error("%s; going on with the policy before", error)
+                # The next version may be valid.
+                _log.error("%s; keeping the previous policy", error)
             except Exception as error:
                 self._on_fault(error)
                 return

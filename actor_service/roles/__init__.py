@@ -1,1 +1,1 @@
-"""What an actor process does: explore for a learner, evaluate for it, or evaluate alone."""
+"""The roles of an actor process: explore for a learner, evaluate for it, or evaluate alone."""

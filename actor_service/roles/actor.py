@@ -1,4 +1,4 @@
-"""What every role of an actor process has: a spec, the newest policy, and greedy episodes on request."""
+"""The common base of all actor roles: environment spec, newest policy, and evaluation on request."""
 
 import logging
 import threading
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Host:
-    """What an actor gets from its process.
+    """The parts that a process gives its actor.
 
-    connect: opens a client of the quantizer; each stream of policies has its own.
-    on_end: called once, from any thread, when there is nothing left to do; with the error when there was one.
+    connect: opens a client of the quantizer. Each stream of policies has its own client.
+    on_end: called once, from any thread, when the actor has ended; with its error or None.
     backend: the library that steps the environments.
-    environment_timeout_s: that a call to them may take before the process ends itself.
-    flags: tells the flags of this processor.
-    load, uploader: how policies become sessions and how items reach the learner; for actors that measure themselves.
+    environment_timeout_s: longest call to the environments before the watchdog ends the process.
+    flags: returns the flags of this processor.
+    load, uploader: make sessions of policies and upload items. Benchmarks replace them to measure an actor.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Host:
 
 
 class Actor:
-    """An actor process: one of the roles beside this file."""
+    """An actor process in one of the roles of this package."""
 
     role: ClassVar[Role]
-    # The file for a video of each requested evaluation, whose episodes then run one after the other.
+    # The file for a video of each requested evaluation. The episodes then run one after the other.
     _record: Path | None = None
 
     def __init__(self, host: Host) -> None:
@@ -63,9 +63,9 @@ class Actor:
         self._stop = threading.Event()
         self._slot = PolicySlot(self.counts)
         self._spec: EnvironmentSpec | None = None
-        # Environments that the run's actors step as one batch: `auto` chooses for it.
+        # Number of environments that the run's actors step as one batch. `auto` measures with this batch.
         self._batch = 0
-        # The schemes that this processor computes wrongly, as far as its flags tell.
+        # The schemes that this processor computes wrongly according to its flags.
         self._avoided = saturating_schemes(host.flags())
         self._watchdog = Watchdog("an environment", host.environment_timeout_s, "actor.environment_timeout_s")
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
@@ -74,34 +74,34 @@ class Actor:
 
     @property
     def name(self) -> str:
-        """In the run, or of the process."""
+        """The actor's name in the run."""
         return self._host.name
 
     @property
     def acknowledged(self) -> int:
-        """How many items the learner has stored."""
+        """Number of items that the learner has stored."""
         return 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the actor's threads."""
         self._watchdog.start()
 
     def drain(self, flush_s: float) -> None:
-        """Stop acting, send what is queued for at most `flush_s` seconds, then end. Returns at once."""
+        """Stop acting, send the queued items for at most `flush_s` seconds, then end. Returns at once."""
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Nobody will store what is queued: a drain need not wait for it."""
+        """Do not wait for the queued items in a drain, because no learner stores them."""
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
-        """Wait for the end of a drain; returns how many segments were stored since, and how many could not be sent."""
+        """Wait for the end of a drain. Returns the numbers of segments stored since its start and not sent."""
         return 0, 0
 
     def status(self) -> ActorSelfStatus:
-        """How this actor is."""
+        """The actor's status."""
         activity, dropped = self._activity, self.counts.dropped_segments.value
         if dropped:
-            activity += f" ({dropped} segments dropped: environments failed in them)"
+            activity += f" ({dropped} segments dropped because environments failed)"
         return ActorSelfStatus(self.name, activity, self._report(), self._spec)
 
     def evaluate(
@@ -113,14 +113,15 @@ class Actor:
         stop: threading.Event,
         on_episode: Callable[[Episode], None],
     ) -> Evaluation:
-        """Run greedy episodes of one version (0 for the newest) beside the actor's own work; blocks.
+        """Run greedy episodes of one version (0 for the newest) beside the actor's own work. Blocks.
 
-        Raises UnavailableError when `stop` is set before they are done.
+        Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError
+        when `stop` is set before the end.
         """
         if self._spec is None:
-            raise ConflictError(f"{self.name} has no environment yet: it is {self._activity}")
+            raise ConflictError(f"{self.name} has no environment yet (state: {self._activity})")
         if not self._evaluating.acquire(blocking=False):
-            raise ExhaustedError(f"{self.name} runs an evaluation already: try again when it is done")
+            raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
             greedy = self._greedy_episodes(self._spec, episodes, self._requested_call)
             try:
@@ -136,7 +137,7 @@ class Actor:
 
     @property
     def _acting_scheme(self) -> str:
-        """The scheme of the policies that the run's actors act with here."""
+        """The scheme that the run's actors use on this processor."""
         raise NotImplementedError
 
     def _greedy_episodes(self, spec: EnvironmentSpec, episodes: int, watched: Watched) -> GreedyEpisodes:
@@ -149,13 +150,13 @@ class Actor:
         return GreedyEpisodes(environments, episodes, self.counts, watched)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
-        """A policy of the quantizer; of all schemes the one that is fastest here where it is "auto"."""
+        """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""
         if scheme != AUTO:
             return self._quantizer.get(scheme, version)
         policies = {}
         for name in (scheme for scheme in SCHEMES if scheme not in self._avoided):
             policies[name] = self._quantizer.get(name, version)
-            # All of one version, also while newer ones are published.
+            # The same version for all schemes, even if newer versions come meanwhile.
             version = policies[name].descriptor.version
         selection = self._select(spec, policies.values(), FP32)
         _log.info("auto: %s", selection)

@@ -1,22 +1,22 @@
-"""How much of a machine's CPU time may go into evaluations."""
+"""Limits the share of a machine's CPU time for evaluations."""
 
 import os
 import threading
 import time
 from collections.abc import Callable
 
-# What an evaluator may take at once, at first and after it has waited: short runs are evaluated as often as they ask.
+# Highest saved budget, available from the start. Short runs thus get all their evaluations.
 _AT_ONCE_S = 5.0
 
 
 class CpuBudget:
-    """The CPU seconds that this process may take: a share of the machine's, saved up to 5 s. Thread-safe.
+    """The CPU seconds that this process may use: a share of the machine's CPU time, saved up to 5 s. Thread-safe.
 
-    What is begun within the budget may end beyond it, and is paid for before the next begins. So over T seconds on C
-    processors the process takes at most share * C * T, 5 s, and what it began last.
+    Work that begins within the budget may exceed it. The excess is paid before the next work begins. Over T seconds on
+    C processors the process uses at most share * C * T + 5 s, plus the excess of its last work.
 
-    share: above 0 to 1.
-    processors: of the machine.
+    share: above 0, at most 1.
+    processors: number of processors of the machine.
     clock: monotonic seconds. cpu_clock: CPU seconds of this process.
     """
 
@@ -33,7 +33,7 @@ class CpuBudget:
         self._saved, self._seen = _AT_ONCE_S, (clock(), cpu_clock())
 
     def has_some(self) -> bool:
-        """Whether anything of it is left."""
+        """Whether some budget is left."""
         with self._lock:
             now, spent = self._clock(), self._cpu_clock()
             (then, spent_before), self._seen = self._seen, (now, spent)

@@ -1,4 +1,4 @@
-"""Greedy episodes of one pinned policy."""
+"""Runs greedy episodes of one fixed policy version."""
 
 import threading
 import time
@@ -18,17 +18,17 @@ from actorq.errors import ActorQError, UnavailableError
 from actorq.watchdog import Watched
 
 MOST_ENVIRONMENTS = 32
-# Episodes in which an environment failed, without one between them that went well.
+# Consecutive failed episodes that end the actor.
 MOST_FAILED = 100
 
 
 class GreedyEpisodes:
-    """Runs greedy episodes: the actions of highest value, or a stochastic policy's without its noise.
+    """Runs greedy episodes: with the actions of highest value, or a policy's actions without noise.
 
-    An episode in which an environment fails is counted among the faults, not as an episode, and another is run; past
-    `MOST_FAILED` of them in a row ActorQError is raised.
+    An episode in which an environment fails counts as a fault, and another episode replaces it. `MOST_FAILED` faults in
+    a row raise ActorQError.
 
-    watched: what to be inside of while the environments have the word.
+    watched: context of each call to the environments, for a watchdog.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class GreedyEpisodes:
 
     @property
     def environments(self) -> int:
-        """How many environments are stepped as one batch."""
+        """Number of environments in the batch."""
         return self._environments.count
 
     @property
     def pictures_per_second(self) -> float:
-        """How many of the pictures that `run` gives are a second of the environment's time."""
+        """Number of `run`'s pictures for one second of simulated time."""
         return self._environments.steps_per_second
 
     def load(self, policy: Policy) -> OnnxPolicy:
-        """Make a policy ready for `run`; raises InvalidInputError when it does not fit the environment."""
+        """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
         return load_policy(policy, self._spec, self._environments.count)
 
     def run(
@@ -67,12 +67,11 @@ class GreedyEpisodes:
         on_episode: Callable[[Episode], None] = lambda episode: None,
         on_picture: Callable[[NDArray[np.uint8]], None] | None = None,
     ) -> Evaluation:
-        """Run the episodes; raises UnavailableError when `stop` is set before they are done.
+        """Run the episodes. Raises UnavailableError when `stop` is set before the end.
 
-        Every environment runs its fixed share of the episodes. Taking whichever end first would count short ones more
-        often.
+        Every environment runs a fixed share of the episodes. Taking the first episodes to end would favor short ones.
 
-        on_picture: is given a picture of the first environment at its first observation and after each of its steps.
+        on_picture: called with a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
         environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
@@ -84,7 +83,7 @@ class GreedyEpisodes:
             observations = environments.reset(seed)
         while shares.any():
             if stop.is_set():
-                raise UnavailableError("the evaluation was broken off: the actor ends")
+                raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
             actions = self._greedy(policy(stack.push(observations, environments.lengths)))

@@ -1,4 +1,4 @@
-"""Evaluates for the learner: greedy episodes of the versions that are due."""
+"""The evaluator role: runs greedy episodes of policy versions for the learner."""
 
 from collections.abc import Collection
 
@@ -20,7 +20,7 @@ _WAIT_S = 1.0
 
 
 class Evaluator(Participant):
-    """Evaluates the policies that the run's actors act with."""
+    """Evaluates policies in the scheme of the run's actors."""
 
     role = "evaluator"
 
@@ -73,7 +73,7 @@ class Evaluator(Participant):
         self._look_again()
 
     def _look_again(self) -> None:
-        """The wanted policy may be another now."""
+        """Check again which policy is wanted."""
         self._slot.wake()
         if self._subscription is not None:
             self._subscription.look_again()

@@ -1,4 +1,4 @@
-"""Explores: acts with noise in its environments, and sends what happens to the learner."""
+"""The explorer role: acts with noise in its environments, and sends the transitions to the learner."""
 
 import logging
 import time
@@ -61,7 +61,7 @@ class Explorer(Participant):
                 if not acted:
                     acted = True
                     span = segment.spans[0]
-                    _log.info("has acted for the first time, with version %d %s", span.version, span.scheme)
+                    _log.info("first action, with policy version %d %s", span.version, span.scheme)
                 uploader.put(segment, self._stop)
         environments.close()
 

@@ -1,4 +1,4 @@
-"""Keeps the version that is being evaluated from being dropped for newer ones before its evaluation is known."""
+"""Keeps a policy version at the quantizer until its evaluation is known."""
 
 import logging
 import time
@@ -9,18 +9,18 @@ from actorq.errors import ActorQError, NotFoundError
 
 _log = logging.getLogger(__name__)
 
-# As long as a quantizer grants: the evaluation also has to reach it by way of the learner, which may be away.
+# The longest lease that a quantizer grants. The evaluation reaches it through the learner, which may be down.
 _HOLD_S = 3600.0
-# A quantizer that restarted has forgotten what it held.
+# Renewed because a restarted quantizer has lost its leases.
 _RENEWAL_S = 60.0
 
 
 class PolicyHold:
-    """Asks the quantizer to hold one version at a time; for one thread.
+    """Asks the quantizer to hold one version at a time. For use by one thread.
 
-    A quantizer that cannot be reached, or does not hold versions, is no reason not to evaluate: that is logged once.
+    If the quantizer is unreachable or cannot hold versions, the evaluation runs anyway. This is logged once.
 
-    clock: seconds.
+    clock: monotonic seconds.
     """
 
     def __init__(self, client: QuantizerClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,12 +32,12 @@ class PolicyHold:
         self._failing = False
 
     def take(self, version: int) -> bool:
-        """Hold this version from now on; False when the quantizer says that it is gone already."""
+        """Hold this version from now on. Returns False when the quantizer no longer has it."""
         self._version = version
         return self._ask()
 
     def renew(self) -> None:
-        """Go on holding it; to be called often, which costs nothing most of the time."""
+        """Renew the hold when it is due. Cheap enough to call after each episode."""
         if self._clock() - self._asked_at >= _RENEWAL_S:
             self._ask()
 
@@ -46,16 +46,16 @@ class PolicyHold:
             self._client.hold(self._version, _HOLD_S)
         except NotFoundError as error:
             if self._lost != self._version:
-                _log.warning("version %d was lost before its evaluation was known: %s", self._version, error)
+                _log.warning("version %d was dropped before its evaluation ended: %s", self._version, error)
             self._lost = self._version
             return False
         except ActorQError as error:
             if not self._failing:
-                _log.warning("versions are evaluated without being held, and may be dropped meanwhile: %s", error)
+                _log.warning("evaluating without a hold; the quantizer may drop the version meanwhile: %s", error)
             self._failing = True
         else:
             self._failing = False
         finally:
-            # Also of a failure, which may have taken as long as a deadline.
+            # Set after a failure too, because a failed call may take as long as its deadline.
             self._asked_at = self._clock()
         return True

@@ -1,4 +1,4 @@
-"""The part of an actor process that a learner knows: it joins a run, watches policies, and uploads."""
+"""The common base of the roles in a run: joins the learner, watches policies, and uploads."""
 
 import logging
 import random
@@ -30,17 +30,17 @@ _log = logging.getLogger(__name__)
 class Participant(Actor):
     """Takes part in a learner's run until the run is over or `drain` is called.
 
-    One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one looks
-    whether the environments hang.
+    One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one is the
+    environments' watchdog.
 
-    allowed_modules: modules of environments that the learner may have this process import.
+    allowed_modules: environment modules that this process imports if the learner names them.
     """
 
     def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
         super().__init__(host)
         self._learner = learner
         self._allowed_modules = allowed_modules
-        # The learner gives the incarnation. Until its first answer the nonce tells this process from others.
+        # The learner assigns the incarnation. The nonce identifies this process until the first answer.
         self._incarnation = 0
         self._nonce = 1 + secrets.randbits(63)
         self._membership: Membership | None = None
@@ -60,7 +60,7 @@ class Participant(Actor):
         self._thread.start()
 
     def drain(self, flush_s: float) -> None:
-        """Stop acting, send what is queued for at most `flush_s` seconds, then end. Returns at once."""
+        """Stop acting, send the queued items for at most `flush_s` seconds, then end. Returns at once."""
         self._flush_s = flush_s
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
@@ -70,38 +70,38 @@ class Participant(Actor):
             self._uploader.wake()
 
     def abandon(self) -> None:
-        """Nobody will store what is queued: a drain need not wait for it."""
+        """Do not wait for the queued items in a drain, because no learner stores them."""
         self._flush_s = 0.0
         if self._uploader is not None:
             self._uploader.abandon()
 
     def drained(self, timeout_s: float) -> tuple[int, int]:
-        """Wait for the end of a drain; returns how many segments were stored since, and how many could not be sent."""
+        """Wait for the end of a drain. Returns the numbers of segments stored since its start and not sent."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return self.acknowledged - self._acknowledged_before, self._unsent
 
     @property
     def acknowledged(self) -> int:
-        """How many items the learner has stored."""
+        """Number of items that the learner has stored."""
         return self._uploader.acknowledged if self._uploader else 0
 
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
-        """Make what the learner's directives need; called before the first can arrive."""
+        """Make the objects that the learner's directives need. Called before the first directive can arrive."""
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         """Do the role's work until `_stop` is set."""
         raise NotImplementedError
 
     def _evaluate_soon(self, version: int) -> None:
-        """The learner wants an evaluation of this version."""
+        """Evaluate this version soon, as the learner asks."""
 
     def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether this policy is made ready to act."""
+        """Whether to load this policy."""
         return True
 
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False) -> None:
-        """Have policies in the slot that are ready to act; those that are not wanted need not be there."""
+        """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
         make = self._host.load
         check = PolicyCheck(
@@ -148,7 +148,9 @@ class Participant(Actor):
         self._incarnation = membership.incarnation
         known = self._membership
         if known is not None and membership.run.run_id != known.run.run_id:
-            raise ConflictError(f"the learner has begun another run, {membership.run.run_id}, after {known.run.run_id}")
+            raise ConflictError(
+                f"the learner now has run {membership.run.run_id}; this actor joined {known.run.run_id}"
+            )
         return membership
 
     def _join_first(self, connected: Callable[[], None]) -> None:
@@ -161,7 +163,7 @@ class Participant(Actor):
         check_modules(run.environment_id, run.environment_arguments, self._allowed_modules)
         with self._own_call:
             self._spec = describe_environment(run.environment_id, self._host.backend, run.environment_arguments)
-        # An evaluator chooses as actors do, so that it evaluates what they run.
+        # An evaluator uses the explorers' batch size for `auto`, so that it evaluates the scheme that they act with.
         self._batch = run.environments_per_actor
         self._prepare(self._spec, membership)
         self._uploader = self._host.uploader(
@@ -187,7 +189,7 @@ class Participant(Actor):
         )
 
     def _next_report(self) -> ActorReport:
-        """The report for the learner, which gets each activation once."""
+        """The report for the learner. It contains each activation once."""
         return replace(self._report(), activation_seconds=self._slot.take_activations())
 
     def _run_is_over(self) -> None:
@@ -208,5 +210,5 @@ class Participant(Actor):
         if self._uploader is not None:
             self._unsent = self._uploader.flush(self._flush_s)
             if self._unsent:
-                _log.info("%d segments were not stored before the end", self._unsent)
+                _log.info("%d segments were not stored before the actor ended", self._unsent)
             self._uploader.close()

@@ -1,21 +1,21 @@
-"""Which versions of the policy an evaluator takes: one in so many updates, and those that the learner asks for."""
+"""Chooses the versions that an evaluator evaluates: one per period of updates, and those that the learner asks for."""
 
 from collections.abc import Callable
 
 from actorq.domain.policy import PolicyDescriptor
 
-# From here on, of the way from the first return to the target, the run may be over with each evaluation.
+# The share of the way from the first return to the target above which the run counts as near its end.
 _NEAR = 0.8
 
 
 class EvaluationSchedule:
-    """Says of a version whether it is to be evaluated.
+    """Decides whether a version is due for evaluation.
 
-    The evaluator's thread tells it what it does; any thread may ask it and tell it what the learner wants.
+    The evaluator's thread calls `begun`, `ended`, `lost` and `try_again`. Any thread may call `is_due` and `want`.
 
-    period_updates: the learner's updates from one evaluated version to the next, at least.
-    affordable: whether there is CPU time for an evaluation; not asked for what the learner wants, nor near the target.
-    target_return: that ends the run; None where none does.
+    period_updates: least number of the learner's updates between two evaluated versions.
+    affordable: whether there is CPU time for an evaluation. Ignored for wanted versions and near the target.
+    target_return: the return that ends the run; None if no return does.
     """
 
     def __init__(
@@ -35,33 +35,33 @@ class EvaluationSchedule:
         self._wanted_version = 0
 
     def want(self, version: int) -> None:
-        """Take this version, or the next newer one there is, whatever the updates since the last."""
+        """Make this version, or the next newer one, due at once."""
         self._wanted_version = max(self._wanted_version, version)
 
     def is_due(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether this version is to be evaluated."""
+        """Whether to evaluate this version."""
         if descriptor.version == self._lost_version:
             return False
         wanted = self._last_version < self._wanted_version <= descriptor.version
-        # A learner that went back to a checkpoint has fewer updates than before.
+        # The absolute value, because a learner restored from a checkpoint has fewer updates than before.
         due = abs(descriptor.learner_step - self._last_update) >= self._period_updates
         return wanted or (due and (self._is_near or self._affordable()))
 
     def begun(self, descriptor: PolicyDescriptor) -> None:
-        """This version is being evaluated."""
+        """Note that the evaluation of this version has begun."""
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, mean_return: float) -> None:
-        """The evaluation gave this."""
+        """Note the result of the evaluation."""
         if self._first_return is None:
             self._first_return = mean_return
         way = None if self._target_return is None else self._target_return - self._first_return
         self._is_near = way is not None and mean_return - self._first_return >= _NEAR * way
 
     def lost(self, version: int) -> None:
-        """The quantizer does not have this version any more: it is not due until `try_again`."""
+        """Note that the quantizer no longer has this version. It is not due until `try_again`."""
         self._lost_version = version
 
     def try_again(self) -> None:
-        """A version that was lost may be there again: the learner publishes again what a new quantizer lacks."""
+        """Make a lost version due again, because the learner republishes versions that a new quantizer lacks."""
         self._lost_version = 0

@@ -1,4 +1,4 @@
-"""Evaluates on request, without a learner."""
+"""The stand-alone evaluator role: evaluates policies on request, without a learner."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 
 
 class StandaloneEvaluator(Actor):
-    """Has an environment from the start, and no policy of its own: it gets the one that a request names.
+    """Has a fixed environment, and fetches the policy that each request names.
 
-    scheme: of the run.
-    environments: how many an actor of the run steps as one batch.
+    scheme: the run's scheme.
+    environments: number of environments that the run's actors step as one batch.
     record: the file for a video of each evaluation; None for no video.
     """
 
@@ -38,7 +38,7 @@ class StandaloneEvaluator(Actor):
         self._activity = "waiting for requests"
 
     def drain(self, flush_s: float) -> None:
-        """End; nothing is queued."""
+        """End at once, because no items are queued."""
         self._watchdog.close()
         self._quantizer.close()
         self._host.on_end(None)

@@ -1,4 +1,4 @@
-"""Videos of what an environment draws."""
+"""Writes an environment's pictures to an MP4 video."""
 
 import os
 from fractions import Fraction
@@ -12,13 +12,13 @@ from actorq.errors import UserError
 
 
 class Video:
-    """An MP4 file (H.264) that gets one picture after the other: `with Video(...) as video: video.add(...)`.
+    """An MP4 file (H.264), written picture by picture: `with Video(...) as video: video.add(...)`.
 
-    It is in its place when it is whole; of one that was broken off nothing is left.
+    The file appears under its name when it is complete. An interrupted video leaves no file.
     """
 
     def __init__(self, path: Path, frames_per_second: float) -> None:
-        """Raises UserError when no video can be written there."""
+        """Open the video. Raises UserError when it cannot be written to `path`."""
         try:
             import av
         except ImportError:
@@ -28,7 +28,7 @@ class Video:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            # PyAV would notice with the first picture only.
+            # PyAV reports an unwritable file only at the first picture.
             self._part.touch()
             self._container: Any = av.open(str(self._part), "w", format="mp4")
         except OSError as error:
@@ -50,8 +50,8 @@ class Video:
             self._part.unlink(missing_ok=True)
 
     def add(self, picture: NDArray[np.uint8]) -> None:
-        """The next picture, uint8[height, width, 3], all of one size."""
-        # Players want even sizes: one row or column more is drawn twice.
+        """Add the next picture, uint8[height, width, 3]. All pictures must have the same size."""
+        # Players need even sizes, so the last row or column may be repeated.
         height, width = picture.shape[:2]
         even = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._stream is None:

@@ -1,15 +1,15 @@
-"""How far quantized policies act from their FP32 origin, on observations they were not given.
+"""Compares the actions of quantized policies with FP32's, on observations that were not used for calibration.
 
-The policies are CartPole DQNs trained by this project, and two networks cloned from controllers: a walker on raw
-observations, and a CNN on frames of Pong. Every scheme, and variants of int8, act on held-out observations of the FP32
-policy's own episodes in batches of 32 and alone; then they play episodes that begin as FP32's do. Nothing is retried
-and no gate is in the way. For discrete actions the agreement is the share of observations with the same best action;
-for continuous ones errors are relative to the action range.
+The policies are CartPole DQNs trained by ActorQ, and two networks cloned from controllers: a walker on raw
+observations, and a CNN on frames of Pong. Every scheme, and variants of int8, act on held-out observations from the
+FP32 policy's episodes, in batches of 32 and of 1. Then they play episodes from the same initial states as FP32. There
+is no gate and no retry. Agreement is the share of observations with the same best action, for discrete actions. Errors
+of continuous actions are relative to the action range.
 
-int8-static has targets too. On CartPole its floor is just below what is measured, which is less than the gate of a run
-asks for (0.95 agreement): there the gate puts layers of it back in float.
+int8-static has targets too. Its agreement on CartPole is below a run's threshold (0.95), where the gate puts some of
+its layers in float.
 
-Training and cloning take most of the time, about seven minutes on two cores; --cache saves it the next time.
+Training and cloning take most of the time, about seven minutes on two cores. --cache saves it for the next run.
 """
 
 import argparse
@@ -39,11 +39,11 @@ from benchmarks.policy.trained.walker import WalkerStand
 DEFAULT, STATIC = "int8", "int8-static"
 BATCHES = (32, 1)
 MIN_AGREEMENT = 0.98
-# What 0.98 is to actions without a best one.
+# The bound for continuous actions that corresponds to an agreement of 0.98.
 MAX_MEAN_ERROR = 0.02
-# By scheme: agreement of at least, or mean action error of at most. int8 is the default scheme.
+# By scheme: least agreement, or largest mean action error. int8 is the default scheme.
 FLOORS = {DEFAULT: (MIN_AGREEMENT, MAX_MEAN_ERROR), STATIC: (MIN_AGREEMENT, 0.005)}
-# By the scheme and the first word of the task: static ranges cost more where values of actions are near ties.
+# By scheme and first word of the task. Static ranges cost more where the values of actions nearly tie.
 LOWER_AGREEMENTS = {(STATIC, "CartPole"): 0.89}
 VARIANTS: dict[str, tuple[str, Options]] = {
     **{name: (name, Options()) for name in SCHEME_NAMES if name in SCHEMES},
@@ -59,7 +59,7 @@ VARIANTS: dict[str, tuple[str, Options]] = {
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="CartPole seeds 1 to N (default: 3)")
     parser.add_argument("--quick", action="store_true", help="one CartPole seed only, no walker, no CNN")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep policies there for another run")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="folder that keeps the policies for another run")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors to FILE, such as a PNG")
 
 
@@ -77,7 +77,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             figures[task.name][variant] = measure(task, policy, scheme, options)
             print(_row(variant, figures[task.name][variant]), flush=True)
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only --plot needs it.
         from benchmarks.policy.fidelity_plot import plot
 
         plot(figures, MIN_AGREEMENT, MAX_MEAN_ERROR, arguments.plot)
@@ -120,7 +120,7 @@ def compare(
 
 
 def targets(figures: dict[str, dict[str, Figures]]) -> list[Target]:
-    """What int8 and int8-static must keep to, in batches of 32."""
+    """The targets of int8 and int8-static, in batches of 32."""
     found = []
     for name, variants in figures.items():
         for scheme, (agreement, mean_error) in FLOORS.items():
@@ -145,7 +145,7 @@ def _trained(task: Task, cache: Path | None) -> TrainedPolicy:
 
 
 def _outputs(policy: OnnxPolicy, observations: NDArray[Any], batch: int) -> NDArray[np.float64]:
-    """The first output for as many observations as fill batches."""
+    """The first output for all full batches of observations."""
     rows = len(observations) // batch * batch
     outputs = [policy(observations[start : start + batch]).copy() for start in range(0, rows, batch)]
     return np.concatenate(outputs).astype(np.float64)

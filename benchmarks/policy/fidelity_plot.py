@@ -11,7 +11,7 @@ _FLOOR = 1e-5
 
 
 def plot(figures: Mapping[str, Mapping[str, Figures]], agreement: float, mean_error: float, file: Path) -> None:
-    """Draw for each policy and variant the share of other actions than FP32's, or the mean action error.
+    """Draw the share of actions that differ from FP32's, or the mean action error, for each policy and variant.
 
     agreement, mean_error: the targets, for discrete and for continuous actions.
     """

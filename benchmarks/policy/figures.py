@@ -1,11 +1,11 @@
-"""What the benchmarks of policies measure, for their tables and their plots."""
+"""The figures that the policy benchmarks measure, for their tables and plots."""
 
 from dataclasses import dataclass, field
 
 from actorq.domain.policy import FP32
 from benchmarks.policy.inference_timing import Timing
 
-# The scheme in which sparse policies are smallest.
+# The scheme with the smallest sparse policies.
 SMALLEST = "int8-weights"
 
 
@@ -13,10 +13,10 @@ SMALLEST = "int8-weights"
 class Cell:
     """One network at one batch size.
 
-    timings: by scheme, and of TORCH.
-    auto: the scheme that an actor takes.
-    regret: share by which `auto` is slower than the fastest scheme in which a layer is quantized, or fp32.
-    cold: timings with cold caches; empty where they were not measured.
+    timings: by scheme, and for TORCH.
+    auto: the scheme that an actor chooses.
+    regret: relative slowness of `auto` against the fastest candidate: fp32, or a scheme with a quantized layer.
+    cold: timings with cold caches; empty where not measured.
     """
 
     network: str
@@ -27,19 +27,19 @@ class Cell:
     cold: dict[str, Timing] = field(default_factory=dict)
 
     def speedup(self, name: str, over: str = FP32) -> float:
-        """How many times faster than ONNX Runtime fp32."""
+        """Speed relative to ONNX Runtime fp32."""
         return self.timings[over].median / self.timings[name].median
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """A policy's updates on the wire, in bytes.
+    """Sizes of a policy's updates on the wire, in bytes.
 
-    widths: units of the hidden layers that are left.
-    dense, watched: messages of WatchPolicies, of the dense fp32 policy and of the sparse one by scheme.
-    errors: mean error by scheme, relative to the range of actions.
+    widths: live units of the hidden layers.
+    dense, watched: messages of WatchPolicies, for the dense fp32 policy and by scheme for the sparse one.
+    errors: mean error by scheme, relative to the action range.
     dense_published, published: messages of PublishCheckpoints for a checkpoint; calibration: bytes of its observations.
-    written: the model in SMALLEST and the checkpoint, in each form.
+    written: the model in scheme SMALLEST and the checkpoint, in each form.
     """
 
     task: str
@@ -55,7 +55,7 @@ class Bytes:
     written: dict[str, dict[str, float]]
 
     def saved(self, scheme: str = SMALLEST) -> float:
-        """How many times fewer bytes than the dense fp32 policy."""
+        """Bytes of the dense fp32 policy divided by this policy's bytes."""
         return self.dense / self.watched[scheme]
 
 
@@ -72,9 +72,9 @@ class Calls:
 
 @dataclass(frozen=True)
 class Errors:
-    """Over observations and action components, relative to the range of each action; None where there is none.
+    """Errors over observations and action components, relative to the range of each action; None if not applicable.
 
-    lost_value: the most that FP32 values its best action above the one taken; small where the best ones are near ties.
+    lost_value: largest difference in FP32's values between its best action and the chosen one; small for near ties.
     """
 
     mean_error: float
@@ -87,7 +87,8 @@ class Errors:
 class Figures:
     """One policy in one variant of a scheme.
 
-    errors: by batch size. returns: of episodes that begin alike in all variants. quantized: layers not in float.
+    errors: by batch size. returns: of episodes with the same initial states in all variants. quantized: layers not in
+    float.
     """
 
     size_bytes: int

@@ -1,14 +1,14 @@
-"""Microseconds per call of a policy, as an actor makes it: every scheme against ONNX Runtime fp32 and torch fp32.
+"""Times a policy's call in an actor: every scheme against ONNX Runtime fp32 and torch fp32.
 
-Networks: ReLU MLPs of three hidden layers, the D4PG policy, the Nature CNN on uint8 frames; untrained, since time does
-not depend on the weights. ONNX Runtime runs in the actor's own session: one thread, buffers bound once. torch runs on
-one thread in inference mode, from and to numpy arrays. In each cell all take turns; figures are medians of the
-repeats, ratios are over ONNX Runtime fp32. The cold table times single calls after a pass over memory that empties the
-processor's own caches, as an environment's step does.
+Networks: ReLU MLPs of three hidden layers, the D4PG policy, the Nature CNN on uint8 frames. They are untrained, because
+time does not depend on the weights. ONNX Runtime uses the actor's own session: one thread, buffers bound once. torch
+uses one thread in inference mode, from and to numpy arrays. All take turns in each cell. Figures are medians of the
+repeats; ratios are over ONNX Runtime fp32. The cold table times single calls after a pass over memory that empties the
+processor's caches, as an environment's step does.
 
-auto is the choice of an actor (`actor_service.policies.selection.select`, on its own short timing). Its regret is how
-much slower that choice is than the fastest candidate by the timing here. Where they differ, the two alone are timed
-once more for it: the lowest of many medians is lower than it would be again.
+auto is an actor's choice (`actor_service.policies.selection.select`, with its own short timing). Its regret is how much
+slower it is than the fastest candidate by this timing. Where the two differ, they are timed once more on their own,
+because the lowest of many medians is biased low.
 """
 
 import argparse
@@ -36,7 +36,7 @@ TORCH = "torch fp32"
 BATCHES = (1, 8, 32, 64)
 MLP_WIDTHS = (64, 128, 256, 512, 1024, 2048)
 D4PG_WIDTHS = (256, 1024)
-# Where a call is short enough for the caches that the environment left to matter.
+# Sizes with calls so short that the caches after an environment's step matter.
 COLD_WIDTHS, COLD_BATCHES = (64, 128, 256, 512), (1, 8)
 SLICE_S = 0.008
 # Twice the level 2 cache of most servers.
@@ -65,7 +65,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         if cell.cold:
             print(_row(Cell(cell.network, cell.batch, cell.cold)))
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only --plot needs it.
         from benchmarks.policy.inference_plot import plot
 
         plot(cells, arguments.plot)
@@ -84,7 +84,7 @@ def emitted(network: PolicyNetwork) -> dict[str, Policy]:
 
 
 def targets(cells: list[Cell]) -> list[Target]:
-    """The stated targets of the cells that were measured, in each of which auto must be near the best."""
+    """The targets of the measured cells. In each cell auto must be near the best."""
     bounds = (
         ("mlp 2048", 1, "int8", FP32, 6.0),
         ("mlp 256", 32, "int8", FP32, 1.8),

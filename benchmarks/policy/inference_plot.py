@@ -8,7 +8,7 @@ from benchmarks.policy.figures import Cell
 
 
 def plot(cells: Sequence[Cell], file: Path) -> None:
-    """Draw how many times faster than ONNX Runtime fp32 everything is, by width and batch size, and for the CNN."""
+    """Draw all speeds relative to ONNX Runtime fp32, by width and batch size, and for the CNN."""
     import matplotlib
 
     matplotlib.use("Agg")

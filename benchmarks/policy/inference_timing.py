@@ -1,7 +1,7 @@
-"""Microseconds per call of things that take turns, in a tight loop or with the processor's own caches cold.
+"""Times calls that take turns, in a tight loop or with cold processor caches.
 
-Times are CPU time of the calling thread, on which everything here computes: the wall clock of a quiet machine, and on
-a busy one free of what others do.
+Times are CPU time of the calling thread, which does all the work. On a quiet machine this equals wall-clock time. On a
+busy one it excludes other processes.
 """
 
 import statistics
@@ -32,7 +32,7 @@ class Timing:
 def tight(
     calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, Timing]:
-    """Time each in a loop of about `slice_s` seconds, in turn, `repeats` times."""
+    """Time each call in a loop of about `slice_s` seconds, in turns, `repeats` times."""
     numbers = {name: _number(call, slice_s, clock) for name, call in calls.items()}
     figures: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats):
@@ -48,9 +48,9 @@ def tight(
 def cold(
     calls: Mapping[str, Call], repeats: int, evict_bytes: int, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, Timing]:
-    """Time single calls, in turn, each after a pass of writes over `evict_bytes`, which puts other data in the caches.
+    """Time single calls, in turns, each after writes over `evict_bytes`, which fill the caches with other data.
 
-    An environment's step does the same to the policy that acts after it.
+    An environment's step has the same effect on the policy that acts after it.
     """
     filler = np.zeros(evict_bytes // 8)
     overhead = _overhead(clock)
@@ -66,7 +66,7 @@ def cold(
 
 
 def _number(call: Call, slice_s: float, clock: Callable[[], float]) -> int:
-    """How often to call for a slice; calls it for half a slice at least, to warm it up."""
+    """Number of calls for a slice. Warms up with calls for at least half a slice."""
     started = clock()
     for number in count(1):
         call()
@@ -77,7 +77,7 @@ def _number(call: Call, slice_s: float, clock: Callable[[], float]) -> int:
 
 
 def _turned(names: list[str], turn: int) -> list[str]:
-    """The names, beginning with another one each time: none always comes after the same other one's start."""
+    """The names, rotated so that each repeat begins with another one."""
     offset = turn % len(names)
     return names[offset:] + names[:offset]
 

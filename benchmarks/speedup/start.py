@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.runs import refusal, train
 
-_FIRST_ACTION = re.compile(r"^(\S+) \S+ INFO .*has acted for the first time, with version \d+ int8$", re.MULTILINE)
+_FIRST_ACTION = re.compile(r"^(\S+) \S+ INFO .*first action, with policy version \d+ int8$", re.MULTILINE)
 _EVALUATOR_SHARE = 0.03
 
 

@@ -1,1 +1,1 @@
-"""`actorq quantize`: any ONNX policy in every scheme."""
+"""The commands `actorq quantize` and `actorq export`."""

@@ -1,4 +1,4 @@
-"""`actorq export`: a policy of a run as an ONNX file, and its description as a JSON file beside it."""
+"""`actorq export`: writes a policy of a run as an ONNX file, with a JSON file that describes it."""
 
 import argparse
 import hashlib
@@ -38,28 +38,29 @@ from quantizer_service.emission.fidelity import measure
 from quantizer_service.store.reader import PolicyReader
 
 _PROGRAM = "actorq export"
-_DESCRIPTION = """Write a policy of a run as an ONNX file, and beside it a JSON file: specs of observations and actions,
-fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are flags only. Exit codes: 0,
-2 for a mistake in what was given, 7 for a scheme that the fidelity gate refused; then nothing is written."""
+_DESCRIPTION = """Write a policy of a run as an ONNX file, with a JSON file beside it. The JSON file has the specs of
+observations and actions, fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are
+flags only. Exit codes: 0; 2 for invalid input; 7 for a scheme that the fidelity gate refused. After 7 nothing is
+written."""
 # Passes every policy that runs.
 _NO_GATE = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
 
 
 class ExportSettings(Settings):
-    """What to export, and in which form."""
+    """The policy to export, and its form."""
 
-    version: Annotated[
-        VersionChoice | None, DefaultText("the best, or the newest where no version has an evaluation")
-    ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
-    scheme: Annotated[SchemeChoice | None, DefaultText("that of the run's actors")] = Field(
-        None, description="quantization of the policy"
+    version: Annotated[VersionChoice | None, DefaultText("the best, or the newest if no version has an evaluation")] = (
+        Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
+    )
+    scheme: Annotated[SchemeChoice | None, DefaultText("the scheme of the run's actors")] = Field(
+        None, description="number format of the policy"
     )
     form: Literal["onnxruntime", "standard"] = Field(
         "onnxruntime",
-        description="onnxruntime: as actors run it; standard: operators of the ONNX standard alone, for any runtime",
+        description="onnxruntime: the form that actors run; standard: only standard ONNX operators, for any runtime",
     )
-    opset: Annotated[PositiveInt | None, DefaultText("19, for int4 21")] = Field(
-        None, description="version of the ONNX operator set of the standard form"
+    opset: Annotated[PositiveInt | None, DefaultText("19; 21 for int4")] = Field(
+        None, description="version of the ONNX operator set, for the standard form"
     )
     output: Path = Field(Path("policy.onnx"), description="file to write; its description ends in .json")
     force: bool = Field(False, description="replace files, and write a scheme that the fidelity gate refused")
@@ -69,9 +70,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Emit the policy if it is not stored in that scheme, and write it."""
     root, how = _parse(arguments)
     if how.scheme == AUTO:
-        raise UserError("--scheme: auto is a choice of actors; name a scheme, such as int8")
+        raise UserError("--scheme: auto works only in actors; give a scheme, such as int8")
     if how.opset and how.form != "standard":
-        raise UserError("--opset: only the standard form can be in another opset; give --form standard")
+        raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
     _check_output(how)
     policies = RunPolicies(RunDirectory(root))
     version = policies.find(how.version or "")
@@ -142,7 +143,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[st
         "effective_scheme": policy.descriptor.effective_scheme,
         "environment": environment,
         "normalization": _normalization(checkpoint.parameters),
-        # JSON has no infinity, which is the error of a policy that did not run.
+        # JSON has no infinity, the error of a policy that did not run.
         "fidelity": json.loads(json.dumps(asdict(report)), parse_constant=lambda _: None),
         "evaluation": _evaluation(policies, version),
     }
@@ -151,7 +152,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[st
 
 
 def _is_refused(policy: Policy) -> bool:
-    """Whether the gate has put every layer in float that the scheme quantizes."""
+    """Whether the gate has put all layers that the scheme quantizes in float."""
     descriptor = policy.descriptor
     return descriptor.scheme != descriptor.effective_scheme and bool(descriptor.fidelity.gated_layers)
 
@@ -167,7 +168,7 @@ def _refusal(policy: Policy) -> str:
 
 
 def _measured(emitter: Emitter, checkpoint: Checkpoint, model: bytes, stored: FidelityReport) -> FidelityReport:
-    """The fidelity of the standard form, by a run of it on the version's observations."""
+    """The fidelity of the standard form, measured on the version's observations."""
     batch, expected, source = emitter.reference_outputs(checkpoint)
     report = measure(Emission(model, stored.layers), expected, batch, source)
     return replace(report, passed=stored.passed, refused=stored.refused)
@@ -192,7 +193,7 @@ def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 
 def _normalization(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
-    """Mean and scale by which the model itself normalizes observations; None for a model without normalization."""
+    """Mean and scale of the normalization in the model; None for a model without normalization."""
     found = {
         part: array.tolist()
         for name, array in parameters.items()
@@ -229,10 +230,10 @@ def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
         f"{description_file(path)}: its description\n"
     )
     if not description["fidelity"]["passed"]:
-        sys.stderr.write(f"warning: the fidelity gate refused {scheme}; --force has written it\n")
+        sys.stderr.write(f"warning: the fidelity gate refused {scheme}; written because of --force\n")
 
 
 if __name__ == "__main__":
-    # This command reports refusals by itself.
+    # This command reports refusals itself.
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
     sys.exit(main(run))

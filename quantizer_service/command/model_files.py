@@ -1,4 +1,4 @@
-"""What `actorq quantize` reads: a model with its weights, and observations for its data inputs."""
+"""Reads the input files of `actorq quantize`: a model with its weights, and observations for its data inputs."""
 
 import zipfile
 from pathlib import Path
@@ -14,13 +14,13 @@ from onnx.external_data_helper import load_external_data_for_model
 from actorq.errors import UserError
 from actorq.quantization.graph import Graph, tensors_of
 
-# Far beyond any policy; what is larger was given by mistake, and would take all memory.
+# Far above any policy. A larger file is a mistake, and would fill the memory.
 MAX_FILE_BYTES = 1024**3
 RANDOM_ROWS = 256
 
 
 def read_model(path: Path) -> bytes:
-    """An ONNX file, with the weights that lie in files beside it inside; raises UserError that says what is wrong."""
+    """Read an ONNX file, with weights from files beside it. Raises UserError for a file that is no valid model."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -45,13 +45,13 @@ def read_model(path: Path) -> bytes:
         load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
     except (OSError, ValueError, RuntimeError, EncodeError, onnx.checker.ValidationError) as error:
-        raise UserError(f"{path}: its weights lie in another file that cannot be read: {_one_line(error)}") from None
+        raise UserError(f"{path}: cannot read its weights in another file: {_one_line(error)}") from None
 
 
 def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
-    """One array for every data input, by name; in a file of one array, that of a single input under any name.
+    """Read one array per data input, by name. With a single input and a single array, the names may differ.
 
-    Raises UserError that says what is wrong; what the graph expects of each array it checks itself.
+    Raises UserError for an invalid file. The graph itself checks shapes and dtypes later.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -66,16 +66,14 @@ def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-        raise UserError(
-            f"{path}: expected an .npz of plain arrays, as numpy.savez makes them: {_one_line(error)}"
-        ) from None
+        raise UserError(f"{path}: expected an .npz file of plain arrays from numpy.savez: {_one_line(error)}") from None
     if len(graph.inputs) == len(arrays) == 1:
         return dict(zip(graph.inputs, arrays.values(), strict=True))
     return arrays
 
 
 def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
-    """256 rows for every data input: standard normal, or of all values of uint8, of 0 and 1 for other integers."""
+    """256 random rows per data input: standard normal floats, any uint8 values, or 0 and 1 for other integers."""
     rng = np.random.default_rng(seed)
     observations: dict[str, NDArray[Any]] = {}
     for name, spec in graph.inputs.items():
@@ -83,13 +81,13 @@ def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
         if spec.dtype.kind == "f":
             observations[name] = rng.standard_normal(shape).astype(spec.dtype)
         else:
-            # Other integers may be indices, of which these are always two.
+            # Other integers may be indices. 0 and 1 are nearly always valid.
             observations[name] = rng.integers(0, 256 if spec.dtype == np.uint8 else 2, shape).astype(spec.dtype)
     return observations
 
 
 def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
-    """What a tensor says that it has elsewhere is believed only within bounds."""
+    """Raise UserError when the tensors' data in other files exceed the limit."""
     size = 0
     for tensor in tensors:
         length = next((entry.value for entry in tensor.external_data if entry.key == "length"), "0")
@@ -100,8 +98,8 @@ def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
             size += file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise UserError(
-            f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, its weights in other files have "
-            f"{size:,} bytes"
+            f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, got weights of {size:,} bytes in other "
+            "files"
         )
 
 

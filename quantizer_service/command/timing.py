@@ -1,4 +1,4 @@
-"""How long a call of a model takes, in a session like that of an actor: one thread, buffers bound once."""
+"""Times the calls of models in sessions like an actor's: one thread, buffers bound once."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,9 +17,10 @@ Times = dict[str, dict[int, float]]
 def time_models(
     models: Mapping[str, bytes], feeds: Mapping[str, NDArray[Any]], batches: Iterable[int], budget_s: float = 0.5
 ) -> Times:
-    """Seconds of one call by model and batch, all models in turn; see actorq.timing.
+    """Seconds of one call by model and batch, with all models in turns (see actorq.timing).
 
-    feeds: rows for every data input, of which a batch repeats the first ones. budget_s: real time for each batch.
+    feeds: rows for every data input. A batch takes the first rows, repeated if needed.
+    budget_s: wall-clock time for each batch.
     Raises InvalidInputError when a model cannot be loaded or run.
     """
     times: Times = {name: {} for name in models}
@@ -32,7 +33,7 @@ def time_models(
 
 
 def bound_call(session: ort.InferenceSession, rows: Mapping[str, NDArray[Any]], what: str) -> Callable[[], object]:
-    """A call on these rows that copies nothing but what ONNX Runtime copies; made once, to see that it runs."""
+    """A call on these rows with bound buffers. Runs once; raises InvalidInputError when that fails."""
     binding = session.io_binding()
     for value in session.get_inputs():
         array = np.ascontiguousarray(rows[value.name])

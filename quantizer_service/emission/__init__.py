@@ -1,1 +1,1 @@
-"""From a checkpoint to quantized policies that passed the fidelity gate."""
+"""Emits quantized policies from a checkpoint, and checks them with the fidelity gate."""

@@ -1,4 +1,4 @@
-"""The fidelity gate: which emitted policies are close enough to the FP32 policy for actors to act with them."""
+"""The fidelity gate: decides whether an emitted policy is close enough to the FP32 policy for actors."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from quantizer_service.emission.reference_run import ReferenceRun
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a policy is let through, why it is or is not, and by how much it is off: see `severity`."""
+    """The gate's decision on a policy, the reason, and the size of the error (see `severity`)."""
 
     passed: bool
     reason: str
@@ -22,7 +22,7 @@ class FidelityGate:
     """Checks the emitted policies of one version.
 
     source: the published graph.
-    run: what emitted policies are compared with.
+    run: the FP32 reference for the comparison.
     """
 
     def __init__(self, source: PolicyGraph, run: ReferenceRun, thresholds: GateConfig) -> None:
@@ -31,7 +31,7 @@ class FidelityGate:
         self._thresholds = thresholds
 
     def check(self, emission: Emission) -> tuple[FidelityReport, Verdict]:
-        """Measure and judge an emitted policy; raises InvalidInputError when it does not run."""
+        """Measure and judge an emitted policy. Raises InvalidInputError when it does not run."""
         report = measure(emission, self._run.outputs, self._run.batch, self._source)
         return report, judge(report, self._thresholds)
 
@@ -42,10 +42,10 @@ class FidelityGate:
 
 
 def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
-    """Hold a report against the thresholds: agreement for discrete actions, mean and largest error for continuous ones.
+    """Compare a report with the thresholds: agreement for discrete actions, mean and largest error for continuous ones.
 
-    With all weights in float it is the learner's own policy: what differs is the rounding of float32 sums, which may
-    decide between actions of equal value but says nothing about quantization. So it always passes.
+    A policy with all weights in float always passes, because it is the learner's own policy. It differs only in the
+    rounding of float32 sums, which may decide between actions of equal value.
     """
     if all(layer.in_float for layer in report.layers):
         checks = [(True, "all weights are in float")]
@@ -62,10 +62,10 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
 
 
 def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, float]:
-    """By how much a policy is off, to order several: first by what the gate looks at, then by the mean error.
+    """The size of a policy's error, as a sort key: the gate's measure first, then the relative mean error.
 
-    For continuous actions the first is the worse error in units of its threshold, for discrete ones the share of rows
-    that do not agree. The second tells those apart that make no difference to the first.
+    The gate's measure is the larger of mean and largest error in units of its threshold for continuous actions. For
+    discrete actions it is the share of rows with another best action.
     """
     if report.argmax_agreement is not None:
         return 1.0 - report.argmax_agreement, report.relative_mean_error
@@ -76,8 +76,8 @@ def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, flo
 
 
 def _agreement(value: float, least: float) -> tuple[bool, str]:
-    return value >= least, f"the same best action as FP32 in {value:.1%} of the observations, {least:.1%} are needed"
+    return value >= least, f"the same best action as FP32 in {value:.1%} of the observations, required {least:.1%}"
 
 
 def _error(which: str, value: float, most: float) -> tuple[bool, str]:
-    return value <= most, f"{which} action error {value:.2%} of the action range, {most:.2%} is allowed"
+    return value <= most, f"{which} action error {value:.2%} of the action range, allowed {most:.2%}"

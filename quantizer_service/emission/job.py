@@ -1,7 +1,6 @@
-"""A piece of CPU work that has a limit and can be broken off: ONNX Runtime ends the run that is under way.
+"""Cancellation of CPU work: ends the current run of ONNX Runtime when the work takes too long.
 
-The work does not know its job: `current_job` finds it, so that sessions deep inside of an emission are ended too. Work
-without a job, such as a command's, has no limit.
+Code deep inside an emission finds its job with `current_job`. Work without a job, such as a command's, has no limit.
 """
 
 import threading
@@ -15,11 +14,11 @@ from actorq.errors import InvalidInputError
 
 
 class OverdueError(InvalidInputError):
-    """Work took longer than its limit."""
+    """The work took longer than its limit."""
 
 
 class Job:
-    """`check` and `run_options` are for the thread that works, `cancel` is for any other."""
+    """Cancellable work. The working thread calls `check` and `run_options`. Another thread calls `cancel`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +26,7 @@ class Job:
         self._running: ort.RunOptions | None = None
 
     def cancel(self, reason: str) -> None:
-        """End the run that is under way and let no other begin; `reason` is told by the error."""
+        """End the current run and prevent further runs. `reason` is the error's message."""
         with self._lock:
             self._reason = reason
             if self._running is not None:
@@ -40,7 +39,7 @@ class Job:
 
     @contextmanager
     def run_options(self) -> Iterator[ort.RunOptions]:
-        """Options for one run, which `cancel` ends; raises OverdueError when it did."""
+        """Options for one run that `cancel` can end. Raises OverdueError when the job was cancelled."""
         options = ort.RunOptions()
         with self._lock:
             self.check()
@@ -54,7 +53,7 @@ class Job:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it the job of what this thread calls inside."""
+        """Make this the current job of the thread inside the context."""
         token = _current.set(self)
         try:
             yield
@@ -66,5 +65,5 @@ _current: ContextVar[Job | None] = ContextVar("job", default=None)
 
 
 def current_job() -> Job:
-    """The job of the code that calls this; one that nobody cancels when there is none."""
+    """The current job; a new job that is never cancelled when there is none."""
     return _current.get() or Job()

@@ -1,17 +1,17 @@
-"""The ladder below the fidelity gate: what a version tries until it passes, most quantized first, float32 last.
+"""The ladder of the fidelity gate: puts more layers in float until a version passes the gate.
 
-A rung is a set of layers that the gate has put in float. The lowest has none, the last has all: the fp32 scheme's plan.
-A version starts at the rung at which the one before it passed, so nearly every version is emitted and run once. One
-that does not pass puts more layers in float, the most sensitive first.
+A rung is a set of layers that the gate has put in float. The lowest rung has none. The last has all layers, and uses
+the fp32 scheme's plan. A version starts at the rung where the previous version passed, so nearly every version is
+emitted once. A version that does not pass puts more layers in float, the most sensitive first.
 
-How sensitive a layer is tells the error of the policy in which it alone is quantized, with the rest in float, as in
-partial quantization (Wu et al., "Integer Quantization for Deep Learning Inference", arXiv 2004.09602, section 6.1). The
-other way round, one layer in float and the rest quantized, says little when two layers are ruined: the policy is as bad
-without either. Rungs double in size, 1, 2, 4 layers more, so that deep policies do not try too many.
+A layer's sensitivity is the error of the policy in which only that layer is quantized (Wu et al., "Integer Quantization
+for Deep Learning Inference", arXiv 2004.09602, section 6.1). The reverse, one layer in float and the rest quantized,
+fails when two layers are bad: the policy stays bad without either. The next rungs have 1, 2, 4 more layers in float,
+which limits the attempts for deep policies.
 
-A rung below is tried again after `FIRST_WAIT` versions without a change; each time that this was too early, at once or
-before it has held for as long, the wait doubles, to `LONGEST_WAIT` at most. So a bad early policy does not cost speed
-for ever, and one that is bad for good costs a second emission in one of `LONGEST_WAIT` versions.
+The rung below is tried again after `FIRST_WAIT` versions without a change. If it fails, or does not hold for as long,
+the wait doubles, to `LONGEST_WAIT` at most. Thus a bad early policy does not slow the run down forever. A permanently
+bad policy costs a second emission in one of `LONGEST_WAIT` versions.
 """
 
 import logging
@@ -28,17 +28,17 @@ from quantizer_service.emission.job import OverdueError, current_job
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT, LONGEST_WAIT = 8, 256
-# Of a deeper policy neighboring layers are measured and put in float together: each measurement is an emission.
+# Deeper policies measure neighboring layers together, because each measurement is an emission.
 MAX_MEASURED = 32
 
-# Names of the layers that the gate keeps in float; None is for all, which is the fp32 scheme's plan.
+# Names of the layers that the gate keeps in float; None for all layers (the fp32 scheme's plan).
 Rung = frozenset[str] | None
 _LOWEST: Rung = frozenset()
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A version in a scheme at one rung."""
+    """A version emitted in a scheme at one rung, with the gate's verdict."""
 
     scheme: str
     rung: Rung
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def refused(self) -> RefusedRung:
-        """What the report of the rung that passed tells of this one."""
+        """The entry for this rung in the final report."""
         report = self.report
         return RefusedRung(
             report.float_layers, report.relative_mean_error, report.relative_max_error, report.argmax_agreement
@@ -64,28 +64,28 @@ _Try = Callable[[Rung], Attempt]
 
 
 class Ladder:
-    """Finds the rung for each version of one graph in one scheme; not safe for several threads."""
+    """Finds the rung for each version of one graph in one scheme. Not thread-safe."""
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
-        # Those that the scheme itself leaves in float, with its reasons.
+        # Layers that the scheme itself leaves in float, with its reasons.
         self._unquantized: Mapping[str, str] = {}
-        # The rungs from the lowest to the one that passed last.
+        # The rungs from the lowest to the last one that passed.
         self._path: list[Rung] = [_LOWEST]
         self._wait = FIRST_WAIT
-        # The version at which the rung changed last, or a lower one was tried.
+        # The version at which the rung last changed or a lower rung was tried.
         self._changed_at = 0
         self._came_down = False
 
     @property
     def rung(self) -> Rung:
-        """The one that passed last."""
+        """The last rung that passed."""
         return self._path[-1]
 
     def first_passing(self, version: int, quantize: Callable[[Rung], Emission], gate: FidelityGate) -> Attempt:
-        """Emit a version at the first rung that passes, and report on it and on those that did not.
+        """Emit a version at the first rung that passes. The report includes the refused rungs.
 
-        Raises InvalidInputError when the policy cannot be run even in float; then the ladder stays at its rung.
+        Raises InvalidInputError, and keeps its rung, when the policy does not run even in float.
         """
 
         def attempt(rung: Rung) -> Attempt:
@@ -99,7 +99,7 @@ class Ladder:
         return replace(found, report=report)
 
     def _below(self, version: int, attempt: _Try, refused: list[RefusedRung]) -> Attempt | None:
-        """Try the rung below when it is time; None when it is not, or it did not pass."""
+        """Try the rung below when it is due. None when it is not due or does not pass."""
         if version - self._changed_at < self._wait:
             return None
         if self._came_down:
@@ -111,7 +111,7 @@ class Ladder:
         if found.verdict.passed:
             self._path.pop()
             self._came_down = True
-            self._tell(logging.INFO, version, found, "comes down")
+            self._tell(logging.INFO, version, found, "passes again")
             return found
         refused.append(found.refused)
         self._waited_too_little()
@@ -121,7 +121,7 @@ class Ladder:
         path = list(self._path)
         for rung in _above(found, attempt):
             refused.append(found.refused)
-            self._tell(logging.WARNING, version, found, "is not let through")
+            self._tell(logging.WARNING, version, found, "is refused")
             found = attempt(rung)
             path.append(rung)
             if found.verdict.passed:
@@ -146,14 +146,14 @@ class Ladder:
         except InvalidInputError as error:
             if rung is None or isinstance(error, OverdueError):
                 raise
-            # The FP32 policy runs, so it is quantization that made this unfit to run, such as by an overflow.
+            # The FP32 policy runs, so quantization made this policy fail, for example by an overflow.
             report, verdict = gate.refuse(emission.layers, str(error))
         if rung == _LOWEST and emission.layers:
             self._unquantized = {layer.name: layer.reason for layer in emission.layers if layer.in_float}
         return Attempt(self.scheme, rung, emission.model, report, verdict)
 
     def _explained(self, layers: tuple[LayerReport, ...]) -> tuple[LayerReport, ...]:
-        """The layers with the gate as the reason where the scheme itself has none for leaving them in float."""
+        """The layers with their reasons for float: the scheme's own reason, else the gate."""
         return tuple(
             replace(layer, reason=self._unquantized.get(layer.name, FIDELITY_GATE)) if layer.in_float else layer
             for layer in layers
@@ -161,16 +161,16 @@ class Ladder:
 
     def _tell(self, level: int, version: int, attempt: Attempt, what: str) -> None:
         kept = "all layers" if attempt.rung is None else f"layers {sorted(attempt.rung)}" if attempt.rung else "nothing"
-        message = "version %d in %s %s with %s put in float: %s"
+        message = "version %d in %s %s with %s in float: %s"
         _log.log(level, message, version, self.scheme, what, kept, attempt.verdict.reason)
 
 
 def _above(refused: Attempt, attempt: _Try) -> Iterator[Rung]:
-    """The rungs above one that did not pass, the last of them all in float."""
+    """The rungs above a refused one. The last has all layers in float."""
     groups = _groups(refused.quantized)
     if refused.rung is not None and len(groups) > 1:
         quantized = frozenset(refused.quantized)
-        # Of the policy in which each group alone is quantized.
+        # The severity of the policy in which only this group is quantized.
         severity = {group: attempt(refused.rung | (quantized - frozenset(group))).verdict.severity for group in groups}
         ordered = sorted(groups, key=severity.__getitem__, reverse=True)
         count = 1
@@ -181,7 +181,7 @@ def _above(refused: Attempt, attempt: _Try) -> Iterator[Rung]:
 
 
 def _groups(layers: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Neighboring layers together, so that there are at most `MAX_MEASURED` groups; in the order of the graph."""
+    """At most `MAX_MEASURED` groups of neighboring layers, in the order of the graph."""
     size = -(-len(layers) // MAX_MEASURED) or 1
     remaining = iter(layers)
     return list(iter(lambda: tuple(islice(remaining, size)), ()))

@@ -1,4 +1,4 @@
-"""Quantizes the versions of one graph in one scheme: a plan for each rung of the ladder, made when it is needed."""
+"""Quantizes the versions of one graph in one scheme, with a plan for each rung of the ladder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,15 +11,14 @@ from actorq.quantization.schemes.fp32 import Fp32
 from quantizer_service.emission.ladder import Rung
 from quantizer_service.emission.reference_run import ReferenceRun
 
-# Each plan holds a copy of the weights that it emitted last. Two are in turn use: the rung that passes, and the one
-# below.
+# Each plan holds a copy of its last emitted weights. Two plans are in use: the rung that passes and the one below.
 _MAX_PLANS = 2
 
 
 class SchemePlans:
-    """Not safe for several threads.
+    """The plans of one graph in one scheme, made on demand. Not thread-safe.
 
-    widths: published and live units of layers that lost some, by the layer's name; reports tell them.
+    widths: published and live units by layer name, for layers with dead units; added to the layer reports.
     """
 
     def __init__(
@@ -33,13 +32,13 @@ class SchemePlans:
         self._observed: set[Observed] = set()
 
     def observed(self, rung: Rung) -> frozenset[Observed]:
-        """The statistics that a version takes at this rung, and those that earlier versions took."""
+        """The statistics that this rung needs, and those that earlier versions needed."""
         return frozenset(self._observed).union(self._plan(rung).observed)
 
     def quantize(self, run: ReferenceRun, rung: Rung) -> Emission:
-        """A version in this scheme, with the layers of the rung in float."""
+        """Emit a version in this scheme, with the layers of the rung in float."""
         plan = self._plan(rung)
-        # All that was ever taken, so that the next version's FP32 run measures all at once.
+        # Collects all statistics ever needed, so that the next version's FP32 run measures them together.
         self._observed.update(plan.observed)
         statistics = run.statistics(self._observed) if plan.observed else {}
         emission = plan.emit(run.parameters, statistics, run.run_id, run.checkpoint.version)

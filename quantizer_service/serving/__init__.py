@@ -1,1 +1,1 @@
-"""Policies for watchers: the quantizer at work, and relays of it."""
+"""Serves policies to watchers, as the quantizer or as a relay of it."""

@@ -1,4 +1,4 @@
-"""What was emitted so far: how often and how fast."""
+"""Counts and times emissions, for the metrics."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,10 +8,11 @@ from actorq.telemetry.histogram import Histogram
 
 
 class EmissionCounts:
-    """Counts publications since this process started; for one event loop.
+    """Counts of publications since this process started. For use in one event loop.
 
-    seconds: from the last byte of a checkpoint to policies that are served, for all schemes together.
-    refusals: rungs that the fidelity gate did not let through, by scheme.
+    policies: emitted policies by scheme.
+    refusals: rungs that the fidelity gate refused, by scheme.
+    seconds: time from the last byte of a checkpoint to served policies, for all schemes together.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class EmissionCounts:
         self.seconds = Histogram()
 
     def note(self, descriptors: Iterable[PolicyDescriptor], seconds: float) -> None:
-        """A version was emitted."""
+        """Count an emitted version."""
         self.seconds.observe(seconds)
         for descriptor in descriptors:
             self.policies[descriptor.scheme] += 1

@@ -1,4 +1,4 @@
-"""One scheme's stream from the upstream of a relay, opened again for ever."""
+"""A relay's stream of one scheme from its upstream, which reconnects forever."""
 
 import asyncio
 import random
@@ -14,13 +14,14 @@ from quantizer_service.serving.upstream import Upstream, UpstreamStream
 
 
 class Feed:
-    """Reads the stream on a thread of its own; begins at once, and must be made on the event loop.
+    """Reads the stream on its own thread, from its creation on. Must be created on the event loop.
 
-    Only the newest policy waits for the event loop: when that is busy, versions between are skipped.
+    Only the newest policy waits for the event loop. A busy loop skips versions in between.
 
-    These are called on the event loop, until the feed is stopped:
-    take: with each policy. refused: when a policy that came was refused, with the scheme.
-    end: with scheme and error, when the feed gives up: the upstream has no such scheme, or the feed has a fault.
+    The feed calls these functions on the event loop until it is stopped:
+    take: with each policy.
+    refused: with the scheme, when a received policy was refused.
+    end: with scheme and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
     """
 
     def __init__(
@@ -42,24 +43,24 @@ class Feed:
         self._stopped = threading.Event()
         self._stream: UpstreamStream | None = None
         self._waiting: EncodedPolicy | None = None
-        # A daemon: nothing is lost with it, and an upstream that hangs must not hold up the end of the process.
+        # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
         self._thread = threading.Thread(target=self._run, name=f"upstream {scheme}", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether its thread is still at work."""
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the stream; on the event loop."""
+        """End the stream. Call it on the event loop."""
         with self._lock:
             self._stopped.set()
             if self._stream is not None:
                 self._stream.cancel()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its thread."""
+        """Wait for the thread."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -78,7 +79,7 @@ class Feed:
             stream.wait()
             self.connected = True
             for policy in stream:
-                # Not before: an upstream whose policies are refused is asked less and less often.
+                # Called only after a valid policy, so that the backoff grows for an upstream with invalid policies.
                 connected()
                 self._hand_over(policy)
         except (NotFoundError, UnavailableError):
@@ -86,8 +87,8 @@ class Feed:
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
                 self._call(partial(self._on_refused, self._scheme))
-            # Whatever it is, the upstream may be mended or replaced, and what is held is served meanwhile.
-            raise UnavailableError(f"{self._upstream.peer}: {error}; what came before stays served") from error
+            # A retry after any error, because the upstream may be repaired or replaced.
+            raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy stays served") from error
         finally:
             self.connected = False
         raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._scheme} policies")
@@ -109,6 +110,6 @@ class Feed:
             if not self._stopped.is_set():
                 function()
 
-        # Where the loop is closed, the process is about to end anyway.
+        # A closed loop raises RuntimeError, but then the process ends anyway.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(unless_stopped)

@@ -1,4 +1,4 @@
-"""What a quantizer and a relay tell Prometheus, read when it is asked for, on the event loop."""
+"""Prometheus metrics of a quantizer and of a relay, computed on the event loop for each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
-    """The families of one quantizer."""
+    """The metric families of one quantizer."""
     counts, policies = quantizer.counts, quantizer.policies
 
     def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[tuple[str, ...], float | None]:
@@ -22,7 +22,7 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
 
     yield labelled_counter(
         "actorq_quantizer_policies",
-        "Policies that were emitted for checkpoints.",
+        "Policies emitted for checkpoints.",
         ("scheme",),
         _labels(counts.policies),
     )
@@ -34,17 +34,17 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
-        "From the last byte of a checkpoint to policies that are served.",
+        "Time from the last byte of a checkpoint to served policies.",
         counts.seconds,
     )
     yield gauge(
         "actorq_quantizer_work_age_seconds",
-        "Time since the running work began; 0 when there is none.",
+        "Time since the running work began; 0 when no work runs.",
         quantizer.worker.busy_s,
     )
     yield counter(
         "actorq_quantizer_work_cancelled",
-        "Work that was ended because it took longer than quantizer.work_limit_s.",
+        "Jobs ended because they took longer than quantizer.work_limit_s.",
         quantizer.worker.cancelled,
     )
     yield labelled_gauge(
@@ -73,13 +73,13 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_quantizer_float_layers",
-        "Layers of the newest policy whose weights are in float.",
+        "Layers of the newest policy with weights in float.",
         ("scheme",),
         newest(lambda policy: len(policy.fidelity.float_layers)),
     )
     yield labelled_gauge(
         "actorq_quantizer_argmax_agreement_ratio",
-        "Share of calibration observations for which the newest policy and FP32 have the same best action.",
+        "Share of calibration observations with the same best action in the newest policy and in FP32.",
         ("scheme",),
         newest(lambda policy: policy.fidelity.argmax_agreement),
     )
@@ -98,7 +98,7 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
 
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
-    """The families of one relay."""
+    """The metric families of one relay."""
     versions = {scheme: descriptor.version for scheme, descriptor in relay.policies.descriptors.items()}
     yield labelled_gauge(
         "actorq_relay_subscribers",
@@ -108,20 +108,23 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
     )
     yield labelled_gauge(
         "actorq_relay_upstream_connected",
-        "1 while the stream from the upstream is open, 0 while it is tried again; of the schemes that are watched.",
+        "1 while the watched scheme's stream from the upstream is open, 0 while it reconnects.",
         ("scheme",),
         _labels(relay.connected),
     )
     yield labelled_counter(
-        "actorq_relay_policies", "Policies that the relay passed on.", ("scheme",), _labels(relay.relayed)
+        "actorq_relay_policies", "Policies that the relay has passed on.", ("scheme",), _labels(relay.relayed)
     )
     yield labelled_counter(
-        "actorq_relay_refused", "Policies of the upstream that were refused.", ("scheme",), _labels(relay.refused)
+        "actorq_relay_refused",
+        "Policies of the upstream that the relay has refused.",
+        ("scheme",),
+        _labels(relay.refused),
     )
     yield labelled_gauge("actorq_relay_policy_version", "Version of the newest policy.", ("scheme",), _labels(versions))
     yield labelled_gauge(
         "actorq_relay_lag_seconds",
-        "From the learner's snapshot to the arrival of the newest policy here, by both clocks.",
+        "Time from the learner's snapshot to the newest policy's arrival here, by the clocks of both machines.",
         ("scheme",),
         _labels(relay.lag_seconds),
     )

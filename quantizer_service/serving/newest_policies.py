@@ -1,7 +1,7 @@
-"""Holds the newest policy of each scheme for its watchers, who read at their own pace and skip what was between.
+"""Holds the newest policy of each scheme for the watchers.
 
-Nothing is queued for any watcher. A slow one neither delays the others nor falls behind by more than the policy that
-it is reading. For one event loop.
+Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind. For
+use in one event loop.
 """
 
 import asyncio
@@ -16,29 +16,29 @@ from quantizer_service.serving.policy_stream import EncodedPolicy
 class NewestPolicies:
     """The newest policy of each scheme, shared by all watchers.
 
-    on_idle: called with a scheme when its last watcher leaves.
+    on_idle: called with a scheme when its last watcher has left.
     """
 
     def __init__(self, on_idle: Callable[[str], None] = lambda scheme: None) -> None:
         self._newest: dict[str, EncodedPolicy] = {}
-        # By scheme: a new policy wakes the watchers of its scheme only.
+        # By scheme, so that a new policy wakes only the watchers of its scheme.
         self._watchers: dict[str, dict[Subscription, None]] = {}
         self._on_idle = on_idle
         self._closed = False
 
     @property
     def subscribers(self) -> int:
-        """How many watch."""
+        """Number of watchers."""
         return sum(map(len, self._watchers.values()))
 
     @property
     def subscribers_by_scheme(self) -> Mapping[str, int]:
-        """How many watch each scheme, without those that nobody watches."""
+        """Number of watchers by watched scheme."""
         return {scheme: len(watchers) for scheme, watchers in sorted(self._watchers.items())}
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The schemes that somebody watches."""
+        """The watched schemes."""
         return tuple(sorted(self._watchers))
 
     @property
@@ -47,11 +47,11 @@ class NewestPolicies:
         return {scheme: policy.descriptor for scheme, policy in self._newest.items()}
 
     def version(self, scheme: str) -> int:
-        """The version of the newest policy in a scheme; 0 for none."""
+        """The newest version in a scheme; 0 for none."""
         return self._newest[scheme].descriptor.version if scheme in self._newest else 0
 
     def get(self, scheme: str) -> EncodedPolicy | None:
-        """The newest policy in a scheme."""
+        """The newest policy in a scheme; None if there is none."""
         return self._newest.get(scheme)
 
     def put(self, policies: Iterable[EncodedPolicy]) -> None:
@@ -63,19 +63,19 @@ class NewestPolicies:
                 self._wake(scheme)
 
     def subscribe(self, scheme: str, after_version: int = 0) -> "Subscription":
-        """Watch a scheme from above a version; leave the subscription when done."""
+        """Watch a scheme for versions above `after_version`. Close the subscription when done."""
         subscription = Subscription(self, scheme, after_version)
         self._watchers.setdefault(scheme, {})[subscription] = None
         return subscription
 
     def refuse(self, scheme: str, error: ActorQError) -> None:
-        """Raise an error at everyone who watches a scheme now, once they have seen its newest policy."""
+        """Raise an error at each current watcher of a scheme, after it has seen the newest policy."""
         for subscription in self._watchers.get(scheme, {}):
             subscription._refused = error
         self._wake(scheme)
 
     def close(self) -> None:
-        """End all subscriptions, once they have seen the newest policy."""
+        """End all subscriptions, after they have seen the newest policy."""
         self._closed = True
         for scheme in self._watchers:
             self._wake(scheme)
@@ -93,7 +93,7 @@ class NewestPolicies:
 
 
 class Subscription(AbstractContextManager["Subscription"]):
-    """One watcher's view of a scheme's newest policy, for one task; a context manager."""
+    """One watcher's subscription to a scheme, a context manager. For use by one task."""
 
     def __init__(self, newest: NewestPolicies, scheme: str, after_version: int) -> None:
         self._newest = newest
@@ -104,9 +104,9 @@ class Subscription(AbstractContextManager["Subscription"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """The newest policy above what was seen, now or when it comes; None when the subscription has ended.
+        """Wait for a newer policy than the last seen one, and return it. None when the subscription has ended.
 
-        Raises the error with which the scheme was refused.
+        Raises the error of `refuse`.
         """
         while self._open:
             if (version := self._newest.version(self._scheme)) > self._seen:
@@ -121,7 +121,7 @@ class Subscription(AbstractContextManager["Subscription"]):
         return None
 
     def close(self) -> None:
-        """Leave; may be called again."""
+        """End the subscription. May be called again."""
         if self._open:
             self._open = False
             self._wake()

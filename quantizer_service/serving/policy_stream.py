@@ -1,6 +1,6 @@
-"""A policy as streams carry it: encoded once, down to the bytes of the messages, and put together and checked again.
+"""Encodes a policy once into serialized messages for any number of streams, and assembles and checks received ones.
 
-WatchPolicies and GetPolicy send the same messages under two names, so that bytes made for one serve the other.
+WatchPolicies and GetPolicy use identical messages under two names, so that both can send the same bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,23 +14,23 @@ from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 
-# What a relay takes of its upstream at most: four times the FP32 weights of a 4096 x 3 policy.
+# Largest policy that a relay accepts: four times the FP32 weights of a policy with three layers of 4096 units.
 MAX_POLICY_BYTES = 512 * 1024**2
-# Senders cut at 512 KiB; what comes in crumbs is refused, as each of them takes memory of its own.
+# Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory.
 MAX_MESSAGES = 8 * 1024
 
-# Encoded WatchPoliciesResponses: a descriptor, the header of the blob, its chunks.
+# Serialized WatchPoliciesResponses: the descriptor, the blob's header, its chunks.
 Messages = tuple[bytes, ...]
 
 
 def policy_messages(policy: Policy) -> Messages:
-    """The messages that carry a policy, ready to be sent to any number of watchers; packed where it is sparse."""
+    """The serialized messages of a policy, for any number of watchers. Sparse policies are packed."""
     descriptor = quantizer_pb2.WatchPoliciesResponse(policy=wire.descriptor_to_proto(policy.descriptor))
     return (descriptor.SerializeToString(), *_part_messages(policy.model, policy.descriptor.version, ENCODINGS))
 
 
 def plain_messages(messages: Messages) -> Messages:
-    """The same policy for a watcher that takes no encoding; also of a relay, whose messages were checked."""
+    """The same policy without packing, for a watcher that accepts no encoding. The messages must be valid."""
     parts = [quantizer_pb2.WatchPoliciesResponse.FromString(message).part for message in messages[1:]]
     if not parts or parts[0].header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED:
         return messages
@@ -48,7 +48,7 @@ def _part_messages(model: bytes, version: int, encodings: Iterable[tensor_pb2.Bl
 
 @dataclass(frozen=True)
 class EncodedPolicy:
-    """A policy as the messages that carry it."""
+    """A policy with its serialized messages."""
 
     descriptor: PolicyDescriptor
     messages: Messages
@@ -60,10 +60,10 @@ class EncodedPolicy:
 
 
 class PolicyAssembler:
-    """Puts the messages of one stream together and checks what they carry; keeps them as they came.
+    """Assembles and checks the policies of one stream, and keeps the received messages.
 
-    scheme: the one that was asked for.
-    limit_bytes: of a model; bounds what the sender can make the receiver hold.
+    scheme: the requested scheme.
+    limit_bytes: largest model, which limits the receiver's memory.
     """
 
     def __init__(self, scheme: str, limit_bytes: int = MAX_POLICY_BYTES) -> None:
@@ -74,17 +74,17 @@ class PolicyAssembler:
         self._messages: list[bytes] = []
 
     def add(self, message: bytes) -> EncodedPolicy | None:
-        """Take the next message; return the policy that it completes, if any.
+        """Add the next message. Returns the policy if it is complete.
 
         Raises InvalidInputError for messages out of order, a truncated or oversized blob, or a size, digest, version
-        or scheme that is not the announced one; ExhaustedError for more than the limits; nothing can follow then.
+        or scheme other than announced. Raises ExhaustedError above the limits. No message can follow an error.
         """
         try:
             response = quantizer_pb2.WatchPoliciesResponse.FromString(message)
         except DecodeError as error:
             raise InvalidInputError(f"policy: expected a WatchPoliciesResponse, got other bytes ({error})") from None
         if len(self._messages) >= MAX_MESSAGES:
-            raise ExhaustedError(f"policy: at most {MAX_MESSAGES} messages of one are taken; send larger chunks")
+            raise ExhaustedError(f"policy: expected at most {MAX_MESSAGES} messages, got more; send larger chunks")
         kind = response.WhichOneof("payload")
         if kind == "policy":
             self._open(wire.descriptor_from_proto(response.policy))
@@ -96,14 +96,14 @@ class PolicyAssembler:
     def _open(self, descriptor: PolicyDescriptor) -> None:
         if self._descriptor is not None:
             raise InvalidInputError(
-                f"policy: version {self._descriptor.version} was truncated, version {descriptor.version} follows it"
+                f"policy: version {descriptor.version} came before version {self._descriptor.version} was complete"
             )
         if descriptor.scheme != self._scheme:
             raise InvalidInputError(f"policy: expected scheme {self._scheme!r}, got {descriptor.scheme!r}")
         if not (descriptor.run_id and descriptor.version):
             raise InvalidInputError("policy: expected a run id and a version from 1 in its descriptor, got none")
         if descriptor.size_bytes > self._limit:
-            raise ExhaustedError(f"policy: at most {self._limit} bytes are taken, got {descriptor.size_bytes}")
+            raise ExhaustedError(f"policy: expected at most {self._limit} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor
         self._blob = BlobAssembler(descriptor.version, descriptor.size_bytes)
 
@@ -113,7 +113,7 @@ class PolicyAssembler:
         descriptor, header = self._descriptor, response.part.header
         if response.part.WhichOneof("part") == "header" and header.sha256 != descriptor.sha256:
             raise InvalidInputError(
-                f"policy: expected a blob of sha256 {descriptor.sha256.hex()}, as its descriptor says, got one of "
+                f"policy: expected a blob of the descriptor's sha256 {descriptor.sha256.hex()}, got "
                 f"{header.sha256.hex()}"
             )
         model = self._blob.add(response.part)

@@ -1,4 +1,4 @@
-"""The emitter at work in an event loop: CPU work on a thread of its own, new policies for the watchers."""
+"""The quantizer in an event loop: emits policies on a worker thread and serves them to the watchers."""
 
 import asyncio
 import threading
@@ -23,19 +23,19 @@ from quantizer_service.serving.worker import Worker
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# For the event loop to serve what the worker has emitted, before the worker stores it anyway.
+# The worker waits this long for the event loop to serve a version before it stores the version.
 _PATIENCE_S = 1.0
 
 
 class Quantizer:
-    """Publishes, serves and lists policies. Calls of one event loop are answered in the order in which they came.
+    """Publishes, serves and lists policies. Must be used in one event loop, which gets answers in the order of calls.
 
     resources: measures this process.
-    clock: seconds; times emissions.
-    worker: does the CPU work; None for one with the usual limit.
+    clock: seconds, to time emissions.
+    worker: does the CPU work; None for a worker with the default limit.
 
-    policies: the newest ones, and their watchers.
-    counts: of what was emitted so far.
+    policies: the newest policies, and their watchers.
+    counts: counts of emissions.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Quantizer:
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
-        """What takes a publisher's checkpoints; see PolicyServer.intake."""
+        """This quantizer. See PolicyServer.intake."""
         return self
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run CPU work off the event loop, after the work that is waiting already; see Worker.do."""
+        """Run CPU work off the event loop, after all waiting work. See Worker.do."""
         return await self.worker.do(function, *args, **kwargs)
 
     async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Where a learner goes on whose actors use `scheme`; see Catalog.claim.
+        """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
 
-        With "auto" each actor chooses, and a version is emitted in the schemes that are watched.
+        With "auto" each actor chooses, and versions are emitted in the watched schemes.
         """
         if scheme != AUTO:
             scheme_named(scheme)
@@ -78,9 +78,9 @@ class Quantizer:
         await self.work(self._emitter.add_graph, graph)
 
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
-        """Emit a version in the run's scheme and those that are watched; serve it, then store it, then answer.
+        """Emit a version in the run's scheme and the watched schemes, serve it, store it, and return the receipt.
 
-        received_at: when its last byte came, by this object's clock.
+        received_at: arrival of its last byte, by `clock`.
         """
         own = () if scheme == AUTO else (scheme,)
         schemes = tuple(dict.fromkeys((*own, *self.policies.schemes)))
@@ -90,7 +90,7 @@ class Quantizer:
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
         try:
-            # Shielded: what is served is also stored, when the publisher hangs up before its receipt.
+            # Shielded, so that a served version is also stored when the publisher hangs up before its receipt.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not begun.is_set():
@@ -98,14 +98,14 @@ class Quantizer:
             raise
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        """A retained policy as it is sent; see Catalog.get."""
+        """A retained policy as encoded messages. See Catalog.get."""
         newest = self.policies.get(scheme)
         if newest is not None and self._is_newest(scheme) and version in (0, newest.descriptor.version):
             return newest
         return await self.work(self._get, scheme, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """All of a retained policy but its bytes; see Catalog.get."""
+        """The descriptor of a retained policy. See Catalog.get."""
         return (await self.work(self._catalog.get, scheme, version)).descriptor
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
@@ -121,11 +121,11 @@ class Quantizer:
         await self.work(self._catalog.record_evaluation, evaluation)
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
-        """Watch a scheme, which is emitted from now on; raises NotFoundError when there is no such scheme."""
+        """Watch a scheme, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
         scheme_named(scheme)
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
-        # Before the newest is emitted, so that a version which is published meanwhile has the scheme too.
+        # Subscribed before the newest is emitted, so that a version published meanwhile includes this scheme.
         subscription = self.policies.subscribe(scheme, after_version)
         try:
             if not self._is_newest(scheme):
@@ -136,18 +136,18 @@ class Quantizer:
         return subscription
 
     def begin_drain(self) -> None:
-        """Take no new work: watchers' streams end, publishers' after the receipt that they wait for."""
+        """Accept no new work. Watchers' streams end at once, publishers' streams after their pending receipt."""
         self.draining.set()
         self.policies.close()
 
     async def settle(self) -> None:
-        """Wait until every checkpoint that was taken is stored."""
+        """Wait until every accepted checkpoint is stored."""
         await asyncio.gather(*self._publishing, return_exceptions=True)
 
     async def _publish(
         self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float, begun: threading.Event
     ) -> Receipt:
-        """begun: set once the version is being emitted, after which it is also served and stored."""
+        """begun: set when the emission begins. The version is then also served and stored."""
         loop = asyncio.get_running_loop()
         emit_seconds, served = 0.0, threading.Event()
 
@@ -157,7 +157,7 @@ class Quantizer:
 
         def announce(policies: Sequence[Policy]) -> None:
             loop.call_soon_threadsafe(serve, [EncodedPolicy.of(policy) for policy in policies])
-            # Storing holds Python's lock for long: before that the event loop wakes the watchers.
+            # Storing holds the GIL for long, so the event loop wakes the watchers first.
             served.wait(_PATIENCE_S)
 
         def serve(policies: Sequence[EncodedPolicy]) -> None:
@@ -170,9 +170,9 @@ class Quantizer:
         try:
             policies = await self.work(publish)
         finally:
-            # Also when the version could not be stored: it is served.
+            # Runs even if the version could not be stored, because it is served.
             for late in self.policies.schemes:
-                # Who came while this version was emitted found the one before.
+                # Watchers that came during this emission have only the previous version.
                 if not self._is_newest(late):
                     await self._emit_newest(late)
         return Receipt(
@@ -184,7 +184,7 @@ class Quantizer:
         )
 
     def _is_newest(self, scheme: str) -> bool:
-        """Whether the newest version is served to the watchers of that scheme."""
+        """Whether the watchers of this scheme have the newest version."""
         return self.policies.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:

@@ -1,7 +1,7 @@
-"""A relay: serves the policies of another quantizer to watchers of its own, from memory.
+"""A relay: serves the policies of a quantizer or of another relay to its own watchers, from memory.
 
-Each scheme that somebody watches here is watched once at the upstream. The newest policy of each is kept as the bytes
-that brought it. Relays of relays make a tree.
+The relay has one upstream stream for each watched scheme. It keeps the newest policy of each scheme as the received
+bytes. Relays of relays form a tree.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ _PATIENCE_S = 5.0
 
 
 class Relay:
-    """Serves what `upstream` serves; made and used in one event loop.
+    """Serves the policies of `upstream`. Must be created and used in one event loop.
 
-    now: unix seconds; ages policies.
+    now: clock in Unix seconds, for the lag.
 
-    policies: the newest of this run that came, and their watchers.
-    relayed, refused: policies that were handed on, and streams that ended because what came was refused, by scheme.
-    lag_seconds: by scheme, from the learner's snapshot to the newest policy being here, by both clocks.
-    run_id: of the policies that are served; empty before the first.
-    failed: done with the error when a feed has failed in a way that nobody foresaw.
+    policies: the newest policies of the current run, and their watchers.
+    relayed, refused: numbers of policies passed on and refused, by scheme.
+    lag_seconds: time from the learner's snapshot to the newest policy's arrival, by scheme and both machines' clocks.
+    run_id: run of the served policies; empty before the first.
+    failed: holds the error after an unexpected failure of a feed.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Relay:
 
     @property
     def connected(self) -> Mapping[str, bool]:
-        """For each scheme that is watched here, whether its stream from the upstream is open."""
+        """Whether the stream from the upstream is open, by watched scheme."""
         return {scheme: feed.connected for scheme, feed in self._feeds.items()}
 
     def intake(self) -> NoReturn:
-        """Raise ConflictError: nothing can be published to a relay."""
-        raise ConflictError(f"this is a relay: nothing can be published to it; publish to its {self._upstream.peer}")
+        """Raise ConflictError, because a relay accepts no publications."""
+        raise ConflictError(f"this is a relay, which accepts no publications; publish to its {self._upstream.peer}")
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
-        """Watch a scheme, also while the upstream is away; raises NotFoundError when there is no such scheme."""
+        """Watch a scheme, even while the upstream is down. Raises NotFoundError for an unknown scheme."""
         if not is_scheme(scheme):
             raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {scheme!r}")
         if self.draining.is_set():
@@ -75,9 +75,9 @@ class Relay:
         return subscription
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        """A retained policy: the newest from memory while its scheme is watched here, others from the upstream.
+        """A retained policy. The newest of a watched scheme comes from memory, others come from the upstream.
 
-        While the upstream is away, what is in memory counts as the newest.
+        While the upstream is down, the policy in memory counts as the newest.
         """
         newest = self.policies.get(scheme)
         live = scheme in self._feeds and self._feeds[scheme].connected
@@ -95,31 +95,31 @@ class Relay:
         return max(found, newest, key=lambda each: each.descriptor.version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """Asked of the upstream."""
+        """Ask the upstream."""
         return await self._upstream.describe(scheme, version)
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """Asked of the upstream."""
+        """Ask the upstream."""
         return await self._upstream.list_versions(page_size, page_token)
 
     async def lease(self, version: int, seconds: float) -> float:
-        """Asked of the upstream."""
+        """Ask the upstream."""
         return await self._upstream.lease(version, seconds)
 
     def begin_drain(self) -> None:
-        """Take no new work: watchers' streams end."""
+        """Accept no new watchers, and end the watchers' streams."""
         self.draining.set()
         self.policies.close()
 
     async def settle(self) -> None:
-        """Hang up at the upstream, and wait for the threads that talked to it."""
+        """Close the connection to the upstream, and wait for the threads that used it."""
         self._stop(tuple(self._feeds))
         for feed in self._ended:
             await asyncio.to_thread(feed.join, _PATIENCE_S)
         self._upstream.close()
 
     def _take(self, policy: EncodedPolicy) -> None:
-        """Serve a policy, unless one as new of the same run is served."""
+        """Serve a policy, unless the same run has an equal or newer version here."""
         descriptor = policy.descriptor
         scheme = descriptor.scheme
         if self.run_id and descriptor.run_id != self.run_id:
@@ -130,7 +130,7 @@ class Relay:
         if newest is not None and descriptor.version == version and descriptor.sha256 != newest.descriptor.sha256:
             self.refused[scheme] += 1
             _log.error(
-                "%s serves version %d in %s with other bytes than before; those that came first stay served",
+                "%s serves version %d in %s with other bytes than before; the first bytes stay served",
                 self._upstream.peer,
                 descriptor.version,
                 scheme,
@@ -152,16 +152,16 @@ class Relay:
             self.failed.set_exception(error)
 
     def _begin_run(self, run_id: str) -> None:
-        """Forget the old run: versions of different runs cannot be compared, and its actors are gone or will be."""
-        _log.warning("%s serves run %s now, after %s; watchers begin anew", self._upstream.peer, run_id, self.run_id)
+        """Forget the old run, because versions of different runs cannot be compared, and its actors end."""
+        _log.warning("%s now serves run %s, not %s; watchers must reconnect", self._upstream.peer, run_id, self.run_id)
         old, self.policies = self.policies, NewestPolicies(self._leave)
         self.lag_seconds.clear()
-        # All of them, as others may still hold policies of the old run. Watchers that come again open new ones.
+        # Stops all feeds, because others may still hold policies of the old run. Returning watchers open new feeds.
         self._stop(tuple(self._feeds))
         old.close()
 
     def _leave(self, scheme: str) -> None:
-        # Also called for the watchers of a run that is over.
+        # Also called for the watchers of an old run.
         if scheme not in self.policies.schemes:
             self._stop((scheme,))
 

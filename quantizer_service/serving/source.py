@@ -1,4 +1,4 @@
-"""What serves the policies of a run: a quantizer, a relay, or the one above a relay."""
+"""Interfaces of the objects that serve a run's policies: a quantizer, a relay, or a relay's upstream."""
 
 import asyncio
 from typing import Protocol
@@ -10,14 +10,14 @@ from quantizer_service.serving.quantizer import Quantizer
 
 
 class PolicySource(Protocol):
-    """Finds policies; errors are those of `actorq.errors`."""
+    """Finds policies. Raises the errors of `actorq.errors`."""
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        """A retained policy, version 0 for the newest."""
+        """A retained policy; version 0 for the newest."""
         ...
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """All of a retained policy but its bytes."""
+        """The descriptor of a retained policy."""
         ...
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
@@ -25,19 +25,19 @@ class PolicySource(Protocol):
         ...
 
     async def lease(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted."""
+        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds."""
         ...
 
 
 class PolicyServer(PolicySource, Protocol):
-    """A PolicySource that can be watched and published to. `draining` is set when no new work is taken any more."""
+    """A PolicySource that can be watched and published to. `draining` is set when it accepts no new work."""
 
     draining: asyncio.Event
 
     def intake(self) -> Quantizer:
-        """What takes checkpoints; raises ConflictError where nothing can be published."""
+        """The quantizer that accepts checkpoints. A relay raises ConflictError."""
         ...
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
-        """Watch the newest policy of a scheme from above a version."""
+        """Watch a scheme for versions above `after_version`."""
         ...

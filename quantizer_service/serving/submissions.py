@@ -1,4 +1,4 @@
-"""What a publisher may send, in which order, and what it amounts to."""
+"""Assembles a publisher's messages into graphs, checkpoints and evaluations, and checks their order."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
 from quantizer_service.store.policy_files import decode_tensors
 
-# Graphs hold no weights: the largest seen have some hundred kilobytes.
+# Graphs have no weights. The largest known ones have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2
-# Four times the FP32 tensors of a policy with three layers of 4096 units: no actor runs a larger one on its CPU.
+# Four times the FP32 tensors of a policy with three layers of 4096 units. Larger policies are too slow for actors.
 MAX_CHECKPOINT_BYTES = 512 * 1024**2
 
 
@@ -20,9 +20,9 @@ Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
 
 
 class SubmissionAssembler:
-    """Puts a publisher's messages together: an opening, then graphs and checkpoints in parts, and evaluations.
+    """Assembles a publisher's messages: an opening, then graphs and checkpoints in parts, and evaluations.
 
-    Raises InvalidInputError at the first message that is out of order or malformed; nothing can follow it.
+    Raises InvalidInputError for a message that is out of order or malformed. No message can follow an error.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class SubmissionAssembler:
         self._announced = ""
 
     def take(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
-        """Take the next message; return what it completes, if anything."""
+        """Add the next message. Returns the submission if it is complete."""
         kind = request.WhichOneof("payload")
         if self._opened == (kind == "open"):
             expected = "a graph, checkpoint, part or evaluation" if self._opened else "`open` first"
@@ -56,10 +56,10 @@ class SubmissionAssembler:
         return None
 
     def end(self) -> None:
-        """The publisher has ended its stream; raises InvalidInputError when it did so amid a graph or checkpoint."""
+        """End the stream. Raises InvalidInputError for an incomplete graph or checkpoint."""
         if self._finish is not None:
             raise InvalidInputError(
-                f"publication: expected the parts of {self._announced}, got the end of the stream; it is dropped"
+                f"publication: expected the parts of {self._announced}, got the end of the stream; they are dropped"
             )
 
     def _announce_graph(self, message: quantizer_pb2.GraphHeader) -> None:
@@ -69,7 +69,7 @@ class SubmissionAssembler:
             graph = PolicyGraph(blob, header.inputs, header.discrete_actions, header.action_spans)
             if graph.topology != header.topology:
                 raise InvalidInputError(
-                    f"graph: expected the blob of topology {header.topology.hex()}, got one of {graph.topology.hex()}; "
+                    f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "
                     "the topology is the SHA-256 of the model's bytes"
                 )
             return graph

@@ -1,4 +1,4 @@
-"""The quantizer or relay above a relay, seen over the network."""
+"""The client of a relay for its upstream, a quantizer or another relay."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
-# Calls at a time; each has a deadline.
+# Largest number of concurrent calls. Each has a deadline.
 _THREADS = 4
 
 
 class Upstream:
-    """A PolicySource; errors are those of `actorq.errors`. Policies come as the messages that carry them, checked."""
+    """A PolicySource over the network. Its policies are checked and keep their received messages."""
 
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
@@ -49,12 +49,12 @@ class Upstream:
         return await self._call(self._client.hold, version, seconds)
 
     def watch(self, scheme: str) -> "UpstreamStream":
-        """Open a stream of a scheme's newest policies, also of one that was seen already; for any thread."""
+        """Open a stream of a scheme's newest policies, which begins with the current one. Thread-safe."""
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, encodings=ENCODINGS)
         return UpstreamStream(self._stream("WatchPolicies", request), scheme, self.peer)
 
     def close(self) -> None:
-        """Hang up; streams end with UnavailableError."""
+        """Close the connection. Streams end with UnavailableError."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -66,7 +66,7 @@ class Upstream:
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
 
     def _stream(self, method: str, request: Message, deadline_s: float | None = None) -> Any:
-        # Answers stay bytes: they are checked here and handed on as they came.
+        # Responses stay bytes: they are checked here and passed on unchanged.
         call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")
         return call(request.SerializeToString(), timeout=deadline_s)
 
@@ -75,7 +75,7 @@ class Upstream:
 
 
 class UpstreamStream:
-    """The policies of one stream, each whole and checked; may be cancelled by another thread."""
+    """The complete and checked policies of one stream. Another thread may cancel it."""
 
     def __init__(self, call: Any, scheme: str, peer: str) -> None:
         self._call = call
@@ -83,11 +83,11 @@ class UpstreamStream:
         self._peer = peer
 
     def wait(self) -> None:
-        """Wait until the upstream has taken the call, or has ended it."""
+        """Wait until the upstream has accepted or ended the call."""
         self._call.initial_metadata()
 
     def cancel(self) -> None:
-        """End the stream: it raises UnavailableError."""
+        """End the stream, which then raises UnavailableError."""
         self._call.cancel()
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
@@ -98,5 +98,5 @@ class UpstreamStream:
                     if (policy := assembler.add(message)) is not None:
                         yield policy
         finally:
-            # So that a sender whose policy is refused stops sending it.
+            # Stops the sender after a refused policy.
             self._call.cancel()

@@ -1,4 +1,4 @@
-"""The one thread that quantizes, seen from the event loop: each job has a limit, and a job that hangs can be told."""
+"""Runs the quantizer's CPU work on one thread, with a time limit for each job and detection of hanging jobs."""
 
 import asyncio
 import time
@@ -16,13 +16,13 @@ R = TypeVar("R")
 
 
 class Worker:
-    """Runs functions one after another, in the order in which they came.
+    """Runs functions one after another, in the order of the calls.
 
-    limit_s: how long one of them may take. Then its run in ONNX Runtime is ended, and it raises OverdueError.
-    hanging: entered while a function runs; for what ends the process when a function cannot be ended.
-    clock: seconds.
+    limit_s: time limit of a function. After that its run in ONNX Runtime is ended, and it raises OverdueError.
+    hanging: context of each running function, for a watchdog that ends the process if the function cannot be ended.
+    clock: monotonic seconds.
 
-    cancelled: functions that took too long.
+    cancelled: number of functions that exceeded the limit.
     """
 
     def __init__(
@@ -34,36 +34,36 @@ class Worker:
         self._limit_s = limit_s
         self._hanging = hanging or nullcontext()
         self._clock = clock
-        # One thread: the emitter is for one, and a second one would take its core from learner or actors.
+        # One thread, because the emitter is not thread-safe, and a second one would take a core from learner or actors.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
         self._running: _Timed | None = None
         self.cancelled = 0
 
     @property
     def busy_s(self) -> float:
-        """For how long the function that runs now has run; 0 when none does."""
+        """Seconds since the running function began; 0 when none runs."""
         running = self._running
         return running.age_s(self._clock()) if running else 0.0
 
     @property
     def alive(self) -> bool:
-        """Whether work makes progress: the function that runs now, if any, is within its limit."""
+        """Whether the running function, if any, is within its limit."""
         return self.busy_s <= self._limit_s
 
     async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function, after those that are waiting already.
+        """Run a function after all waiting ones.
 
-        A caller that is cancelled takes back a function that waits. One that runs is finished.
+        When the caller is cancelled, a waiting function is dropped and a running one finishes.
         """
         loop = asyncio.get_running_loop()
         job = _Timed()
-        # A partial and no lambda: its frame, in the traceback of an error, would hold on to the arguments.
+        # A partial, because a lambda's frame in an error's traceback would keep the arguments alive.
         call = loop.run_in_executor(self._pool, partial(self._run, job, partial(function, *args, **kwargs)))
         job.timer = loop.call_later(self._limit_s, self._look, loop, job)
         try:
             return await may_be_left(call, "work of the quantizer")
         finally:
-            # One that runs on without its caller keeps its limit.
+            # A function that still runs without its caller keeps its limit.
             if job.over or job.since is None:
                 job.timer.cancel()
 

@@ -1,1 +1,1 @@
-"""Versions on disk."""
+"""The store: the versions of a run on disk."""

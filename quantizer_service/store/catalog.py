@@ -1,4 +1,4 @@
-"""The versions of one run that can be served: found, listed, leased and evaluated; the newest one in memory."""
+"""The catalog of one run's retained versions: finds, lists and leases them, and keeps the newest in memory."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -13,24 +13,24 @@ from quantizer_service.store.store import PolicyStore
 
 _log = logging.getLogger(__name__)
 
-# Policies that a reader of another's store keeps in memory besides the newest version's.
+# Policies that a read-only quantizer keeps in memory besides the newest version's.
 _MAX_SERVED = 16
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
 @dataclass
 class _Newest:
-    """The newest version in memory, so that it is served before and without any disk."""
+    """The newest version in memory, served before the disk has it."""
 
     checkpoint: Checkpoint
     policies: dict[str, Policy]
 
 
 class Catalog:
-    """Plain calls with plain values, for one thread at a time.
+    """The retained versions of one run. For one thread at a time.
 
-    store: a PolicyReader is served as it was when it was opened; what was served last is kept in memory.
-    emit_again: emits a retained version in a scheme that it lacks.
+    store: a PolicyStore to publish to, or a PolicyReader, which keeps the versions of the moment when it was opened.
+    emit_again: emits a retained version in a missing scheme.
     """
 
     def __init__(self, store: PolicyReader, emit_again: Callable[[Checkpoint, str], Policy]) -> None:
@@ -43,31 +43,31 @@ class Catalog:
 
     @property
     def run_id(self) -> str:
-        """The run that owns the store; raises ConflictError where none does yet."""
+        """The run that owns the store. Raises ConflictError before the first run."""
         if self._store.run_id is None:
             raise ConflictError("no run owns the store yet; open the stream of checkpoints first")
         return self._store.run_id
 
     @property
     def newest_version(self) -> int:
-        """The newest version that is served; 0 before the first."""
+        """The newest served version; 0 before the first."""
         return self._newest.checkpoint.version if self._newest else 0
 
     @property
     def newest_policies(self) -> tuple[Policy, ...]:
-        """The policies that were emitted of the newest version."""
+        """The emitted policies of the newest version."""
         return tuple(self._newest.policies.values()) if self._newest else ()
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The graphs that are here, by digest."""
+        """The stored graphs, by digest."""
         return self._store.graphs
 
     def claim(self, run_id: str) -> tuple[int, tuple[bytes, ...]]:
-        """The version above which a publisher goes on, 0 for none, and the digests of the graphs that are here.
+        """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
-        Every version up to it may have been served, also by a process that was killed before it stored the version.
-        The first run to come owns the store; raises ConflictError for another one.
+        Any version up to it may have been served, even if a killed process did not store it. The first run to claim
+        the store owns it. Raises ConflictError for another run.
         """
         if not run_id:
             raise InvalidInputError("run: expected a run id, got an empty one")
@@ -79,11 +79,11 @@ class Catalog:
         self._writer.add_graph(source)
 
     def check_next(self, version: int) -> None:
-        """Raise ConflictError unless a version is above all before, InvalidInputError when it is too far above."""
+        """Raise ConflictError when a version is not above all others, InvalidInputError when it is too far above."""
         if version <= self._highest:
             raise ConflictError(
-                f"checkpoint: expected a version above {self._highest}, got {version}; open the stream again and go on "
-                "above the version that `ready` tells"
+                f"checkpoint: expected a version above {self._highest}, got {version}; open the stream again and "
+                "continue above the version in `ready`"
             )
         if version > (last := self._highest + MAX_VERSION_STEP):
             raise InvalidInputError(
@@ -92,23 +92,23 @@ class Catalog:
             )
 
     def serve(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
-        """Serve a new version from memory; its number is on disk before this returns.
+        """Serve a new version from memory. Its number is on disk when this returns.
 
-        Raises UnavailableError when the disk does not take the number; then nothing has changed.
+        Raises UnavailableError, and changes nothing, when the disk cannot store the number.
         """
         self._writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
         self._newest = _Newest(checkpoint, {policy.descriptor.scheme: policy for policy in policies})
 
     def store_newest(self) -> None:
-        """Store the version that `serve` serves; raises UnavailableError when the disk does not take it."""
+        """Store the newest version. Raises UnavailableError when the disk cannot store it."""
         if self._newest is not None:
             self._writer.add_version(self._newest.checkpoint, self._newest.policies.values())
 
     def get(self, scheme: str, version: int = 0) -> Policy:
-        """A policy of a retained version, 0 for the newest; emitted and stored now if it was not before.
+        """A policy of a retained version (0 for the newest). Emits and stores a missing scheme now.
 
-        Raises NotFoundError for an unknown scheme or version, InvalidInputError when its file is damaged.
+        Raises NotFoundError for an unknown scheme or version, InvalidInputError for a damaged file.
         """
         scheme_named(scheme)
         if self._newest is None:
@@ -121,50 +121,50 @@ class Catalog:
             return self._served[version, scheme]
         policy = self._store.policy(version, scheme) or self._missing(self._store.checkpoint(version), scheme)
         if self._writable is None:
-            # Kept, since the store's writer may remove the version at any time.
+            # Kept in memory, because the store's writer may remove the version at any time.
             self._served[version, scheme] = policy
             while len(self._served) > _MAX_SERVED:
                 del self._served[next(iter(self._served))]
         return policy
 
     def checkpoint(self, version: int) -> Checkpoint:
-        """The FP32 tensors of a retained version; raises NotFoundError, or InvalidInputError for a damaged file."""
+        """The FP32 tensors of a retained version. Raises NotFoundError, or InvalidInputError for a damaged file."""
         return self._store.checkpoint(version)
 
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
-        """A page of retained versions, newest first, and the token of the next page, empty at the end.
+        """A page of retained versions, newest first, and the token of the next page (empty at the end).
 
-        page_size: 1 to 1000, 0 for 100. Raises InvalidInputError for another size or a token not of this making.
+        page_size: 1 to 1000; 0 for 100. Raises InvalidInputError for another size or an invalid token.
         """
         if not 0 <= page_size <= MAX_PAGE_SIZE:
             raise InvalidInputError(f"page_size: expected 1 to {MAX_PAGE_SIZE}, or 0 for the default, got {page_size}")
         if page_token and not (page_token.isascii() and page_token.isdecimal()):
             raise InvalidInputError(
-                f"page_token: expected the next_page_token of the page before, or none, got {page_token!r}"
+                f"page_token: expected the next_page_token of the previous page, or none, got {page_token!r}"
             )
-        # A token is the last version of its page, so that pages hold although versions come and go.
+        # A token is the last version of its page, so that pages stay consistent while versions come and go.
         versions = [entry for entry in self._store.versions() if not page_token or entry.version < int(page_token)]
         size = page_size or DEFAULT_PAGE_SIZE
         page = tuple(versions[:size])
         return page, str(page[-1].version) if len(versions) > size else ""
 
     def lease(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted.
+        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        Raises NotFoundError when it is not retained, InvalidInputError for seconds that are not above 0, and
-        ConflictError where the store is another's.
+        Raises NotFoundError for a version that is not retained, InvalidInputError unless the seconds are above 0, and
+        ConflictError for a read-only store.
         """
         if self._writable is None:
             raise ConflictError(
-                "this quantizer is read-only: it cannot hold a version; ask the one that writes the store"
+                "this quantizer is read-only and cannot hold a version; ask the quantizer that writes the store"
             )
-        # The newest may be leased although it is not yet stored.
+        # The newest version may be leased before it is stored.
         if not 0 < version <= self.newest_version:
             raise NotFoundError(f"version {version} is not retained; the newest is {self.newest_version}")
         return self._writable.lease(version, seconds)
 
     def record_evaluation(self, evaluation: Evaluation) -> None:
-        """Keep an evaluation of a retained version, so that the best are retained; one of another is dropped."""
+        """Store an evaluation, which decides the best versions. Drops it if the version is not retained."""
         if self._store.retains(evaluation.policy_version):
             self._writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
         else:
@@ -172,40 +172,40 @@ class Catalog:
 
     def _missing(self, checkpoint: Checkpoint, scheme: str) -> Policy:
         policy = self._emit_again(checkpoint, scheme)
-        # A version that is served but not stored is stored without this scheme: it can be emitted again.
+        # A version that is served but not yet stored gets no file for this scheme, which can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
 
     def _nothing_to_serve(self) -> ActorQError:
-        """Why there is no newest version."""
+        """The error that says why there is no newest version."""
         damaged = self._store.damaged
         if not self._store.highest_version:
             return NotFoundError("no policy has been published yet; start a learner, or wait for its first version")
         if not damaged:
-            return NotFoundError("newer versions replaced those in the store while they were read; try again")
+            return NotFoundError("newer versions replaced the versions in the store during the read; try again")
         newest = max(damaged)
         versions = "the only version is" if len(damaged) == 1 else f"all {len(damaged)} versions are"
-        return InvalidInputError(f"no policy can be served: {versions} damaged, of version {newest} {damaged[newest]}")
+        return InvalidInputError(f"no policy can be served: {versions} damaged; version {newest}: {damaged[newest]}")
 
     @property
     def _writer(self) -> PolicyStore:
         if self._writable is None:
             raise ConflictError(
-                "this quantizer is read-only: nothing can be published to it; publish to the one that writes the "
+                "this quantizer is read-only and accepts no publications; publish to the quantizer that writes the "
                 "store, or start this one without --read-only"
             )
         return self._writable
 
 
 def _newest(store: PolicyReader) -> _Newest | None:
-    """The newest version of a store with all that was emitted of it."""
+    """The newest version of a store, with its emitted policies."""
     for retained in store.versions():
         try:
             policies = {scheme: store.policy(retained.version, scheme) for scheme in retained.schemes}
             checkpoint = store.checkpoint(retained.version)
         except NotFoundError:
-            # Removed by the store's writer, which has newer ones; the next here may still be retained.
+            # The store's writer has removed it for newer ones. The next version here may still be retained.
             continue
         return _Newest(checkpoint, {scheme: policy for scheme, policy in policies.items() if policy is not None})
     return None

@@ -1,31 +1,30 @@
-"""Leases keep versions in the store until they are evaluated; in memory only."""
+"""Leases, which keep versions in the store until their evaluation. They exist only in memory."""
 
 from collections.abc import Callable
 
 from actorq.errors import InvalidInputError
 
-# Longer than nearly any evaluation. A client that needs more asks again. One that is gone keeps a version no longer.
+# Longer than nearly any evaluation. A client that needs more time asks again. A dead client blocks no longer than this.
 MAX_LEASE_S = 3600.0
-# More than a run has evaluators. Each keeps the files of one version, and together they must not fill the disk.
+# More than a run has evaluators. Each lease keeps the files of one version, which must not fill the disk.
 MAX_LEASES = 16
 
 
 class Leases:
-    """One lease for each leased version, shared by all who asked for it.
+    """One lease per leased version, shared by its clients.
 
-    clock: seconds.
+    clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # When each ends, the one that was granted the longest ago first.
+        # The end of each lease, in the order in which they were granted.
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Lease a version from now on; returns for how many seconds: those asked for, at most `MAX_LEASE_S`.
+        """Lease a version from now on. Returns the granted seconds, at most `MAX_LEASE_S`.
 
-        The lease that was granted the longest ago gives way when there are `MAX_LEASES`. Raises InvalidInputError when
-        the seconds are not above 0.
+        Ends the oldest lease when there are `MAX_LEASES`. Raises InvalidInputError unless the seconds are above 0.
         """
         if not seconds > 0:
             raise InvalidInputError(f"duration: expected more than 0 s, got {seconds} s")
@@ -37,11 +36,11 @@ class Leases:
         return granted
 
     def end(self, version: int) -> None:
-        """End the lease of a version, if it has one."""
+        """End the lease of a version, if there is one."""
         self._ends.pop(version, None)
 
     def versions(self) -> frozenset[int]:
-        """The versions that are leased now."""
+        """The leased versions."""
         now = self._clock()
         self._ends = {version: end for version, end in self._ends.items() if end > now}
         return frozenset(self._ends)

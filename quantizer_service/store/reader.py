@@ -1,4 +1,4 @@
-"""What a store on disk holds, read without changing anything; another process may write there meanwhile."""
+"""Reads a store on disk without changing it, even while another process writes to it."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,14 +17,14 @@ from quantizer_service.store import policy_files
 
 _log = logging.getLogger(__name__)
 
-# Counts the changes of what the files hold; before 2 it was not written. Other formats are refused: what a store holds
-# is published again within seconds, so nothing is worth reading it in two ways.
+# The version of the file format; files without one have format 1. Other formats are refused, because the learner
+# publishes its policy again within seconds.
 STORE_FORMAT = 3
 
 
 @dataclass
 class Entry:
-    """What is known of a version without reading its tensors."""
+    """A version's data other than its tensors."""
 
     learner_step: int
     topology: bytes
@@ -33,11 +33,10 @@ class Entry:
 
 
 class PolicyReader:
-    """The versions of one run in a directory, as they were when it was opened; not safe for several threads.
+    """The versions of one run in a directory at the moment when it was opened. Not thread-safe.
 
-    store.py says which files there are. What is damaged is skipped with a warning. What the store's writer removes
-    while it is read here is skipped too, or found to be gone. Raises UserError when the folder cannot be
-    read, or was written in another format.
+    store.py lists the files. Damaged versions are skipped with a warning. Versions that the store's writer removes
+    meanwhile are skipped or raise NotFoundError. Raises UserError when the folder is unreadable or has another format.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,16 +48,16 @@ class PolicyReader:
             folders = sorted(path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
         except OSError as error:
             raise UserError(
-                f"--store: cannot read {directory} ({error.strerror}); give the folder of a run's policies"
+                f"--store: cannot read {directory} ({error.strerror}); give the policies folder of a run"
             ) from None
-        # In this order, since a writer puts a run before its graphs, and a graph before its versions.
+        # In this order, because a writer stores the run before its graphs, and a graph before its versions.
         self.run_id = self._load_run_id()
         self._load_graphs()
         self._load_versions([int(folder.name) for folder in folders])
-        # Also of versions that cannot be read: their numbers are taken.
+        # Includes unreadable versions, because their numbers are taken.
         self.highest_version = max((int(folder.name) for folder in folders), default=0)
         self.taken_version = self.highest_version
-        """Every version up to this one may have been served: its number is not given again."""
+        """Any version up to this one may have been served. No number up to it is used again."""
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
@@ -67,16 +66,16 @@ class PolicyReader:
 
     @property
     def newest_version(self) -> int:
-        """The newest version that can be read; 0 when there is none."""
+        """The newest readable version; 0 when there is none."""
         return max(self._entries, default=0)
 
     @property
     def damaged(self) -> Mapping[int, str]:
-        """What is wrong with each version that cannot be read."""
+        """The fault of each unreadable version."""
         return MappingProxyType(self._damaged)
 
     def retains(self, version: int) -> bool:
-        """Whether that version can be read."""
+        """Whether this version is retained and readable."""
         return version in self._entries
 
     def versions(self) -> list[RetainedPolicy]:
@@ -87,13 +86,13 @@ class PolicyReader:
         ]
 
     def checkpoint(self, version: int) -> Checkpoint:
-        """A version's FP32 tensors; raises NotFoundError, or InvalidInputError when the file is damaged."""
+        """A version's FP32 tensors. Raises NotFoundError, or InvalidInputError for a damaged file."""
         self._entry(version)
         with self._unless_removed(version):
             return self._read_checkpoint(version)
 
     def policy(self, version: int, scheme: str) -> Policy | None:
-        """An emitted policy, None when that scheme was not emitted yet; raises like `checkpoint`."""
+        """An emitted policy; None when this scheme was not emitted yet. Raises like `checkpoint`."""
         if scheme not in self._entry(version).schemes:
             return None
         with self._unless_removed(version):
@@ -107,19 +106,20 @@ class PolicyReader:
             raise InvalidInputError(self._damaged[version])
         if version not in self._entries:
             raise NotFoundError(
-                f"version {version} is not retained; {len(self._entries)} are, the newest is {self.newest_version}"
+                f"version {version} is not retained; retained versions: {len(self._entries)}, newest "
+                f"{self.newest_version}"
             )
         return self._entries[version]
 
     @contextmanager
     def _unless_removed(self, version: int) -> Iterator[None]:
-        """Tell a version that its writer has removed, in one step, from one that is damaged."""
+        """Raise NotFoundError for a version that the store's writer has removed. Pass on errors of damaged versions."""
         try:
             yield
         except (InvalidInputError, FileNotFoundError):
             if self._folder(version).exists():
                 raise
-            raise NotFoundError(f"version {version} is not retained any more, newer ones are") from None
+            raise NotFoundError(f"version {version} is no longer retained; newer versions replaced it") from None
 
     def _load_run_id(self) -> str | None:
         path = self._directory / "run.json"
@@ -127,7 +127,7 @@ class PolicyReader:
             tree = read_either(path)
         except InvalidInputError as error:
             raise UserError(
-                f"--store: {self._directory}: {error}, and no copy of it is whole; give an empty folder, the learner "
+                f"--store: {self._directory}: {error}, and no copy of it is whole; give an empty folder; the learner "
                 "publishes its policy again"
             ) from None
         if tree is None:
@@ -135,8 +135,8 @@ class PolicyReader:
         run_id: str = field_of(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) != STORE_FORMAT:
             raise UserError(
-                f"--store: {self._directory} was written by another version of ActorQ, in format {written}; this one "
-                f"reads and writes format {STORE_FORMAT}: give an empty folder, the learner publishes its policy again"
+                f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
+                f"format {STORE_FORMAT}: give an empty folder; the learner publishes its policy again"
             )
         return run_id
 
@@ -149,7 +149,7 @@ class PolicyReader:
                 spans = tuple(field_of(path, tree, "action_spans", list))
                 graph = PolicyGraph(model, inputs, field_of(path, tree, "discrete_actions", bool), spans)
             except (InvalidInputError, ValueError) as error:
-                # Else the store's writer has removed it, since no version needs it any more.
+                # Otherwise the store's writer has removed it, because no version needs it.
                 if path.exists():
                     _log.warning("graph skipped: %s", error)
                 continue
@@ -176,7 +176,7 @@ class PolicyReader:
         folder = self._folder(version)
         for path in folder.glob("policy-*.json"):
             entry.schemes.add(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
-        # After a power cut a file may be missing. Emitted again, the policy might differ from the one that actors have.
+        # A power cut may lose a file. A second emission might differ from the policy that actors have.
         if missing := set(stored.read_json(folder / "checkpoint.json").get("schemes", ())) - entry.schemes:
             raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
         entry.mean_return = stored.read_mean_return(folder)

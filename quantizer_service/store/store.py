@@ -1,11 +1,11 @@
-"""The versions on disk: written atomically, checked when read, the newest, the best and every Nth kept.
+"""Writes the versions of a run to disk atomically, and retains the newest, the best and every Nth.
 
-run.json, run.copy.json                   which run it holds, in which format
+run.json, run.copy.json                   the run and the format
 graphs/<digest>.onnx, .json               each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
 00000012/evaluation.json                  its newest evaluation
-high_water.json                           versions up to its mark may have been served, also those that are not here
+high_water.json                           the mark: any version up to it may have been served
 writer.lock                               locked by the process that writes here
 """
 
@@ -31,21 +31,23 @@ from quantizer_service.store.reader import STORE_FORMAT, Entry, PolicyReader
 
 _log = logging.getLogger(__name__)
 
-# Graphs that no retained version has, kept for versions to come: the newest ones. A publisher that makes up ever new
-# ones cannot fill memory and disk.
+# The newest unused graphs are kept for later versions. The limit protects memory and disk from a faulty publisher.
 _MAX_UNUSED_GRAPHS = 8
 
 
 class PolicyStore(PolicyReader):
-    """The versions of one run in a directory that this object alone writes, until `close`.
+    """The versions of one run in a directory that only this object writes, until `close`.
 
-    The `retain_newest` newest versions are kept, the `retain_best` with the highest mean return in their newest
-    evaluation and with them the newest one that has an evaluation, and for good the first at or above each multiple of
-    `retain_every`, none when that is 0. Only the last kind grows with the run: by one version, its FP32 tensors and
-    what was emitted of them, in every so many. Besides, leased versions are kept, by this object and no longer
-    than it. What is damaged is never removed. Raises UserError when the folder cannot be written or has a writer.
+    The store retains:
+    - the `retain_newest` newest versions
+    - the `retain_best` versions with the highest mean return in their newest evaluation
+    - the newest version with an evaluation, if `retain_best` is above 0
+    - the first version at or above each multiple of `retain_every`, forever; none if 0
+    - leased versions, while this object lives
 
-    clock: seconds; times leases.
+    It never removes damaged versions. Raises UserError when the folder is not writable or has another writer.
+
+    clock: monotonic seconds, for leases.
     """
 
     def __init__(
@@ -75,32 +77,32 @@ class PolicyStore(PolicyReader):
         self.taken_version = self._mark.floor
 
     def close(self) -> None:
-        """Let another one write; nothing may be added after that."""
+        """Release the lock for another writer. Nothing may be added afterwards."""
         self._mark.close()
         self._lock.close()
 
     def reserve(self, version: int) -> None:
-        """Return when the disk says that this version may have been served, so that no other gets its number.
+        """Note on disk that this version may have been served, so that its number is never used again.
 
-        Nearly always at once: see HighWaterMark. Raises UnavailableError when the disk does not take it.
+        Returns at once in most calls; see HighWaterMark. Raises UnavailableError when the disk cannot store it.
         """
         with _writing(self._directory / "high_water.json"):
             self._mark.reserve(version)
         self.taken_version = max(self.taken_version, version)
 
     def claim(self, run_id: str) -> None:
-        """Make it the store of that run; raises ConflictError when it holds another one."""
+        """Make this the store of a run. Raises ConflictError when it has another run."""
         if self.run_id is None:
             self._write_run(run_id)
             self.run_id = run_id
         elif self.run_id != run_id:
             raise ConflictError(
-                f"run {run_id!r}: the store {self._directory} holds run {self.run_id!r}; give this quantizer an empty "
+                f"run {run_id!r}: the store {self._directory} has run {self.run_id!r}; give this quantizer an empty "
                 "--store"
             )
 
     def add_graph(self, graph: PolicyGraph) -> None:
-        """Keep a graph."""
+        """Store a graph."""
         name = self._directory / "graphs" / graph.topology.hex()
         with _writing(name):
             replace_file(name.with_suffix(".onnx"), graph.model)
@@ -116,7 +118,7 @@ class PolicyStore(PolicyReader):
         self._drop_unused_graphs()
 
     def add_version(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
-        """Keep a version, higher than all before, with what was emitted for it; drop what need not be kept longer."""
+        """Store a version above all others with its emitted policies, and remove versions that need no retention."""
         self.reserve(checkpoint.version)
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
@@ -144,7 +146,7 @@ class PolicyStore(PolicyReader):
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
-        """Keep another scheme of a retained version, on the disk before it is served: emitted again it might differ."""
+        """Store another scheme of a retained version. Flushed before it is served: a second emission might differ."""
         version = policy.descriptor.version
         entry = self._entry(version)
         folder = self._folder(version)
@@ -156,17 +158,17 @@ class PolicyStore(PolicyReader):
         entry.schemes.add(policy.descriptor.scheme)
 
     def lease(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for so many seconds at most; returns the seconds granted.
+        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        It may be one that has yet to be added. Raises NotFoundError when it was and is not retained, InvalidInputError
-        when it is damaged or the seconds are not above 0.
+        The version may be added later. Raises NotFoundError when it is no longer retained, InvalidInputError when it is
+        damaged or the seconds are not above 0.
         """
         if version <= self.highest_version:
             self._entry(version)
         return self._leases.grant(version, seconds)
 
     def add_evaluation(self, version: int, mean_return: float) -> None:
-        """Keep a version's newest evaluation, which replaces the one before; and ends its lease."""
+        """Store a version's newest evaluation, which replaces the previous one, and end its lease."""
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
@@ -186,14 +188,14 @@ class PolicyStore(PolicyReader):
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             with _writing(folder):
-                # Renamed first: a folder that is half removed must not be taken for a damaged version.
+                # Renamed first, so that a half removed folder does not look like a damaged version.
                 folder.replace(removed)
                 shutil.rmtree(removed)
             del self._entries[version]
         self._drop_unused_graphs()
 
     def _evaluated(self) -> Iterable[int]:
-        """The best ones, and the one that was evaluated last: a run that is over is judged by that."""
+        """The best versions, and the newest evaluated one, which gives the final result of a run."""
         returns = [
             (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
         ]
@@ -203,8 +205,8 @@ class PolicyStore(PolicyReader):
         return [*best, max(version for _, version in returns)]
 
     def _regular(self) -> Iterable[int]:
-        """The first version at or above each multiple of `retain_every`: numbers may be left out, as when the quantizer
-        was away."""
+        """The first version at or above each multiple of `retain_every`. Numbers may be missing, for example after the
+        quantizer was down."""
         if not self._retain_every:
             return ()
         first: dict[int, int] = {}
@@ -218,14 +220,14 @@ class PolicyStore(PolicyReader):
         for digest in unused[:-_MAX_UNUSED_GRAPHS]:
             name = self._directory / "graphs" / digest.hex()
             with _writing(name):
-                # In this order: a model without its description is not looked at.
+                # The description first, because a model without a description is ignored.
                 name.with_suffix(".json").unlink(missing_ok=True)
                 name.with_suffix(".onnx").unlink(missing_ok=True)
             del self._graphs[digest]
 
 
 def _locked(directory: Path) -> IO[bytes]:
-    """Hold the writer's lock of a store, which the kernel lets go when the file is closed or its process is gone."""
+    """Take the writer's lock of a store. The kernel releases it when the file closes or the process ends."""
     lock = (directory / "writer.lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,23 +236,23 @@ def _locked(directory: Path) -> IO[bytes]:
         if not isinstance(error, BlockingIOError):
             raise
         raise UserError(
-            f"--store: another quantizer writes to {directory}; stop it, give this one a --store of its own, or read "
-            "with --read-only"
+            f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
+            "--read-only"
         ) from None
     return lock
 
 
 def _write_policy(folder: Path, policy: Policy) -> None:
     path = folder / f"policy-{policy.descriptor.scheme}.json"
-    # The descriptor last: without it the model is not looked at.
+    # The descriptor last, because a model without a descriptor is ignored.
     replace_file(path.with_suffix(".onnx"), policy.model)
     stored.write_json(path, stored.descriptor_to_json(policy.descriptor))
 
 
 def _remove_partial(directory: Path) -> None:
-    """Remove what a process that was killed left behind: hidden files and folders of this store's making."""
+    """Remove the unfinished hidden files and folders of a killed process."""
     for path in (*directory.glob(".*.partial"), *directory.glob(".*.removed")):
-        _log.info("removing %s, which was left unfinished", path)
+        _log.info("removing the unfinished %s", path)
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -263,5 +265,5 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnavailableError(
-            f"store: cannot write {path} ({error.strerror}); free or mend the disk, then publish again"
+            f"store: cannot write {path} ({error.strerror}); free or repair the disk, then publish again"
         ) from error

@@ -46,8 +46,8 @@ def test_an_actor_does_not_import_what_only_its_learner_names(tmp_path: Path) ->
     assert not imported
     assert code == EXIT_USER_ERROR
     assert log.splitlines()[-1] == (
-        "error: environment 'intruder:Door-v0': the learner names the module 'intruder', which this actor may not "
-        "import: give the actor --actor.allow-modules intruder if you trust the module"
+        "error: environment 'intruder:Door-v0': this actor may not import the learner's module 'intruder'; "
+        "give the actor --actor.allow-modules intruder if you trust the module"
     )
 
 
@@ -76,7 +76,7 @@ def test_the_module_of_an_environment(environment_id: str, module: str) -> None:
     check_modules(environment_id, NO_ARGUMENTS, {module})
     if module:
         for allowed in ((), {"ow"}, {"own.other"}, {""}):
-            with pytest.raises(UserError, match="which this actor may not import"):
+            with pytest.raises(UserError, match="this actor may not import"):
                 check_modules(environment_id, NO_ARGUMENTS, allowed)
 
 
@@ -84,5 +84,5 @@ def test_the_modules_of_wrappers_must_be_allowed_too() -> None:
     wrapped = EnvironmentArguments(wrappers=(("own.deep:Scaled", {"factor": 2}), ("other:Shifted", {})))
     assert modules_of("own:Mine-v0", wrapped) == {"own", "own.deep", "other"}
     check_modules("CartPole-v1", wrapped, {"own.deep", "other"})
-    with pytest.raises(UserError, match=r"the learner names the module 'own\.deep', which this actor may not import"):
+    with pytest.raises(UserError, match=r"this actor may not import the learner's module 'own\.deep'"):
         check_modules("CartPole-v1", wrapped, {"own", "other"})

@@ -365,7 +365,7 @@ def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
     learner.answer(acknowledged=2, credit=3, durable_sequence=0)
     assert learner.received(1) == segments(3)
     [line] = [record.message for record in caplog.records if "has lost" in record.message]
-    assert "has lost 3 acknowledged items after number 0: 1 are sent again, 2 are lost for good" in line
+    assert "has lost 3 acknowledged items after number 0: 1 are sent again, 2 cannot be recovered" in line
 
 
 def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:

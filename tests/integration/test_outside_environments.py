@@ -130,7 +130,7 @@ def test_wrappers_and_arguments_reach_all_processes_of_a_run(packages: Path, tmp
         ),
         (
             ("--environment", "corridor/plain", "--environment-wrappers", "own_wrappers:Padded"),
-            "environment_wrappers: only Gymnasium's environments take wrappers",
+            "environment_wrappers: wrappers need a Gymnasium environment",
         ),
     ],
 )

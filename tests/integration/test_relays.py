@@ -140,8 +140,8 @@ def test_what_a_relay_tells_prometheus(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--upstream", "127.0.0.1:1", "--store", "x"], "--upstream: a relay has no store, but --store came with it"),
-        (["--upstream", "127.0.0.1:1", "--read-only"], "--upstream: a relay has no store, but --read-only came"),
+        (["--upstream", "127.0.0.1:1", "--store", "x"], "--upstream: a relay has no store, got --store too"),
+        (["--upstream", "127.0.0.1:1", "--read-only"], "--upstream: a relay has no store, got --read-only too"),
         (["--upstream", "nowhere"], "expected HOST:PORT"),
     ],
 )

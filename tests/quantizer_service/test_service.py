@@ -157,7 +157,7 @@ def test_only_the_newest_and_the_best_are_retained(tmp_path: Path) -> None:
         publisher.close()
 
         assert [(entry.version, entry.mean_return) for entry in client.list()] == [(5, None), (4, None), (1, 50.0)]
-        with pytest.raises(NotFoundError, match="version 3 is not retained; 3 are, the newest is 5"):
+        with pytest.raises(NotFoundError, match="version 3 is not retained; retained versions: 3, newest 5"):
             client.get("int8", 3)
 
 

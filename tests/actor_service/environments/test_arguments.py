@@ -83,8 +83,8 @@ def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
         ("CartPole-v1", "python", made_with(("math:pi", {})), "the first argument must be callable"),
         ("CartPole-v1", "python", made_with(("math:sqrt", {})), "must be real number"),
         ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:RescaleAction", {"lowest": 1})), "argument 'lowest'"),
-        ("dm_control/walker-walk", "python", made_with(("m:W", {})), "only Gymnasium's environments take wrappers"),
-        ("ALE/Pong-v5", "python", made_with(("m:W", {})), "only Gymnasium's environments take wrappers"),
+        ("dm_control/walker-walk", "python", made_with(("m:W", {})), "wrappers need a Gymnasium environment"),
+        ("ALE/Pong-v5", "python", made_with(("m:W", {})), "wrappers need a Gymnasium environment"),
         ("CartPole-v1", "envpool", made_with(("m:W", {})), "got 'CartPole-v1' with envpool"),
     ],
 )

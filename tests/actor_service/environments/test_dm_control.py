@@ -99,9 +99,9 @@ def test_every_task_of_the_suite_can_be_stepped() -> None:
 @pytest.mark.parametrize(
     ("environment_id", "expected"),
     [
-        ("dm_control/cheetah", "of this domain there are dm_control/cheetah-run"),
-        ("dm_control/cheetah-fly", "of this domain there are dm_control/cheetah-run"),
-        ("dm_control/unicorn-run", "give dm_control/DOMAIN-TASK, as dm_control/cheetah-run"),
+        ("dm_control/cheetah", "the domain has dm_control/cheetah-run"),
+        ("dm_control/cheetah-fly", "the domain has dm_control/cheetah-run"),
+        ("dm_control/unicorn-run", "give dm_control/DOMAIN-TASK, such as dm_control/cheetah-run"),
     ],
 )
 def test_an_unknown_task_is_one_line_for_the_user(environment_id: str, expected: str) -> None:
@@ -151,13 +151,13 @@ def test_it_draws_without_a_display_or_says_why_not() -> None:
     if result.returncode == 0:
         assert result.stdout.split() == ["480", "640", "3", "uint8", "1"]
     else:
-        assert "this machine cannot draw without a display: MuJoCo works neither with EGL nor with OSMesa" in (
+        assert "this machine cannot render without a display: MuJoCo works neither with EGL nor with OSMesa" in (
             result.stderr
         )
 
 
 def test_an_actor_that_is_to_record_can_draw_where_the_machine_can() -> None:
     if drawn().returncode:
-        pytest.skip("this machine cannot draw without a display")
+        pytest.skip("this machine cannot render without a display")
     result = drawn(FILM)
     assert result.returncode == 0, result.stderr

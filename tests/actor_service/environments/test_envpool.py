@@ -59,7 +59,10 @@ def test_names(environment_id: str, name: str) -> None:
     [
         ("environment_doubles:Counting-v0", "EnvPool has no environment_doubles:Counting-v0"),
         ("dm_control/cheetah-sleep", "EnvPool has no CheetahSleep-v1"),
-        ("dm_control/lqr-lqr_2_1", "EnvPool's was not compared with the suite's, since models of both are random"),
+        (
+            "dm_control/lqr-lqr_2_1",
+            "the EnvPool version is not verified against DM Control, because its models are random",
+        ),
     ],
 )
 def test_a_task_that_it_does_not_have_or_has_otherwise_is_refused(environment_id: str, expected: str) -> None:

@@ -102,7 +102,7 @@ def test_pictures_are_drawn_without_a_display() -> None:
     np.testing.assert_array_equal(batch.render(0), np.full((5, 7, 3), 1, np.uint8))
     assert batch.steps_per_second == 10
     batch.close()
-    with pytest.raises(UserError, match="it has no pictures"):
+    with pytest.raises(UserError, match="it cannot render pictures"):
         make_environments("environment_doubles:NoPictures-v0", 1, rendered=True)
 
 

@@ -95,7 +95,7 @@ def test_a_policy_that_is_wrong_here_is_told_and_the_same_version_acts_as_int8_w
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert told[0].startswith("int8: mean error ")
-    assert told[1] == "acting with int8-weights from now on, not int8"
+    assert told[1] == "acting with int8-weights instead of int8 from now on"
 
 
 def test_a_policy_that_is_as_reported_goes_on_and_is_not_compared_again(
@@ -136,7 +136,7 @@ def test_without_a_dot_product_it_is_int8_weights_from_the_start(
         side.slot.close()
         side.subscription.close()
     (record,) = caplog.records
-    assert "no dot product of int8 numbers: acting with int8-weights, not int8" in record.getMessage()
+    assert "no int8 dot product: acting with int8-weights instead of int8" in record.getMessage()
 
 
 @pytest.mark.parametrize(

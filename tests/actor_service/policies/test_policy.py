@@ -101,7 +101,7 @@ def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
 
 def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"version 7: .* expected one input, the observations, or noise besides, got 2 \(a, b\)"
+        InvalidInputError, match=r"version 7: .* expected the input observations, alone or with noise, got 2 \(a, b\)"
     ):
         OnnxPolicy(two_inputs(), VECTOR, 2)
 
@@ -132,7 +132,7 @@ def test_what_a_deterministic_policy_does_without_noise_is_what_it_does() -> Non
 
 
 def test_a_stochastic_policy_that_cannot_tell_what_it_does_without_noise_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"expected an output greedy_actions, .* got actions"):
+    with pytest.raises(InvalidInputError, match=r"expected an output greedy_actions .* got actions"):
         OnnxPolicy(noisy_policy(4, 3), VECTOR, 2, greedy=True)
 
 

@@ -92,7 +92,7 @@ def test_it_is_broken_off_when_the_actor_ends() -> None:
         taken.append(episode)
         stop.set()
 
-    with pytest.raises(UnavailableError, match="the evaluation was broken off"):
+    with pytest.raises(UnavailableError, match="the evaluation was stopped"):
         evaluator.run(policy, 0, 1, stop, stop_after_the_first)
     assert 1 <= len(taken) < 40
     evaluator.close()

@@ -59,8 +59,8 @@ def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
     assert [
         record.getMessage().partition(":")[0] for record in caplog.records if record.name == "actor_service.roles.hold"
     ] == [
-        "version 7 was lost before its evaluation was known",
-        "version 8 was lost before its evaluation was known",
+        "version 7 was dropped before its evaluation ended",
+        "version 8 was dropped before its evaluation ended",
     ]
 
 
@@ -76,5 +76,5 @@ def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged
         clock.now = 60.0
         hold.renew()
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "versions are evaluated without being held" in told
+    assert "evaluating without a hold" in told
     assert "cannot be reached" in told

@@ -48,7 +48,7 @@ def test_a_run_without_measured_energy_has_no_share() -> None:
 
 
 def test_the_first_int8_action_of_all_actors_counts(tmp_path: Path) -> None:
-    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.actor: has acted for the first time, with version {}\n"
+    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.actor: first action, with policy version {}\n"
     (tmp_path / "actor-0.log").write_text(line.format("09.500", "actor-0", "1 int8"), encoding="utf-8")
     (tmp_path / "actor-1.log").write_text(line.format("07.250", "actor-1", "2 int8"), encoding="utf-8")
     (tmp_path / "actor-2.log").write_text(line.format("06.000", "actor-2", "1 fp32"), encoding="utf-8")

@@ -114,7 +114,7 @@ def test_a_scheme_that_the_gate_refuses_is_written_with_force_only(
     assert line.startswith("error: int4: the fidelity gate refused it, so nothing is written; ")
     assert not output.exists()
     # The gate's log would tell the same between the lines of the table.
-    assert "is not let through" not in printed.out
+    assert "is refused" not in printed.out
     assert command.run([*strict, "--force"]) == 0
     assert f"{output}: int4, all in float, " in capsys.readouterr().out
     feeds = {"observation": observations(8)}
@@ -202,9 +202,9 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
         ("baked", "a Reshape may hold the batch of the export: export with a free batch (dynamic_shapes)"),
         ("half", "schemes start from float32: call policy.float() before torch.onnx.export"),
         ("empty", "bytes without a graph"),
-        ("nowhere", "its weights lie in another file that cannot be read: "),
-        ("../elsewhere", "its weights lie in another file that cannot be read: "),
-        ("claim", "expected a policy of at most 1024 MiB, its weights in other files have 5,368,709,120 bytes"),
+        ("nowhere", "cannot read its weights in another file: "),
+        ("../elsewhere", "cannot read its weights in another file: "),
+        ("claim", "expected a policy of at most 1024 MiB, got weights of 5,368,709,120 bytes in other files"),
     ],
 )
 def test_a_bad_model_is_refused_in_a_line_and_nothing_is_written(
@@ -266,7 +266,7 @@ INFINITE = np.full((4, OBSERVATION_SIZE), np.inf, np.float32)
         ({"observation": INFINITE}, "'observation': expected finite values, got NaN or infinity"),
         ({"observation": observations(0)}, "expected the same number of rows, at least 1, got [0]"),
         ({"a": observations(), "b": observations()}, "missing ['observation'], unexpected ['a', 'b']"),
-        ({"a": np.array([{}], dtype=object)}, "expected an .npz of plain arrays, as numpy.savez makes them: "),
+        ({"a": np.array([{}], dtype=object)}, "expected an .npz file of plain arrays from numpy.savez: "),
         ({}, "missing ['observation']"),
     ],
     ids=["shape", "dtype", "infinity", "no rows", "names", "objects", "nothing"],
@@ -287,7 +287,7 @@ def test_bad_observations_are_refused_in_a_line(
 def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     np.save(tmp_path / "plain.npy", observations())
-    assert "expected an .npz of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
+    assert "expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
     assert "cannot be read" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
 
 

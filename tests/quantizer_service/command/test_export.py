@@ -245,7 +245,7 @@ def test_a_scheme_that_the_gate_refused_is_not_written(refused: RunDirectory, co
 @pytest.mark.parametrize("form", ["onnxruntime", "standard"])
 def test_force_writes_what_the_gate_refused_and_says_so(refused: RunDirectory, command: Exit, form: str) -> None:
     code, _, err = command(refused.root, "--force", "--form", form)
-    assert (code, err) == (0, "warning: the fidelity gate refused int8; --force has written it\n")
+    assert (code, err) == (0, "warning: the fidelity gate refused int8; written because of --force\n")
     told = description()
     assert (told["scheme"], told["effective_scheme"], told["fidelity"]["passed"]) == ("int8", "int8", False)
     assert told["fidelity"]["argmax_agreement"] < 0.95
@@ -265,7 +265,7 @@ def test_mistakes_are_told_in_one_line_and_write_nothing(run: RunDirectory, comm
     listing = f"actorq policies {run.root} lists the versions"
     assert mistake(command, run.root, "--version", "9") == f"version 9 is not in {run.root}; {listing}"
     assert "value should be 'best', 'newest' or a number" in mistake(command, run.root, "--version", "last")
-    assert mistake(command, run.root, "--scheme", "auto").startswith("--scheme: auto is a choice of actors")
+    assert mistake(command, run.root, "--scheme", "auto").startswith("--scheme: auto works only in actors")
     assert mistake(command, run.root, "--opset", "17").endswith("give --form standard")
     standard = ("--scheme", "int4", "--form", "standard", "--opset", "17")
     assert mistake(command, run.root, *standard).endswith("choose a newer one")

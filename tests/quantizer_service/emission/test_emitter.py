@@ -125,7 +125,7 @@ def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path:
         taken = checkpoint(SOURCE, version)
         writer.publish(taken, ["int8"])
 
-    with pytest.raises(NotFoundError, match="version 1 is not retained any more"):
+    with pytest.raises(NotFoundError, match="version 1 is no longer retained"):
         reader.catalog.get("fp32", 1)
 
 
@@ -134,14 +134,14 @@ def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_say
     store = PolicyReader(tmp_path)
     (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
 
-    with pytest.raises(NotFoundError, match="newer versions replaced those in the store"):
+    with pytest.raises(NotFoundError, match="newer versions replaced the versions in the store"):
         Emitter(store).catalog.get("int8")
 
 
 def test_nothing_can_be_published_to_a_reader(tmp_path: Path) -> None:
     ready(tmp_path, versions=1)
 
-    with pytest.raises(ConflictError, match="read-only: nothing can be published"):
+    with pytest.raises(ConflictError, match="read-only and accepts no publications"):
         reading(tmp_path).catalog.claim("run")
 
 
@@ -153,7 +153,7 @@ def test_a_store_of_damaged_versions_says_so_and_what_is_wrong_with_the_newest(
     for version in range(1, versions + 1):
         (tmp_path / f"{version:08d}" / "checkpoint.safetensors").write_bytes(b"")
 
-    with pytest.raises(InvalidInputError, match=f"{told}, of version {versions} .*{versions}/checkpoint.safetensors: "):
+    with pytest.raises(InvalidInputError, match=f"{told}; version {versions}: .*{versions}/checkpoint.safetensors: "):
         reading(tmp_path).catalog.get("int8")
     with pytest.raises(NotFoundError, match="no policy has been published yet"):
         opened(tmp_path / "empty").catalog.get("int8")

@@ -38,11 +38,11 @@ def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed
 
 def test_the_reason_names_what_failed_with_both_numbers() -> None:
     assert judge(continuous(0.031, 0.1), THRESHOLDS).reason == (
-        "mean action error 3.10% of the action range, 2.00% is allowed"
+        "mean action error 3.10% of the action range, allowed 2.00%"
     )
     assert judge(continuous(0.031, 0.5), THRESHOLDS).reason.count("action error") == 2
     assert judge(discrete(0.75), THRESHOLDS).reason == (
-        "the same best action as FP32 in 75.0% of the observations, 95.0% are needed"
+        "the same best action as FP32 in 75.0% of the observations, required 95.0%"
     )
 
 

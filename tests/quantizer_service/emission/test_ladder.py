@@ -326,6 +326,6 @@ def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> No
         climber.report("layers.2")
 
     assert len(caplog.messages) == 2
-    assert "version 1 in int8 is not let through with nothing put in float: " in caplog.messages[0]
+    assert "version 1 in int8 is refused with nothing in float: " in caplog.messages[0]
     assert "action error" in caplog.messages[0]
-    assert "is served with layers ['layers.2'] put in float" in caplog.messages[1]
+    assert "is served with layers ['layers.2'] in float" in caplog.messages[1]

@@ -116,7 +116,7 @@ def test_a_bad_submission_has_its_status_and_changes_nothing(
 @pytest.mark.parametrize(
     ("run_id", "scheme", "status", "reason"),
     [
-        ("another", "int8", CONFLICT, "holds run 'run'; give this quantizer an empty --store"),
+        ("another", "int8", CONFLICT, "has run 'run'; give this quantizer an empty --store"),
         ("", "int8", INVALID, "open.run_id: must not be empty"),
         ("run", "int2", grpc.StatusCode.NOT_FOUND, "int4, got 'int2'"),
     ],

@@ -137,7 +137,7 @@ def test_a_version_with_other_bytes_than_before_is_not_handed_on_and_told(caplog
 
         upstream.send(policy_messages(policy(2)))
         assert next(watch) == policy(2)
-    assert "serves version 1 in int8 with other bytes than before; those that came first stay served" in caplog.text
+    assert "serves version 1 in int8 with other bytes than before; the first bytes stay served" in caplog.text
 
 
 def test_an_older_version_is_not_handed_on() -> None:

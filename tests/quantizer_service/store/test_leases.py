@@ -128,7 +128,7 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
 
 def test_what_is_not_retained_cannot_be_held(store: PolicyStore) -> None:
     publish(store, 3, 3)
-    with pytest.raises(NotFoundError, match="version 1 is not retained; 2 are, the newest is 3"):
+    with pytest.raises(NotFoundError, match="version 1 is not retained; retained versions: 2, newest 3"):
         store.lease(1, 60.0)
 
 
@@ -176,7 +176,7 @@ def test_a_version_is_held_over_the_wire_until_its_evaluation_comes(client: Quan
 
 def test_a_request_that_cannot_be_granted_has_its_status(client: QuantizerClient) -> None:
     opened(client, versions=2)
-    with pytest.raises(NotFoundError, match="version 1 is not retained; 1 are, the newest is 2"):
+    with pytest.raises(NotFoundError, match="version 1 is not retained; retained versions: 1, newest 2"):
         client.hold(1, 1.0)
     for request in (
         quantizer_pb2.HoldPolicyRequest(version=2),
@@ -193,7 +193,7 @@ def test_a_quantizer_that_only_reads_holds_nothing(client: QuantizerClient, tmp_
     with (
         running_quantizer(tmp_path / "store", read_only=True) as address,
         QuantizerClient(address) as reader,
-        pytest.raises(ConflictError, match="read-only: it cannot hold a version; ask the one that writes"),
+        pytest.raises(ConflictError, match="read-only and cannot hold a version; ask the quantizer that writes"),
     ):
         reader.hold(1, 1.0)
 

@@ -109,7 +109,7 @@ def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
 def test_a_store_holds_one_run(tmp_path: Path) -> None:
     filled(tmp_path, 1)
 
-    with pytest.raises(ConflictError, match="holds run 'run'; give this quantizer an empty --store"):
+    with pytest.raises(ConflictError, match="has run 'run'; give this quantizer an empty --store"):
         opened(tmp_path).claim("other")
 
 
@@ -124,7 +124,7 @@ def test_the_newest_the_best_and_the_last_evaluated_are_kept(tmp_path: Path) -> 
 
     assert retained(store) == retained(read(tmp_path)) == [7, 6, 5, 3, 1]
     assert not (tmp_path / "00000002").exists()
-    with pytest.raises(NotFoundError, match="version 2 is not retained; 5 are, the newest is 7"):
+    with pytest.raises(NotFoundError, match="version 2 is not retained; retained versions: 5, newest 7"):
         store.checkpoint(2)
 
 
@@ -190,7 +190,7 @@ def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, writte
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     for attempt in (opened, read):
-        with pytest.raises(UserError, match=r"was written by another version .* format .*; this one .* empty folder"):
+        with pytest.raises(UserError, match=r"has format .* of another version .*; this version .* empty folder"):
             attempt(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -333,7 +333,7 @@ def test_a_damaged_run_file_without_a_whole_copy_stops_the_start_in_one_line(tmp
 def test_a_store_has_one_writer_at_a_time(tmp_path: Path) -> None:
     first = filled(tmp_path, 1)
 
-    with pytest.raises(UserError, match=r"another quantizer writes to .*; stop it, .* or read with --read-only"):
+    with pytest.raises(UserError, match=r"another quantizer writes to .*; stop it, .* or add --read-only"):
         opened(tmp_path)
 
     first.close()
@@ -370,7 +370,7 @@ def test_a_version_that_the_writer_removes_is_gone_for_the_reader_and_not_damage
     store.add_version(checkpoint(SOURCE, 4), [policy(4)])
 
     for attempt in (lambda: reader.policy(1, "int8"), lambda: reader.checkpoint(1)):
-        with pytest.raises(NotFoundError, match="version 1 is not retained any more"):
+        with pytest.raises(NotFoundError, match="version 1 is no longer retained"):
             attempt()
     assert reader.policy(3, "int8") == policy(3)
 
