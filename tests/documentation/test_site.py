@@ -12,6 +12,7 @@ from mkdocs.config import load_config
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
+from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from sitegen import metrics, results
 from sitegen.tables import TABLES
@@ -56,6 +57,8 @@ def test_the_reference_has_everything(site: dict[str, str]) -> None:
     for leaf in leaves(RunConfig):
         assert f'id="{".".join(leaf.path)}"' in configuration
         assert leaf.variable in configuration
+    for name in PROCESS_SETTINGS:
+        assert f"ACTORQ_{name.upper()}<" in configuration
     for service in SERVICES:
         assert all(f'<h3 id="{method.name.lower()}">' in site["reference/rpcs.html"] for method in service.methods)
     rpcs = sum(len(service.methods) for service in SERVICES)
