@@ -1,10 +1,10 @@
-"""The public Python API of the three services: plain calls with plain values, errors of `actorq.errors`.
+"""The public Python API of the three services. It takes and returns plain values, and raises `actorq.errors`.
 
     with LearnerClient("127.0.0.1:50051") as learner:
         for status in learner.watch():
             print(status.environment_steps, status.evaluation)
 
-Clients are safe to use from several threads. Unary calls have a deadline; streams end when their iterator is closed.
+Clients are thread-safe. Unary calls have a deadline. A stream ends when its iterator is closed.
 """
 
 import random
@@ -43,17 +43,16 @@ from actorq.wire import bounds
 C = TypeVar("C", bound="_Client")
 
 _CHECKPOINT_DEADLINE_S = 60.0
-# What a client takes of a quantizer at most: a model's bytes, and retained versions.
+# Bounds on what a quantizer may send: bytes of a model, retained versions, seconds of a hold.
 _MAX_MODEL_BYTES = 512 * 1024**2
 _MAX_RETAINED = 100_000
 _MAX_GRANTED_S = 86_400.0
 
 
 class _Client:
-    """Calls one service; `deadline_s` is that of its unary calls in seconds.
+    """Calls one service. `deadline_s` is the deadline of unary calls in seconds.
 
-    Certificates that are renewed in their folder count from the next call on; streams go on with those that they began
-    with.
+    Renewed certificates in the folder count from the next call on. Open streams keep the certificates they began with.
     """
 
     service = ""
@@ -62,7 +61,7 @@ class _Client:
     def __init__(
         self, address: str, certificates: Certificates | None = None, deadline_s: float = UNARY_DEADLINE_S
     ) -> None:
-        """Raises UserError when `address` is not HOST:PORT. It connects at the first call."""
+        """Raises UserError when `address` is not HOST:PORT. The first call connects."""
         self.peer = f"{self.service} at {address}"
         self._address = address
         self._deadline = deadline_s
@@ -74,13 +73,13 @@ class _Client:
 
     @property
     def channel(self) -> grpc.Channel:
-        """For calls that begin now; not to be kept."""
+        """The channel for calls that begin now. Callers must not keep it: renewed certificates bring a new channel."""
         self._renew()
         return self._channels[-1]
 
     @property
     def stub(self) -> Any:
-        """The service's RPCs, for calls that begin now; not to be kept."""
+        """The service's RPCs for calls that begin now. Callers must not keep it."""
         self._renew()
         return self._stub
 
@@ -97,7 +96,7 @@ class _Client:
                 self._open(renewed)
 
     def _open(self, certificates: Certificates | None) -> None:
-        # Those before are left open: streams may be running on them.
+        # Earlier channels stay open, because streams may run on them.
         self._channels.append(open_channel(self._address, certificates))
         self._stub = type(self).make_stub(self._channels[-1])
 
@@ -123,20 +122,20 @@ class LearnerClient(_Client):
     def join(self, name: str, incarnation: int, role: Role, software_version: str, nonce: int = 0) -> Membership:
         """Announce an actor and get all it needs to act.
 
-        incarnation: 0 at first, then what the learner gave. nonce: a random number of the process, so that a first
-        call whose answer was lost can be repeated.
+        incarnation: 0 at first, then the number that the learner gave.
+        nonce: a random number of the process. With it the process can repeat a first call after a lost answer.
         """
         request = wire.joining_to_proto(wire.Joining(name, incarnation, role, software_version, nonce))
         return wire.membership_from_proto(self._unary(self.stub.Join, request))
 
     def status(self) -> RunStatus:
-        """How the run goes now."""
+        """The current status of the run."""
         return wire.run_status_from_proto(self._unary(self.stub.GetStatus, learner_pb2.GetStatusRequest()).status)
 
     def watch(self, period_s: float = 1.0, patience_s: float = 600.0) -> Iterator[RunStatus]:
-        """How the run goes, now and every `period_s` seconds, until it is over.
+        """The status of the run, now and every `period_s` seconds, until the run is over.
 
-        When the learner moves or dies, watching goes on with the next learner. Raises UnavailableError when the first
+        When the learner moves or dies, watching continues with the next learner. Raises UnavailableError when the first
         call finds no learner, when no learner has answered for `patience_s` seconds, and after `close`.
         """
         away_since, failures, was_there = 0.0, 0, False
@@ -163,22 +162,23 @@ class LearnerClient(_Client):
                 yield wire.run_status_from_proto(response.status)
 
     def pause(self) -> int:
-        """Stop updating; returns the gradient updates so far."""
+        """Pause updates. Returns the number of gradient updates so far."""
         return int(self._unary(self.stub.PauseTraining, learner_pb2.PauseTrainingRequest()).updates)
 
     def resume(self) -> int:
-        """Go on updating; returns the gradient updates so far."""
+        """Resume updates. Returns the number of gradient updates so far."""
         return int(self._unary(self.stub.ResumeTraining, learner_pb2.ResumeTrainingRequest()).updates)
 
     def save_checkpoint(self) -> str:
-        """Write a checkpoint; returns its folder on the learner's disk."""
+        """Write a checkpoint. Returns its folder on the learner's disk."""
         request = learner_pb2.SaveCheckpointRequest()
         return str(self._unary(self.stub.SaveCheckpoint, request, _CHECKPOINT_DEADLINE_S).path)
 
     def reset_environment(self, discard: bool = False) -> EnvironmentReset:
-        """Have the run forget its environment's spec, so that the next actor's counts.
+        """Make the run forget the environment's spec. The next actor's spec then counts.
 
-        discard: also when the run has made progress; its files are set aside. Raises ConflictError otherwise.
+        discard: also reset a run that has made progress, and set its files aside. Otherwise such a run raises
+        ConflictError.
         """
         request = learner_pb2.ResetEnvironmentRequest(discard=discard)
         return wire.environment_reset_from_proto(
@@ -186,11 +186,11 @@ class LearnerClient(_Client):
         )
 
     def stop(self) -> None:
-        """End the run for good; the learner saves everything."""
+        """End the run for good. The learner saves everything first."""
         self._unary(self.stub.StopRun, learner_pb2.StopRunRequest())
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
-        """Report a node's energy, and processes that cannot report for themselves."""
+        """Report the energy of a node, and the statistics of processes that cannot report themselves."""
         request = learner_pb2.ReportEnergyRequest(
             energy=wire.node_energy_to_proto(energy), processes=[wire.process_to_proto(stats) for stats in processes]
         )
@@ -204,10 +204,10 @@ class QuantizerClient(_Client):
     make_stub = quantizer_pb2_grpc.QuantizerServiceStub
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
-        """The newest policy of a scheme, then each newer one as soon as it is there; a slow caller skips some.
+        """The newest policy of a scheme, then each newer one as soon as it is available. A slow caller misses some.
 
-        It never ends by itself. Raises UnavailableError when the quantizer drains, dies or begins another run, and
-        after `close`. To go on, watch again.
+        The stream never ends by itself. Raises UnavailableError when the quantizer drains, dies or begins another run,
+        and after `close`. Call `watch` again to continue.
         """
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
         with translated(self.peer):
@@ -215,7 +215,7 @@ class QuantizerClient(_Client):
         raise UnavailableError(f"{self.peer} has ended the stream of {scheme} policies; watch again")
 
     def get(self, scheme: str, version: int = 0) -> Policy:
-        """One retained policy, version 0 for the newest; raises NotFoundError when it is not retained."""
+        """One retained policy, the newest for version 0. Raises NotFoundError when the version is not retained."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         with translated(self.peer):
             for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline), self.peer):
@@ -230,28 +230,28 @@ class QuantizerClient(_Client):
             page, token = self.page(page_token=token)
             policies += page
             if len(policies) > _MAX_RETAINED:
-                raise ExhaustedError(f"{self.peer}: at most {_MAX_RETAINED} retained policies are listed, got more")
+                raise ExhaustedError(f"{self.peer}: expected at most {_MAX_RETAINED} retained policies, got more")
             if not (token and page):
                 return policies
 
     def page(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """The retained versions after the page that gave the token, newest first, and the token of the next page.
 
-        page_size: how many, at most; 0 for as many as the service gives.
+        page_size: maximum number of versions; 0 for the service's default.
         """
         request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
         page = self._unary(self.stub.ListPolicies, request)
         return tuple(map(wire.retained_from_proto, page.policies)), bounds.page_token(page.next_page_token)
 
     def fidelity(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The description of a retained policy with its fidelity report, version 0 for the newest."""
+        """Descriptor of a retained policy with its fidelity report, the newest for version 0."""
         request = quantizer_pb2.GetFidelityReportRequest(scheme=scheme, version=version)
         return wire.descriptor_from_proto(self._unary(self.stub.GetFidelityReport, request).policy)
 
     def hold(self, version: int, seconds: float) -> float:
-        """Keep a version retained until its next evaluation, for so many seconds; returns how many were granted.
+        """Keep a version retained until its next evaluation, for `seconds` at most. Returns the seconds granted.
 
-        Raises NotFoundError when it is not retained.
+        Raises NotFoundError when the version is not retained.
         """
         request = quantizer_pb2.HoldPolicyRequest(version=version)
         request.duration.FromNanoseconds(round(seconds * 1e9))
@@ -260,22 +260,22 @@ class QuantizerClient(_Client):
 
 
 class ActorClient(_Client):
-    """Ask one actor."""
+    """Inspect and control one actor."""
 
     service = "actor"
     make_stub = actor_pb2_grpc.ActorServiceStub
 
     def status(self) -> ActorSelfStatus:
-        """How the actor is now."""
+        """The current status of the actor."""
         response = self._unary(self.stub.GetActorStatus, actor_pb2.GetActorStatusRequest())
         return wire.actor_self_status_from_proto(response)
 
     def evaluate(
         self, episodes: int, scheme: str = "", policy_version: int = 0, seed: int = 0
     ) -> Iterator[Episode | Evaluation]:
-        """Run greedy episodes on the actor: each as it ends, at the end the evaluation of all.
+        """Run greedy episodes on the actor. Yields each episode when it ends, then the evaluation over all episodes.
 
-        An empty scheme is the run's own, version 0 the newest.
+        An empty scheme is the run's scheme, version 0 the newest.
         """
         request = actor_pb2.EvaluateRequest(episodes=episodes, scheme=scheme, policy_version=policy_version, seed=seed)
         with translated(self.peer):
@@ -286,13 +286,13 @@ class ActorClient(_Client):
                     yield wire.evaluation_from_proto(response.evaluation)
 
     def drain(self) -> tuple[int, int]:
-        """Stop the actor; returns how many segments it still sent, and how many it could not."""
+        """Stop the actor. Returns the numbers of segments that it still sent and could not send."""
         response = self._unary(self.stub.Drain, actor_pb2.DrainRequest())
         return response.sent_segments, response.unsent_segments
 
 
 def _policies(responses: Iterator[Any], peer: str) -> Iterator[Policy]:
-    """The policies of a stream; raises CorruptedError for a message that is not what it should be."""
+    """The policies of a stream. Raises CorruptedError for an unexpected message."""
     descriptor: PolicyDescriptor | None = None
     for response in responses:
         policy = None
@@ -301,20 +301,20 @@ def _policies(responses: Iterator[Any], peer: str) -> Iterator[Policy]:
                 descriptor = wire.descriptor_from_proto(response.policy)
                 if descriptor.size_bytes > _MAX_MODEL_BYTES:
                     raise ExhaustedError(
-                        f"policy: at most {_MAX_MODEL_BYTES} bytes are taken, got {descriptor.size_bytes}"
+                        f"policy: expected at most {_MAX_MODEL_BYTES} bytes, got {descriptor.size_bytes}"
                     )
                 assembler = BlobAssembler(descriptor.version, descriptor.size_bytes)
             elif descriptor is None:
                 raise InvalidInputError("policy: expected a descriptor first, got a part of its model")
             elif response.part.WhichOneof("part") == "header" and response.part.header.sha256 != descriptor.sha256:
                 raise InvalidInputError(
-                    f"policy: expected a model of sha256 {descriptor.sha256.hex()}, as its descriptor says, got one "
-                    f"of {response.part.header.sha256[:32].hex()}"
+                    f"policy: expected a model with the descriptor's sha256 {descriptor.sha256.hex()}, got "
+                    f"{response.part.header.sha256[:32].hex()}"
                 )
             elif (model := assembler.add(response.part)) is not None:
                 policy, descriptor = Policy(descriptor, model), None
         except (InvalidInputError, ExhaustedError) as error:
-            # Trying again helps, unlike with input of the user's.
+            # An attempt later may succeed, unlike with wrong input of a user.
             raise CorruptedError(f"{peer}: {error}") from error
         if policy is not None:
             yield policy

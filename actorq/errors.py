@@ -1,7 +1,7 @@
 """The errors of the domain, each with one meaning.
 
-They are raised where the fault is known, with what was expected and what came. `actorq.transport.errors` maps
-each to a gRPC status and back, and the command line prints them as one line; nothing else translates errors.
+Each is raised where the fault is known, with the expected and the actual value. `actorq.transport.errors` maps each
+to a gRPC status and back. The command line prints each as one line. Nothing else translates errors.
 """
 
 
@@ -18,7 +18,7 @@ def foreign_cause(error: BaseException) -> BaseException | None:
 
 
 class UserError(ActorQError):
-    """The person who started a process gave something that cannot work. Ends the process with exit code 2."""
+    """The user who started a process gave invalid input. The process ends with exit code 2."""
 
 
 class InvalidInputError(ActorQError):
@@ -38,7 +38,7 @@ class ExhaustedError(ActorQError):
 
 
 class DeniedError(ActorQError):
-    """The peer's certificate does not allow this call: its role, its run or its name, or it is on the deny list."""
+    """The peer's certificate does not allow this call, by role, run or name, or the deny list contains it."""
 
 
 class UnavailableError(ActorQError):
@@ -46,4 +46,4 @@ class UnavailableError(ActorQError):
 
 
 class CorruptedError(UnavailableError):
-    """A checksum shows that bytes have changed on their way; the same call may succeed later."""
+    """A checksum shows that bytes changed on the way; the same call may succeed later."""

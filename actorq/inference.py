@@ -1,14 +1,15 @@
-"""Acts with trained policies by ONNX Runtime: `load_policy` for everybody, and how all services open a model.
+"""Acts with trained policies in ONNX Runtime: `load_policy` for users, and the one way to open a model.
 
     policy = actorq.load_policy("policy.onnx")
     action = policy.predict(observation)
 
-ONNX Runtime is imported at the first use: commands and the learner do without it.
+ONNX Runtime is imported at the first use, because commands and the learner do without it.
 """
 
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,18 +27,19 @@ from actorq.runpolicies import RunPolicies
 if TYPE_CHECKING:
     import onnxruntime
 
-# Counts the changes of the file that describes an exported policy.
+# Version of the format of an exported policy's description.
 DESCRIPTION_FORMAT = 1
-# ONNX Runtime logs a warning for each fallback of an optional optimization; errors raise.
-_ERRORS_ONLY = 3
+# ONNX Runtime logs warnings, and errors that it also raises.
+_FATAL_ONLY = 4
 
 _log = logging.getLogger(__name__)
 
 
-def open_session(model: bytes, arena: bool = True) -> "onnxruntime.InferenceSession":
-    """A session on one CPU thread, as actors open it; raises what ONNX Runtime raises.
+def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) -> "onnxruntime.InferenceSession":
+    """A session on one CPU thread, as in actors. Raises ONNX Runtime's errors.
 
-    arena: keep memory between calls. Many calls are faster so; a session that runs a few times only holds the memory.
+    arena: keep memory between calls. This makes many calls faster; for a few calls it only holds the memory.
+    without: names of ONNX Runtime's optimizations to leave out.
     """
     import onnxruntime
 
@@ -45,20 +47,24 @@ def open_session(model: bytes, arena: bool = True) -> "onnxruntime.InferenceSess
     # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.log_severity_level = _ERRORS_ONLY
-    # Weights that are only stored in int8 become float when the model is loaded, not at each call. All other
-    # optimizations stay on: they take 0.1 ms of a load, and convolutions are 1.7 times faster for them.
+    options.log_severity_level = _FATAL_ONLY
+    # Weights stored in int8 become float when the model is loaded, not at each call. All other optimizations stay on:
+    # they take 0.1 ms of a load, and make convolutions 1.7 times faster.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.enable_cpu_mem_arena = arena
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    # The fallback would print to standard output and try the same provider again.
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(
+        model, options, providers=providers, enable_fallback=0, disabled_optimizers=list(without)
+    )
 
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A trained policy that acts without exploration. Safe to use from several threads.
+    """A trained policy that acts without exploration. Thread-safe.
 
     environment: the specs of observations and actions.
-    version, scheme: which policy of its run it is.
+    version, scheme: the policy's version and scheme in its run.
     """
 
     environment: EnvironmentSpec
@@ -94,7 +100,7 @@ class LoadedPolicy:
     def _outputs(self, rows: NDArray[Any], dtype: str) -> NDArray[Any]:
         feeds: dict[str, NDArray[Any]] = {}
         for source in self._session.get_inputs():
-            # A stochastic policy without noise does what is most likely.
+            # Without noise, a stochastic policy takes its most likely action.
             is_noise = source.name == NOISE_INPUT
             feeds[source.name] = (
                 np.zeros((len(rows), *source.shape[1:]), np.float32) if is_noise else rows.astype(dtype, order="C")
@@ -112,9 +118,9 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
         where none has an evaluation.
     scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
 
-    It needs ONNX Runtime and numpy (`pip install actorq[actor]`), and no environment. Raises UserError in one line for
-    a file or version that is not there, and for a damaged file. On a processor that computes int8 wrongly it logs a
-    warning: docs/decisions/0015-processors-without-vnni.md.
+    It needs ONNX Runtime and numpy (`pip install actorq[actor]`), and no environment. Raises UserError for a missing
+    file or version, and for a damaged file. It logs a warning on a processor that computes int8 wrongly:
+    docs/decisions/0015-processors-without-vnni.md.
     """
     path = Path(path)
     if path.is_dir():
@@ -141,7 +147,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
 
 
 def description_file(model: Path) -> Path:
-    """Where the description of an exported model is: beside it, with the suffix .json."""
+    """The description file of an exported model: beside the model, with the suffix .json."""
     return model.with_suffix(".json")
 
 

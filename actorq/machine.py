@@ -1,4 +1,4 @@
-"""The machine: what a measurement was made on, and what the processor can do."""
+"""Describes the machine of a measurement: processor, memory, versions of packages."""
 
 import platform
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from pathlib import Path
 import psutil
 
 _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
-# Instructions that add four products of int8 numbers in 32 bits, on x86-64 and on ARM.
+# Instructions for sums of four int8 products in 32 bits, on x86-64 and on ARM.
 _X86_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
 _ARM_DOT_PRODUCT = "asimddp"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and the versions on it; memory in GB, "-" for a package that is not installed."""
+    """A machine and its software versions. Memory in GB; "-" for a package that is not installed."""
 
     cpu: str
     cores: int
@@ -41,7 +41,7 @@ def this_machine() -> Machine:
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The flags of the first processor; empty where the system does not tell them."""
+    """The flags of the first processor; empty on systems without this information."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -54,9 +54,9 @@ def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def lacks_dot_product(flags: frozenset[str]) -> bool:
-    """Whether ONNX Runtime has to add products of int8 numbers without dot-product instructions.
+    """Whether ONNX Runtime must add int8 products without dot-product instructions.
 
-    On x86-64 it then adds pairs of them in 16 bits, which may saturate. False where the flags do not tell.
+    On x86-64 it then adds pairs of products in 16 bits, which may saturate. False if the flags do not tell.
     """
     if "sse2" in flags:
         return not flags & _X86_DOT_PRODUCTS

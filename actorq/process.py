@@ -1,7 +1,6 @@
-"""How every service process lives: flags, address, signals, lifeline, exit code.
+"""The life of a service process: flags, address, signals, lifeline, exit code.
 
-A service gives `run_process` an object that registers its servicers and runs until it is done; everything around it
-is the same for all three.
+A service implements `Service` and calls `run_process`. The rest is the same for all three services.
 """
 
 import argparse
@@ -37,22 +36,22 @@ from actorq.transport.addresses import is_loopback, split_listen_address
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
-# What a service writes to its lifeline once it serves.
+# A service writes this to its lifeline once it serves.
 READY = b"ready\n"
 EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
-# Of a learner, and of `actorq train`: the environment steps were used up before the target return was reached, or
-# an operator stopped the run (StopRun).
+# Exit codes of a learner and of `actorq train`. The environment steps were used up before the target return was
+# reached, or an operator stopped the run (StopRun).
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
-# Of an actor whose environment hung, and of a quantizer whose worker did.
+# Exit code of an actor with a hanging environment, and of a quantizer with a hanging worker.
 EXIT_HUNG = 5
-# Of a learner that was told to end (SIGTERM) before its run was over. The run is saved; the next learner goes on.
+# Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
 EXIT_INTERRUPTED = 6
-# Of `actorq export`: the fidelity gate refused the scheme, and nothing was written.
+# Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
 EXIT_REFUSED = 7
 
-# Every setting of a process that is not part of the run's configuration, in any service or command. One environment
-# or file may hold those of all of them (a ConfigMap), so each accepts the others'; services cannot import each
-# other's models, and a test compares this list with them.
+# All settings of all processes that are not part of the run's configuration. One environment or file (a ConfigMap) may
+# hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
+# models; a test compares this list with the models.
 PROCESS_SETTINGS = (
     "actor_module",
     "announce",
@@ -93,7 +92,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProcessSettings(Settings):
-    """Where this process lives; not part of the run's configuration."""
+    """Settings of one process. They are not part of the run's configuration."""
 
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
     name: Annotated[str, DefaultText("chosen by the service")] = Field(
@@ -110,51 +109,51 @@ class ProcessSettings(Settings):
 
 
 class Service(ABC):
-    """What a service process runs; `begin_drain` may be called from the event loop at any time after `register`."""
+    """A service that `run_process` runs. The event loop may call `begin_drain` at any time after `register`."""
 
     @abstractmethod
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add the servicers and return the full names of their services."""
 
     async def until_ready(self) -> None:  # noqa: B027 - most services are ready at once
-        """Return once calls are useful; health says NOT_SERVING of the services until then. Called once.
+        """Return once the service can answer calls; until then health says NOT_SERVING for its services. Called once.
 
-        At once, unless a service says otherwise.
+        The default returns at once.
         """
 
     def alive(self) -> bool:
-        """Whether the service makes progress; asked on the event loop every second, and quick.
+        """Whether the service makes progress. The event loop asks every second; the answer must be quick.
 
-        Health says NOT_SERVING of the process while it does not, so that Kubernetes starts it again. A service that
-        ends when it cannot go on makes progress always.
+        When False, health says NOT_SERVING for the process, so that Kubernetes restarts it. The default fits a service
+        that ends when it cannot continue.
         """
         return True
 
     @abstractmethod
     async def run(self, address: str) -> int:
-        """Serve from `address` until done or drained; return the exit code."""
+        """Serve from `address` until done or drained. Returns the exit code."""
 
     @abstractmethod
     def begin_drain(self) -> None:
-        """Finish what is in flight, then let `run` return. Called at most once."""
+        """Finish running work, then let `run` return. Called at most once."""
 
     def lose_parent(self) -> None:  # noqa: B027 - most drains wait for nobody else
-        """The parent process is gone, and with it the other services of the run: do not wait for them in the drain.
+        """Do not wait for other services in the drain: the parent process is gone, and they end with it.
 
         Called at most once, after `begin_drain`.
         """
 
     @abstractmethod
     def metrics(self) -> Iterable[Metric]:
-        """What this service measures, for Prometheus; called on the event loop after `register`, and quick."""
+        """Prometheus metrics of this service. The event loop calls it after `register`; it must be quick."""
 
 
 def parse_arguments(
     program: str, description: str, models: Sequence[type[Settings]], arguments: Sequence[str] | None = None
 ) -> tuple[Settings, ...]:
-    """Resolve each of `models` from --config, the environment and flags; raises UserError.
+    """Resolve each of `models` from --config, the environment and flags. Raises UserError.
 
-    The YAML file holds the run's configuration, and may hold settings of the process under `process`.
+    The YAML file holds the run's configuration. Settings of the process may be under `process`.
     """
     sources = Sources.read(models, argument_parser(program, description, models).parse_args(arguments))
     return tuple(sources.resolve(model) for model in models)
@@ -176,13 +175,13 @@ def argument_parser(program: str, description: str, models: Sequence[type[Settin
 
 @dataclass(frozen=True)
 class Sources:
-    """The settings that a file, the environment and flags give, by model; each source is over those before it."""
+    """The settings that a file, the environment and flags give, by model. Later sources override earlier ones."""
 
     given: dict[type[Settings], dict[str, Any]]
 
     @classmethod
     def read(cls, models: Sequence[type[Settings]], namespace: argparse.Namespace) -> "Sources":
-        """Read the file of --config for `models`, and check that file and environment hold nothing unknown."""
+        """Read the file of --config for `models`. Raises UserError for unknown settings in file or environment."""
         tree = settings.from_file(namespace.config) if namespace.config else {}
         of_process = [model for model in models if model is not RunConfig]
         shared = settings.share(tree.pop("process", {}), "process", of_process, PROCESS_SETTINGS)
@@ -196,12 +195,12 @@ class Sources:
         return cls(given)
 
     def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:
-        """The settings of `model`, over trees of `earlier` ones; raises UserError."""
+        """The settings of `model`. They override the trees in `earlier`. Raises UserError."""
         return settings.build(model, *earlier, self.given[model])
 
 
 def main(run: Callable[[], int]) -> int:
-    """Run a process's body; a user's mistake is one line on standard error and exit code 2."""
+    """Run the body of a process. An error of the user is one line on standard error and exit code 2."""
     try:
         return run()
     except UserError as error:
@@ -218,7 +217,7 @@ def main(run: Callable[[], int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a process that has closed everything, without the interpreter's own end: that takes a second with torch."""
+    """End a process that has closed everything, without the interpreter's own end, which takes a second with torch."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -227,9 +226,9 @@ def leave(code: int) -> NoReturn:
 
 
 def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig, member: str = "") -> int:
-    """Serve until the service is done; SIGTERM and SIGINT drain it once and end it at once the second time.
+    """Serve until the service is done. The first SIGTERM or SIGINT drains it, the second ends the process at once.
 
-    member: the role whose certificates it has.
+    member: the role of the certificates to use.
     """
     configure_logging(name)
     certificates = config.transport.certificates_of(member)
@@ -260,7 +259,7 @@ async def _serve(
     names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
     if process.metrics:
-        # Never closed: it answers to the very end of the process, and stops with it.
+        # Never closed: the metrics stay available until the process ends.
         open_metrics(process.metrics, server.calls, service.metrics, service.alive, lambda: server.serving, loop)
     address = await server.start(names, ready=False, alive=service.alive)
     readiness = loop.create_task(_say_when_ready(service, server))
@@ -271,10 +270,10 @@ async def _serve(
     try:
         if process.announce:
             _announce(process.announce, address)
-        # The garbage collector, which a busy event loop runs often, need not look at what was imported.
+        # The garbage collector runs often in a busy event loop. With this it skips all imported objects.
         gc.freeze()
         if process.lifeline:
-            # A lifeline that only has an end, such as a pipe, takes no words.
+            # The write fails on a lifeline that can only be read, such as a pipe.
             with suppress(OSError):
                 os.write(sys.stdin.fileno(), READY)
             threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
@@ -291,7 +290,7 @@ async def _say_when_ready(service: Service, server: Server) -> None:
 
 
 class _Drain:
-    """The first signal drains; a second one, or running out of time, ends the process. The parent's end drains, too."""
+    """Drains at the first signal or the parent's end. A second signal, or too long a drain, ends the process."""
 
     def __init__(self, service: Service, server: Server, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         self._service = service
@@ -304,7 +303,7 @@ class _Drain:
         self._telling: asyncio.Task[None] | None = None
 
     def lose_parent(self) -> None:
-        """The parent is gone, or holds its end of standard input no longer because the run is over."""
+        """The parent has ended, or has closed its end of standard input because the run is over."""
         if self._ended:
             return
         if self._draining:
@@ -314,9 +313,9 @@ class _Drain:
         self._service.lose_parent()
 
     def end(self) -> None:
-        """The service has ended and its exit code counts: from now on to the end of the process, signals do not.
+        """The service has ended and the exit code is final: ignore signals until the process ends.
 
-        Without this the end of the event loop would give SIGTERM its default back, which kills.
+        The end of the event loop would otherwise restore the default of SIGTERM, which kills.
         """
         self._ended = True
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -339,7 +338,7 @@ class _Drain:
     def _begin(self, reason: str) -> None:
         self._draining = True
         _log.info("%s: draining for at most %.0f s", reason, self._drain_s)
-        # A thread and not the event loop: it has to work when the loop is what hangs.
+        # A thread and not the event loop, because the event loop may hang.
         deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))
         deadline.daemon = True
         deadline.start()
@@ -350,7 +349,7 @@ class _Drain:
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # Where the loop is closed, the process is about to end anyway.
+        # A closed loop means that the process is about to end anyway.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(drain.lose_parent)
 

@@ -1,4 +1,4 @@
-"""A run on disk: which files it has, and that only one launcher works on it."""
+"""The directory of a run: its files, and the lock that admits only one launcher."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the processes of a run serve, each "HOST:PORT"; actors are there once they are up."""
+    """The addresses of a run's processes, each "HOST:PORT". Actors appear once they are up."""
 
     learner: str
     quantizer: str
@@ -35,18 +35,18 @@ class Addresses:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run. Services own what is in `policies` and in the learner's own folders."""
+    """The files of one run. Services own the contents of `policies` and of the learner's folders."""
 
     root: Path
 
     @property
     def config(self) -> Path:
-        """The whole resolved configuration."""
+        """The complete resolved configuration."""
         return self.root / "config.yaml"
 
     @property
     def summary(self) -> Path:
-        """What came of the run, written by the learner at its end."""
+        """The outcome of the run. The learner writes it at the end."""
         return self.root / "summary.json"
 
     @property
@@ -61,12 +61,12 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """One file per process, appended to in each of its lives."""
+        """One file for each process. A restarted process appends to its file."""
         return self.root / "logs"
 
     @property
     def addresses(self) -> Path:
-        """Where the processes serve."""
+        """The addresses of the processes."""
         return self.root / "addresses.json"
 
     def log(self, name: str) -> Path:
@@ -74,11 +74,11 @@ class RunDirectory:
         return self.logs / f"{name}.log"
 
     def announcement(self, name: str) -> Path:
-        """The file in which a process tells its address once it is up."""
+        """The file in which a process announces its address once it is up."""
         return self.root / "announced" / f"{name}.json"
 
     def check_unused(self) -> None:
-        """Raise UserError unless a new run may be created here; an empty folder is fine."""
+        """Raise UserError unless a new run may be created here. An empty folder is allowed."""
         if self.root.is_dir() and not any(self.root.iterdir()):
             return
         if self.root.exists():
@@ -96,16 +96,16 @@ class RunDirectory:
             raise UserError(f"run directory {self.root} cannot be made ({error.strerror})") from None
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the configuration and a copy in place of what there is, each whole or not at all; make the folders."""
+        """Make the folders and replace the configuration and its copy. Each file is replaced whole or not at all."""
         for folder in (self.logs, self.announcement("").parent):
             folder.mkdir(exist_ok=True)
         for path in (self.config, copy_of(self.config)):
             replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
 
     def config_tree(self) -> dict[str, Any]:
-        """The configuration as it was written; raises UserError when there is none, or no whole one.
+        """The configuration as written. Raises UserError when neither the file nor its copy is whole.
 
-        A damaged config.yaml is told in one line; then the copy counts.
+        A damaged config.yaml is logged in one line, and the copy is used.
         """
         if not self.root.is_dir():
             raise UserError(f"run directory {self.root} does not exist")
@@ -124,7 +124,7 @@ class RunDirectory:
             raise UserError(str(error).removeprefix("--config: ")) from None
 
     def read_environment(self) -> EnvironmentSpec:
-        """The spec of the run's environment; raises UserError before an actor has told it, and for a damaged file."""
+        """The spec of the run's environment. Raises UserError for a damaged file, and before an actor reported it."""
         path = self.root / "environment.json"
         try:
             values = read_either(path)
@@ -135,32 +135,32 @@ class RunDirectory:
         return EnvironmentSpec.from_json(values)
 
     def write_addresses(self, addresses: Addresses) -> None:
-        """Tell other programs where the run's processes are."""
+        """Publish the addresses of the run's processes for other programs."""
         write_document(self.addresses, asdict(addresses), indent=2)
 
     def read_addresses(self) -> Addresses:
-        """Where the run's processes are, or were; raises InvalidInputError when the file is not what was written."""
+        """The last addresses of the run's processes. Raises InvalidInputError when the file is damaged."""
         try:
             return Addresses(**read_document(self.addresses))
         except (OSError, InvalidInputError, TypeError) as error:
             raise InvalidInputError(f"{self.addresses}: no addresses of a run can be read ({error})") from None
 
     def read_announcement(self, name: str) -> str | None:
-        """The address that a process announced; None before it did."""
+        """The address that a process announced; None before its announcement."""
         try:
             return str(json.loads(self.announcement(name).read_text(encoding="utf-8"))["address"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def summary_written_ns(self) -> int:
-        """When the summary was written; 0 when there is none."""
+        """Time of the summary's last write in ns; 0 when there is no summary."""
         try:
             return self.summary.stat().st_mtime_ns
         except OSError:
             return 0
 
     def read_summary(self) -> dict[str, Any]:
-        """What the learner wrote at the end of the run; empty when there is no summary, or a damaged one."""
+        """The learner's summary at the end of the run; empty when it is missing or damaged."""
         try:
             return read_document(self.summary)
         except (OSError, InvalidInputError):
@@ -183,11 +183,11 @@ class RunDirectory:
 
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
-        """Be the only launcher on this run; yields a descriptor that its processes inherit.
+        """Be the only launcher of this run. Yields a descriptor that the run's processes inherit.
 
-        The kernel lets go of both locks when their holders are gone, however they went. The first one is the
-        launcher's own. The second is inherited: when a launcher was killed, the next waits here until the processes
-        that it left have ended, so that two learners never write to one run; `on_wait` is called before that wait.
+        The kernel releases both locks when their holders have ended, also after SIGKILL. The first lock is the
+        launcher's own. The run's processes inherit the second. After a killed launcher, the next launcher waits here
+        until those processes have ended, so that two learners never write to one run. `on_wait` is called before.
         """
         own, shared = (_open_lock(self.root / name) for name in ("launcher.lock", "processes.lock"))
         try:
@@ -218,7 +218,7 @@ def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> Run
 
 
 def newest_run(runs: Path = RUNS) -> RunDirectory:
-    """The run going on whose addresses were written last; raises UserError when there is none."""
+    """The active run with the newest addresses. Raises UserError when there is none."""
     found = sorted(runs.glob("*/addresses.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise UserError(f"no run is going on under {runs}/: pass --learner HOST:PORT for one elsewhere")

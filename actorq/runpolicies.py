@@ -1,4 +1,4 @@
-"""The policies in a run's folder: finds a version, says which scheme acts, and reads both without a service."""
+"""Finds policies in a run's folder, and reads them without a service."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from actorq.statefiles.policies import read_policy, retained_policies, version_f
 
 
 class RunPolicies:
-    """The versions in the folder of a run, as they are now; the run may go on meanwhile.
+    """The versions in the folder of a run at this time. The run may go on meanwhile.
 
-    versions: newest first. Raises UserError for a folder that is no run, and for a run without policies.
+    versions: newest first. Raises UserError if the folder is no run's, or if the run has no policies.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -26,7 +26,7 @@ class RunPolicies:
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:
-        """The version that a choice names: "best", "newest" or a number; "" is the best, or else the newest.
+        """The version of a choice: "best", "newest" or a number. An empty choice means the best, or else the newest.
 
         Raises UserError for a version that is not here.
         """
@@ -41,14 +41,14 @@ class RunPolicies:
         raise UserError(f"version {choice} is not in {self.run.root}; {listing}")
 
     def scheme_of(self, version: RetainedPolicy) -> str:
-        """The run's own scheme; of a run with scheme "auto", the scheme that the evaluator took for this version."""
+        """The run's scheme. If that is "auto", the scheme in which the evaluator ran this version."""
         if self.config.scheme != AUTO:
             return self.config.scheme
         evaluation = self.evaluation(version.version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str) -> Policy:
-        """A policy that is in the folder; raises UserError when the folder lacks the scheme, or the file is damaged."""
+        """A policy in the folder. Raises UserError if it is not stored in the scheme, or if its file is damaged."""
         if scheme not in version.schemes:
             raise UserError(
                 f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"

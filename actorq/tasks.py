@@ -1,7 +1,4 @@
-"""Work that goes on when its caller leaves.
-
-Its error is then taken by nobody, and asyncio would log it with a traceback.
-"""
+"""Work that continues when its caller leaves. Without this module, asyncio logs its error with a traceback."""
 
 import asyncio
 import logging
@@ -16,9 +13,9 @@ _log = logging.getLogger(__name__)
 
 
 def may_be_left(work: F, what: str) -> F:
-    """Take the error of `work` once it is done; callers that are still there get it too.
+    """Consume the error of `work` once it is done. Callers that still wait get the error too.
 
-    what: the work, for one line in the log when a fault ends it. The domain's errors are for the caller alone.
+    what: names the work in the log line of an unexpected error. Errors of the domain are not logged.
     """
     work.add_done_callback(partial(_take_error, what))
     return work

@@ -1,16 +1,16 @@
 """Text for people: what peers sent on one short line, and numbers of bytes."""
 
-# A log line, and the details of a gRPC status: those travel in a header of at most 8 KiB, where a byte may take three.
+# gRPC sends an error's details in a header of at most 8 KiB, in which a byte may take three.
 MAX_LINE_BYTES = 2_000
 _ENDING = " ..."
 
 
 def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
-    r"""The text with everything that is not printable escaped, such as "\n", and cut to `most_bytes` of UTF-8.
+    r"""The text cut to `most_bytes` of UTF-8, with characters that are not printable escaped, such as "\n".
 
     Line ends, terminal escapes and characters that change the direction of writing are not printable.
     """
-    # The rest of a long text cannot show, and escaping a megabyte would take time.
+    # Only the beginning of a long text can show, and escaping a megabyte takes time.
     shown = text[: most_bytes + 1]
     if not shown.isprintable():
         shown = "".join(

@@ -1,11 +1,10 @@
-"""How long calls take beside each other, and which one to take: the rule of `auto`, for actors and for commands.
+"""Measures how long calls take and chooses the fastest. Actors and commands use it for the scheme `auto`.
 
-Calls are timed by the CPU time of the thread that makes them, because an actor measures while it acts: neither what
-other threads and processes do nor waiting for Python's lock counts. They must compute on the calling thread.
+Actors measure while they act. Therefore calls are timed by the CPU time of their thread. That time excludes other
+threads, other processes and waits for Python's lock. Calls must compute on the calling thread.
 
-All calls take turns, so whatever changes the machine's speed meanwhile changes it for all. A turn begins with a call
-that is not timed: it brings back from memory what the others have pushed out of the caches, as in a loop that acts
-with one policy.
+The calls take turns, so a change of the machine's speed affects all of them. A turn begins with a call that is not
+timed. It brings the call's data back into the caches, as in a loop that acts with one policy.
 """
 
 import math
@@ -15,12 +14,12 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 
 BUDGET_S = 0.2
-# Differences below it are taken for noise.
+# Relative differences below this count as noise.
 NOISE = 0.02
-# How much slower than another one a call must be in all of its first turns not to be the fastest.
+# A call is hopeless when all its first turns are this many times slower than another call.
 HOPELESS = 2.0
 
-# What the timed part of a turn is to take: long beside the half microsecond that reading a thread's CPU time takes.
+# Target duration of the timed part of a turn. Reading a thread's CPU time takes half a microsecond.
 _TURN_S = 100e-6
 _MOST_REPETITIONS = 64
 _WARM_UPS, _FEWEST_CALIBRATIONS, _MOST_CALIBRATIONS = 2, 2, 10
@@ -28,7 +27,7 @@ _FEWEST_ROUNDS, _ROUNDS_OF_ALL, _MOST_ROUNDS = 3, 6, 400
 
 
 def cpu_clock() -> Callable[[], float]:
-    """Seconds of CPU time of the calling thread; of real time where the system counts the former in long ticks."""
+    """A clock of the thread's CPU time in seconds; of real time where the system counts CPU time in long ticks."""
     before, deadline = time.thread_time(), time.perf_counter() + _TURN_S
     while time.perf_counter() < deadline:
         pass
@@ -37,7 +36,7 @@ def cpu_clock() -> Callable[[], float]:
 
 @dataclass(frozen=True)
 class Clocks:
-    """Seconds of CPU time of the calling thread, by which calls are timed, and of real time, which bounds them all."""
+    """Two clocks in seconds: the thread's CPU time to time calls, and real time to bound the whole measurement."""
 
     cpu: Callable[[], float] = field(default_factory=cpu_clock)
     real: Callable[[], float] = time.monotonic
@@ -49,13 +48,13 @@ def time_calls(
     clocks: Clocks | None = None,
     hopeless: float | None = None,
 ) -> dict[str, float]:
-    """Seconds of CPU time of one call of each.
+    """CPU time in seconds of one call of each.
 
-    It is the lower quartile over the rounds: what disturbs a call only ever makes it longer. Rounds end when
-    `budget_s` of real time is over, but not before the third, and each begins with the next one of the calls.
+    The result is the lower quartile over the rounds, because disturbances only ever make a call longer. Rounds end
+    after `budget_s` of real time, but not before the third. Each round begins with another call.
 
-    hopeless: from the seventh round on, calls whose shortest turn is so many times the shortest of all are left out, so
-    that there is more time for those among which it is to be decided.
+    hopeless: drops calls from the seventh round on, so that the others get more time. A call is dropped when its
+    shortest turn takes more than this multiple of the shortest turn of all.
     """
     clocks = clocks or Clocks()
     deadline = clocks.real() + budget_s
@@ -77,7 +76,7 @@ def time_calls(
 
 
 def fastest(seconds: Mapping[str, float], preferred: Iterable[str]) -> str:
-    """The first of `preferred` whose time is within NOISE of the shortest; the shortest where none of them is."""
+    """The first of `preferred` with a time within NOISE of the shortest; otherwise the call with the shortest time."""
     shortest = min(seconds, key=lambda name: seconds[name])
     limit = seconds[shortest] * (1 + NOISE)
     return next((name for name in preferred if name in seconds and seconds[name] <= limit), shortest)
@@ -94,7 +93,7 @@ def _turn(call: Callable[[], object], repetitions: int, clock: Callable[[], floa
 def _repetitions(call: Callable[[], object], clock: Callable[[], float]) -> int:
     for _ in range(_WARM_UPS):
         call()
-    # The shortest of several: one that is interrupted would make turns too short to be timed.
+    # The shortest of several: after an interrupted call the turns would be too short to be timed.
     once = math.inf
     for done in range(_MOST_CALIBRATIONS):
         if done >= _FEWEST_CALIBRATIONS and once >= _TURN_S:

@@ -1,6 +1,6 @@
-"""Ends the process when a call hangs: the launcher or Kubernetes starts it again.
+"""Ends the process when a call hangs, so that the launcher or Kubernetes restarts it.
 
-A hanging call cannot be broken off from within the process, nor would what it holds be let go.
+A process cannot break off a hanging call of its own, nor release what the call holds.
 """
 
 import faulthandler
@@ -14,12 +14,12 @@ from actorq.process import EXIT_HUNG
 
 _log = logging.getLogger(__name__)
 
-# The descriptor: what Python wraps around it may be held by the thread that hangs.
+# The descriptor itself: a hanging thread may hold the lock of `sys.stderr`.
 _STDERR = 2
 
 
 class Watched:
-    """Tells a watchdog since when its thread has been inside of a call; `with watched: environments.step(...)`."""
+    """Records since when its thread has been inside a call: `with watched: environments.step(...)`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -33,14 +33,14 @@ class Watched:
 
 
 class Watchdog:
-    """Looks from a thread of its own whether a watched call takes longer than `limit_s` seconds.
+    """Checks from its own thread whether a watched call takes longer than `limit_s` seconds.
 
-    Where native code that hangs also keeps Python's lock, that thread cannot look either; then faulthandler, which
-    needs no lock, ends the process at twice the limit, with exit code 1.
+    Hanging native code may keep Python's lock, and then this thread cannot run. In that case faulthandler, which needs
+    no lock, ends the process at twice the limit with exit code 1.
 
-    what: that is watched, for the log.
-    setting: that sets the limit, for the log.
-    end: ends the process; for tests.
+    what: name of the watched thing for the log.
+    setting: name of the setting of the limit, for the log.
+    end: ends the process; tests replace it.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def watch(self) -> Watched:
-        """What a thread is to be inside of while it calls what may hang."""
+        """A context for one thread; the thread enters it around each call that may hang."""
         watched = Watched(self._clock)
         self._watched.append(watched)
         return watched
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start checking."""
         self._arm()
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -80,7 +80,7 @@ class Watchdog:
     def look(self) -> None:
         """End the process if a watched call takes too long."""
         now = self._clock()
-        # Read once: the thread that is watched goes on meanwhile.
+        # Read once: the watched thread changes it meanwhile.
         waited = max((now - since for each in self._watched if (since := each.since) is not None), default=0.0)
         if waited > self._limit_s:
             _log.critical(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
 
-SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or uint8 images)"
+SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or images of uint8 or bool)"
 SUPPORTED_ACTIONS = "Discrete, or a Box that is a vector with finite bounds"
 
 
@@ -21,7 +21,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     """
     dtype = space.dtype
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
-    is_image = isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and dtype == np.uint8
+    is_image = isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and dtype in (np.uint8, np.bool_)
     if not (is_vector or is_image):
         raise UserError(
             f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}"

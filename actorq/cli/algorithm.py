@@ -12,6 +12,7 @@ from typing import Any
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import ForkServers, child_environment
 from actorq.process import EXIT_USER_ERROR
@@ -32,7 +33,10 @@ def fit_algorithm(
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
     _check_algorithm(config.algorithm)
-    is_continuous = not _described(config, servers)["discrete_actions"]
+    spec = EnvironmentSpec.from_json(_described(config, servers))
+    is_continuous = not spec.discrete_actions
+    if config.network is None:
+        check_image(spec)
     if is_continuous and family_of(config.environment) is OTHERS and may_choose:
         config = resolve({"algorithm": CONTINUOUS_ALGORITHM})
     _check_actions(config, "continuous" if is_continuous else "discrete")

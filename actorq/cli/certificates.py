@@ -14,31 +14,31 @@ from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
-_DESCRIPTION = """Make a certificate authority and certificates signed by it: in DIR one folder for each role, such
-as learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/how-to/tls.md says which role may do what. The
-authority's own key is not kept, so nobody can add to them; make new ones in another folder before they expire."""
+_DESCRIPTION = """Make a certificate authority and certificates signed by it. DIR gets one folder for each role, such as
+learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/how-to/tls.md says which role may do what. The
+authority's key is not kept, so no certificates can be added. Make new ones in another folder before they expire."""
 
 
 class CertificatesSettings(Settings):
-    """What the certificates are valid for."""
+    """The names and the validity of the certificates."""
 
     names: tuple[str, ...] = Field(
-        (), description="further DNS names and IP addresses under which services are reached, in every certificate"
+        (), description="further DNS names and IP addresses of the services, valid in every certificate"
     )
     namespace: Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = Field(
         "actorq", description="namespace of the cluster in which the services have DNS names"
     )
     run: Annotated[str, Field(pattern=RUN_PATTERN)] = Field(
-        DEFAULT_RUN, description="name of the run that they are for; services take it as --transport.run"
+        DEFAULT_RUN, description="name of the certificates' run; services take it as --transport.run"
     )
-    days: Annotated[int, Field(ge=1, le=3650)] = Field(365, description="days until they expire")
+    days: Annotated[int, Field(ge=1, le=3650)] = Field(365, description="days of validity")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make them and say what to do with them."""
+    """Make certificates and print how to use them."""
     parser = argument_parser(_PROGRAM, _DESCRIPTION, (CertificatesSettings,))
     parser.usage = f"{_PROGRAM} init DIR [flags]"
-    parser.add_argument("action", choices=("init",), metavar="init", help="make new ones")
+    parser.add_argument("action", choices=("init",), metavar="init", help="make new certificates")
     parser.add_argument("directory", type=Path, metavar="DIR", help="folder to make; it must be absent or empty")
     namespace = parser.parse_args(arguments)
     how = Sources.read((CertificatesSettings,), namespace).resolve(CertificatesSettings)

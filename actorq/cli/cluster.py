@@ -1,4 +1,4 @@
-"""`actorq cluster`: a run on Kubernetes, with the permissions of the person who gives the command."""
+"""`actorq cluster`: a run on Kubernetes, with the permissions of the user."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ _HELP = """usage: actorq cluster COMMAND [flags]
 A run on Kubernetes, in one namespace of the current context. Needs a Role in that namespace, nothing more.
 
   up OVERLAY_DIR     apply a kustomize overlay (or a rendered YAML file) and wait until the run makes progress
-  status             show each pod and how the run goes
+  status             show each pod and the status of the run
   scale actors N     set the number of actor pods
-  logs [ROLE|POD]    print logs; -f goes on with them, --previous prints those from before a restart
-  forward [POD]...   lead ports of this machine to learner and quantizer, and to pods of actors, until Ctrl-C
+  logs [ROLE|POD]    print logs; -f follows them, --previous prints those before a restart
+  forward [POD]...   forward ports of this machine to learner, quantizer and pods of actors, until Ctrl-C
   down               save the run and delete what `up` made; the volume stays unless --delete-volume
 
-  -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help tells a command's flags"""
+  -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help lists a command's flags"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -75,7 +75,7 @@ def _up(arguments: Sequence[str]) -> None:
         help="image instead of the overlay's, such as actorq-actor=registry.example/actorq-actor:2; may be repeated",
     )
     parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long progress may take (default: 300)"
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="time limit for progress (default: 300)"
     )
     given = parser.parse_args(arguments)
     if not given.timeout >= 0:
@@ -99,7 +99,7 @@ def _up(arguments: Sequence[str]) -> None:
 
 
 def _running_status(cluster: Cluster, certificates: Certificates | None) -> RunStatus | None:
-    """What the learner tells; None when it has no ready pod: the next learner checks its configuration itself."""
+    """The learner's status; None without a ready pod, because the next learner checks its configuration itself."""
     if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
         return None
     try:
@@ -107,7 +107,7 @@ def _running_status(cluster: Cluster, certificates: Certificates | None) -> RunS
             return learner.status()
     except UnavailableError as error:
         raise UnavailableError(
-            f"the run that is there cannot be asked what it trains: {error}{_hint(certificates)}"
+            f"the existing run's learner does not tell its status: {error}{_hint(certificates)}"
         ) from None
 
 
@@ -115,7 +115,7 @@ def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
     where = f"-n {cluster.namespace}"
     if status.state.final:
         print(
-            f"run {name} is over: {status.state.value} after {status.environment_steps:,} environment steps; begin "
+            f"run {name} is over: {status.state.value} after {status.environment_steps:,} environment steps; start "
             f"another with `actorq cluster down --delete-volume {where}` and `up`, or in another namespace"
         )
     else:
@@ -126,7 +126,7 @@ def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
 
 
 def _status(arguments: Sequence[str]) -> None:
-    given = _parser("status", "Show each pod and how the run goes.", certificates=True).parse_args(arguments)
+    given = _parser("status", "Show each pod and the status of the run.", certificates=True).parse_args(arguments)
     certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace)
     pods = access.some_pods(cluster)
@@ -147,24 +147,24 @@ def _status(arguments: Sequence[str]) -> None:
 
 
 def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:
-    """The run's status, and a line with it or with the reason why there is none."""
+    """The run's status, and a line with the status or with the reason for its absence."""
     if not any(pod.ready for pod in pods if pod.role == "learner"):
-        return None, "how the run goes is not known: the learner's pod is not ready"
+        return None, "the run's status is not known: the learner's pod is not ready"
     try:
         with access.learner_of(cluster, certificates) as learner:
             status = learner.status()
             return status, summary(status)
     except UnavailableError as error:
-        return None, f"how the run goes is not known: {error}{_hint(certificates)}"
+        return None, f"the run's status is not known: {error}{_hint(certificates)}"
 
 
 def _hint(certificates: Certificates | None) -> str:
-    """What may be the matter when the learner's pod is ready, but does not answer."""
-    return "" if certificates else "; where the run uses mutual TLS, give --certificates DIR"
+    """A possible remedy when the learner's pod is ready but does not answer."""
+    return "" if certificates else "; if the run uses mutual TLS, give --certificates DIR"
 
 
 def _scale(arguments: Sequence[str]) -> None:
-    parser = _parser("scale", "Set the number of actor pods; those that are removed send what they have first.")
+    parser = _parser("scale", "Set the number of actor pods. Removed pods first send their queued segments.")
     parser.usage = "actorq cluster scale actors N [flags]"
     parser.add_argument("what", choices=("actors",), metavar="actors", help="what to scale")
     parser.add_argument("replicas", type=int, metavar="N", help="number of pods")
@@ -182,9 +182,9 @@ def _scale(arguments: Sequence[str]) -> None:
 def _logs(arguments: Sequence[str]) -> None:
     parser = _parser("logs", "Print the logs of all pods, those of a role, or one pod's.")
     parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help="learner, quantizer, actor, evaluator or a pod")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C or the pods have ended")
-    parser.add_argument("--previous", action="store_true", help="those of containers before their last restart")
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until Ctrl-C or until the pods have ended")
+    parser.add_argument("--previous", action="store_true", help="logs of containers before their last restart")
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each log")
     given = parser.parse_args(arguments)
     if given.tail is not None and given.tail < 0:
         parser.error(f"--tail: expected 0 or more, got {given.tail}")
@@ -205,15 +205,15 @@ def _logs(arguments: Sequence[str]) -> None:
 
 
 def _forward(arguments: Sequence[str]) -> None:
-    parser = _parser("forward", "Lead ports of this machine to learner and quantizer until Ctrl-C.")
-    parser.add_argument("pods", nargs="*", metavar="POD", help="pods of actors to lead ports to as well")
+    parser = _parser("forward", "Forward ports of this machine to learner and quantizer until Ctrl-C.")
+    parser.add_argument("pods", nargs="*", metavar="POD", help="further pods of actors to forward to")
     for role, port in access.PORTS.items():
         parser.add_argument(
             f"--{role}-port",
             type=int,
             default=port,
             metavar="PORT",
-            help=f"port for the {role}, 0 for any that is free (default: {port})",
+            help=f"port for the {role}, 0 for any free port (default: {port})",
         )
     given = parser.parse_args(arguments)
     cluster = connect(given.namespace)
@@ -233,39 +233,37 @@ def _forward(arguments: Sequence[str]) -> None:
 
 
 def _complain(text: str) -> None:
-    # In one piece: several threads may have something to say.
+    # In one write, because several threads may report.
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def _down(arguments: Sequence[str]) -> None:
     parser = _parser("down", "Save the run and delete what `up` made.", certificates=True)
-    parser.add_argument(
-        "--delete-volume", action="store_true", help="delete the run's volume too: nothing of it is left"
-    )
+    parser.add_argument("--delete-volume", action="store_true", help="also delete the run's volume with all its files")
     given = parser.parse_args(arguments)
     certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace)
     if not given.delete_volume:
         _save(cluster, certificates)
     deployment.remove(cluster, given.delete_volume, lambda text: print(text, flush=True))
-    print(f"namespace {cluster.namespace} has no run any more")
+    print(f"namespace {cluster.namespace} has no run anymore")
 
 
 def _save(cluster: Cluster, certificates: Certificates | None) -> None:
-    """Save a checkpoint; where that cannot be done the learner still saves when its pod is told to end."""
+    """Save a checkpoint. If that fails, the learner still saves when its pod is told to end."""
     if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
         return
     try:
         with access.learner_of(cluster, certificates) as learner:
             print(f"saved {learner.save_checkpoint()}", flush=True)
     except ConflictError:
-        # The run is over, and saved, or has not begun.
+        # The run is over and saved, or has not started.
         return
     except UnavailableError as error:
-        print(f"not saved beforehand, but as its pod ends: {error}{_hint(certificates)}", flush=True)
+        print(f"not saved yet; the learner saves when its pod ends: {error}{_hint(certificates)}", flush=True)
     except ActorQError as error:
-        print(f"not saved beforehand, but as its pod ends: {error}", flush=True)
+        print(f"not saved yet; the learner saves when its pod ends: {error}", flush=True)
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

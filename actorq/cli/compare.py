@@ -1,4 +1,4 @@
-"""`actorq compare`: one task under several schemes and seeds, and a report of it."""
+"""`actorq compare`: one task under several schemes and seeds, with a report."""
 
 import shlex
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
 
-_DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other, and report
-how they compare: learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with
-intervals. The task is given as to actorq train, by flags, --config and environment. Finished runs are kept: the same
-command goes on where it was interrupted, and begins an unfinished run anew. DIR/report.html has everything on one page,
+_DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other. Report
+learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with intervals. Flags,
+--config and environment give the task as in actorq train. Finished runs are kept: the same command continues an
+interrupted comparison, and restarts its unfinished run. DIR/report.html has everything on one page,
 DIR/comparison.json the figures."""
 _EXTRA = ("scipy", "matplotlib")
 _OWN = {"seed": "--seeds", "scheme": "--schemes"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make the runs that are missing, then write the report; returns the exit code."""
+    """Make the missing runs, then write the report. Returns the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
     _check_extra()
@@ -100,8 +100,8 @@ def _parser() -> OneLineParser:
         action="append",
         default=[],
         metavar=("SETTING", "VALUE"),
-        help="a setting and several values of it, such as dqn.hidden-sizes 64,64 256,256; each is run under all "
-        "schemes, and may be given again for another setting (default: none)",
+        help="a setting and several values, such as dqn.hidden-sizes 64,64 256,256; each is run under all schemes; may "
+        "be repeated for further settings (default: none)",
     )
     own.add_argument(
         "--time-to",
@@ -121,15 +121,15 @@ def _check_extra() -> None:
 def _check_torch_actor() -> None:
     if not is_importable(TORCH_ACTOR):
         raise UserError(
-            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or have it in "
-            "PYTHONPATH"
+            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
+            "folder to PYTHONPATH"
         )
 
 
 def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
-    """The configuration of each variant, as `actorq train` would resolve it; raises UserError.
+    """The configuration of each variant, resolved as by `actorq train`. Raises UserError.
 
-    The environment, which all share, is looked at once: it tells the algorithm where nobody names one.
+    All variants share the environment, so it is made only once. It decides the algorithm unless one is given.
     """
     sources = {
         variant: Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])) for variant in variants
@@ -148,7 +148,7 @@ def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> N
 
 
 def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:
-    """What all runs of a folder share; further seeds may be added."""
+    """The settings that all runs of a folder share. Further seeds may be added later."""
     return {
         "time_to": time_to,
         "variants": {

@@ -30,9 +30,9 @@ _EPISODES = 20
 
 
 class EvaluateSettings(Settings):
-    """What to evaluate."""
+    """The policy to evaluate, and how."""
 
-    run_directory: Path | None = Field(None, description="folder of the run, where RUN_DIR is not given")
+    run_directory: Path | None = Field(None, description="folder of the run, if RUN_DIR is not given")
     episodes: Annotated[PositiveInt | None, DefaultText("20, with --record 1")] = Field(
         None, description="episodes to run"
     )
@@ -52,7 +52,7 @@ class EvaluateSettings(Settings):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run episodes and print each return, then what they come to."""
+    """Run episodes. Print each return, then the result over all episodes."""
     parser = argument_parser(
         "actorq evaluate",
         "Run greedy episodes of a run's policy, during the run or after it, without its learner.",
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         version=RunPolicies(directory).find(how.version).version if how.version else _evaluated_version(directory),
         seed=how.seed,
         record=how.record,
-        # A version that was named is meant, and no other.
+        # A version that the user names is never replaced.
         else_best=how.version is None,
     )
     with _sigterm_exits():
@@ -135,7 +135,7 @@ def _print_result(result: EvaluationResult) -> None:
 
 
 def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:
-    """The scheme of the run's actors; where each chose its own, the evaluator's if the run is over, else "auto"."""
+    """The scheme of the run's actors. If each chose its own: the evaluator's if the run is over, else "auto"."""
     if config.scheme != AUTO:
         return config.scheme
     evaluation = directory.read_summary().get("evaluation") or {}
@@ -143,14 +143,14 @@ def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:
 
 
 def _evaluated_version(directory: RunDirectory) -> int:
-    """The version of the run's last evaluation; 0, the newest, while the run goes on."""
+    """The version of the run's last evaluation; while the run goes on 0, the newest."""
     evaluation = directory.read_summary().get("evaluation") or {}
     return int(evaluation.get("policy_version", 0))
 
 
 @contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that everything that was started is ended."""
+    """Turn SIGTERM into an exception, so that all started processes are ended."""
 
     def leave(_: int, __: FrameType | None) -> None:
         sys.exit(_TERMINATED)

@@ -1,4 +1,4 @@
-"""Entry of the `actorq` command: finds the subcommand, turns errors into one line and an exit code."""
+"""Entry point of the `actorq` command: finds the subcommand, turns errors into one line and an exit code."""
 
 import difflib
 import os
@@ -9,15 +9,15 @@ from importlib import import_module
 from actorq import __version__
 from actorq.errors import ActorQError, UserError
 
-# Modules are imported only for the command that is run: --help and --version answer at once.
+# Only the module of the given command is imported, so that --help and --version answer at once.
 _COMMANDS = {
     "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
     "policies": ("actorq.cli.policies", "list the policy versions of a run: evaluation, scheme, fidelity, size"),
     "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),
-    "status": ("actorq.cli.status", "show how a run goes"),
-    "reset-environment": ("actorq.cli.reset_environment", "have a run forget a wrong environment's spec"),
+    "status": ("actorq.cli.status", "show the status of a run"),
+    "reset-environment": ("actorq.cli.reset_environment", "make a run forget a wrong environment's spec"),
     "verify": ("actorq.cli.verify", "check the files of a run, and tell what a resume would do"),
     "cluster": ("actorq.cli.cluster", "run on Kubernetes: up, status, scale, logs, forward, down"),
     "certificates": ("actorq.cli.certificates", "make a development authority and certificates for mutual TLS"),
@@ -40,7 +40,7 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. A user's mistake is one line on standard error and exit code 2."""
+    """Run one command. Returns its exit code. A user's error is one line on standard error and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _dispatch(given)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; the interpreter would complain again when it flushes at its end.
+        # The reader of our output has left. Otherwise the interpreter would report that again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -72,7 +72,7 @@ def _dispatch(given: list[str]) -> int:
         # The process becomes the service, so that signals and exit codes are its own, as in a pod.
         os.execv(sys.executable, [sys.executable, "-m", {**_SERVICES, **_TOOLS}[name][0], *rest])
     if name in _COMMANDS:
-        # Otherwise gRPC writes lines of its own between ours, such as about each failed handshake.
+        # Otherwise gRPC prints lines of its own, such as one for each failed handshake.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
         return run(rest)
@@ -95,11 +95,11 @@ services, as started by train or in a cluster:
 {lines(_SERVICES)}
 
   --version  print the version
-  --help     print this; actorq COMMAND --help tells a command's flags
+  --help     print this; actorq COMMAND --help lists a command's flags
 
 Settings come from --config FILE, then ACTORQ_* environment variables, then flags.
 exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 an operator stopped the run
-(StopRun), 2 a mistake in what was given, 7 the fidelity gate refused what was to be exported, 1 anything else,
+(StopRun), 2 wrong input, 7 the fidelity gate refused the policy to export, 1 any other error,
 130 and 143 ended by Ctrl-C and SIGTERM."""
 
 

@@ -1,4 +1,4 @@
-"""`actorq policies`: the policy versions of a run, with what is known of each."""
+"""`actorq policies`: the policy versions of a run, with their properties."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ from actorq.text import size_text
 from actorq.transport.options import Certificates
 
 _DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
-be exported and evaluated in every scheme; those that are stored are listed."""
+be exported and evaluated in every scheme; the list shows the stored ones."""
 
 _WIDE = 200
 
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 def _source(
     run: Path | None, quantizer: str, certificates: Certificates | None
 ) -> Iterator[tuple[list[RetainedPolicy], Describe]]:
-    """The versions, newest first, and what gives the description of a policy."""
+    """The versions, newest first, and a function that gives the descriptor of a policy."""
     if run is not None:
         found = RunPolicies(RunDirectory(run))
         yield (
@@ -89,7 +89,7 @@ def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
     for version in versions:
         marks = tuple(choice for choice, found in chosen.items() if found is version)
         for scheme in version.schemes:
-            # Newer versions may have replaced it meanwhile.
+            # A newer version may have replaced it meanwhile.
             with suppress(InvalidInputError, NotFoundError):
                 yield Row(version, describe(version.version, scheme), marks)
 
@@ -127,5 +127,5 @@ def _print(rows: Sequence[Row]) -> None:
             ", ".join(row.marks),
             style="green" if row.marks else "",
         )
-    # Whoever reads the lines of a pipe wants them whole.
+    # Lines in a pipe are never cut.
     Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)

@@ -1,4 +1,4 @@
-"""`actorq profile`: what limits a run on this machine, and the settings that follow."""
+"""`actorq profile`: the limit of a run on this machine, and recommended settings."""
 
 import json
 import logging
@@ -25,10 +25,10 @@ from actorq.statefiles.files import replace_file
 from actorq.telemetry.energy import MeterSettings, NodeMeter
 
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
-the policy and a version in each scheme, an update of the learner, the way of transitions to the replay. Then predict
-what limits the run, how many actors one learner can use, and what each scheme saves. Takes the settings of actorq
-train. Let little else run meanwhile. docs/how-to/profile.md explains the figures. Exit codes: 0,
-2 for a mistake in what was given, 1 anything else."""
+the policy and a version in each scheme, an update of the learner, the path of transitions to the replay. Then predict
+the limit of the run, the number of actors that one learner can use, and the savings of each scheme. Takes the settings
+of actorq train. Run little else meanwhile. docs/how-to/profile.md explains the figures. Exit codes: 0, 2
+for wrong input, 1 any other error."""
 _WIDTH = 120
 
 
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True)
     if namespace.json and not namespace.json.absolute().parent.is_dir():
         raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
-    # That a service is not up yet is nothing to tell here.
+    # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
@@ -83,7 +83,7 @@ def _cores(text: str) -> int:
 
 
 def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
-    """Watts of a busy core, None where nobody tells them, and how they came about."""
+    """Watts of a busy core (None if unknown), and the method of measurement."""
     energy = config.energy
     reading = NodeMeter.create("profile", MeterSettings(energy.country, energy.tdp_watts, energy.ram_watts)).read()
     watts = energy.tdp_watts or reading.tdp_watts
@@ -161,7 +161,7 @@ def _print_outlooks(
 def _print_settings(
     console: Console, config: RunConfig, shown: Sequence[Outlook], best: Outlook, deployment: Pods
 ) -> None:
-    # Whoever asks for a scheme in which no layer is quantized gets fp32.
+    # If a scheme quantizes no layer, actors get fp32.
     now = next((each for each in shown if each.scheme == config.scheme), shown[0])
     _say(console, f"{now.scheme}, {config.actors} actors: {explain(now.configured.limit)}")
     _say(

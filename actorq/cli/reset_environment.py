@@ -1,4 +1,4 @@
-"""`actorq reset-environment`: have a run forget its environment's spec, when its first actor told a wrong one."""
+"""`actorq reset-environment`: make a run forget its environment's spec, if its first actor reported a wrong one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,24 +14,24 @@ from actorq.errors import UnavailableError, UserError
 from actorq.process import parse_arguments
 from actorq.transport.options import Certificates
 
-_DESCRIPTION = """Have a run forget its environment's spec. The spec of the next actor then counts. Stop the actors with
-the wrong environment first. The run's earlier files are moved aside, never deleted."""
+_DESCRIPTION = """Make a run forget its environment's spec. The next actor's spec then counts. First stop the actors
+with the wrong environment. The run's earlier files are moved aside, never deleted."""
 
 
 class ResetSettings(Settings):
-    """Which run to reset, and whether also one that has made progress."""
+    """The run to reset, and whether to reset a run that has made progress."""
 
     learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
         None, description="HOST:PORT of the learner"
     )
-    discard: bool = Field(False, description="reset a run that has made progress, too, and begin it again")
+    discard: bool = Field(False, description="also reset a run that has made progress, and start it anew")
     certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
         None, description=CERTIFICATES_HELP
     )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Reset the run and tell where its files are."""
+    """Reset the run and print where its files are."""
     (how,) = parse_arguments("actorq reset-environment", _DESCRIPTION, (ResetSettings,), arguments)
     assert isinstance(how, ResetSettings)
     found = asked(how.learner)

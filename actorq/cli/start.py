@@ -1,4 +1,4 @@
-"""Begins `actorq train`: the services import their modules while this process imports its own."""
+"""Starts `actorq train`: services import their modules while this process imports its own."""
 
 import gc
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from actorq.local.forkserver import fork_servers
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train, or print the help; returns the exit code."""
+    """Train, or print the help. Returns the exit code."""
     if not {"-h", "--help"}.isdisjoint(arguments):
-        # Here and below: the import has to come after the fork servers have begun theirs.
+        # Imported here, because the fork servers must start before this import.
         from actorq.cli import train
 
         return train.run(arguments)

@@ -1,4 +1,4 @@
-"""`actorq status`: how a run goes, asked of its learner."""
+"""`actorq status`: the status of a run, from its learner."""
 
 import time
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from actorq.transport.options import Certificates
 
 
 class StatusSettings(Settings):
-    """Which run to ask, and how."""
+    """The run to ask, and how."""
 
     learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
         None, description="HOST:PORT of the learner"
     )
-    watch: bool = Field(False, description="go on showing until the run is over or Ctrl-C")
+    watch: bool = Field(False, description="show the status until the run is over or Ctrl-C")
     certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
         None, description=CERTIFICATES_HELP
     )
@@ -38,7 +38,7 @@ class StatusSettings(Settings):
 
 @dataclass(frozen=True)
 class Asked:
-    """A learner's address and what to show before it answers; of a run on this machine its folder and certificates."""
+    """A learner's address and the view before it answers; for a run on this machine its folder and certificates."""
 
     address: str
     view: RunView
@@ -47,8 +47,8 @@ class Asked:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show a run once, or until it is over."""
-    (how,) = parse_arguments("actorq status", "Show how a run goes.", (StatusSettings,), arguments)
+    """Show the status once, or until the run is over."""
+    (how,) = parse_arguments("actorq status", "Show the status of a run.", (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
     console = Console(highlight=False)
     found = asked(how.learner)
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         found.view.take_status(status)
         elapsed_s = status.elapsed_s
     except UnavailableError as error:
-        # A run that starts has processes, but its learner does not answer yet.
+        # A starting run has processes, but its learner does not answer yet.
         if found.run is None or not found.run.is_in_use:
             raise UserError(
                 f"{error}: start it, or give the address of one that runs with --learner HOST:PORT, and --certificates "
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def asked(learner: str | None) -> Asked:
-    """The learner at this address, else that of the newest run here; raises UserError where there is none."""
+    """The learner at this address, or else that of the newest run here. Raises UserError when there is none."""
     if learner:
         return Asked(learner, RunView(f"learner at {learner}", "", ""))
     run = newest_run()

@@ -30,13 +30,13 @@ from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.telemetry.energy import RunStart
 
 _DESCRIPTION = """Train on this machine until the target return or the budget of environment steps is reached. Ctrl-C
-saves the run and ends it. What is not given comes from a preset (--help-all tells them). Settings may also be variables
+saves the run and ends it. A preset gives the other settings (--help-all lists them). Settings may also be variables
 (ACTORQ_DQN__BATCH_SIZE=32) and lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended,
-4 stopped by an operator, 130 and 143 ended by Ctrl-C and SIGTERM, 2 a mistake in what was given, 1 anything else."""
+4 stopped by an operator, 130 and 143 ended by Ctrl-C and SIGTERM, 2 wrong input, 1 any other error."""
 
-# Roles of the processes of a run; the launcher itself is the monitor.
+# Roles of the run's processes. The launcher itself is the monitor.
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
-# What the networks, the replay's files and the checkpoints of a run are made for.
+# The networks, the replay's files and the checkpoints of a run depend on these settings.
 _FIXED = (
     *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity"),
@@ -46,7 +46,7 @@ _FIXED = (
 
 
 class TrainSettings(Settings):
-    """Where the run is kept."""
+    """The folder of the run, and how to start."""
 
     run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS"), ESSENTIAL] = Field(
         None, description="folder of the run"
@@ -55,14 +55,14 @@ class TrainSettings(Settings):
         None, description=CERTIFICATES_HELP
     )
     actor_module: Annotated[str, DefaultText("the actor service")] = Field(
-        "", description="module that runs as the actors instead, not kept for --resume"
+        "", description="module to run as the actors instead; not kept for --resume"
     )
-    resume: Annotated[bool, ESSENTIAL] = Field(False, description="go on with the run in --run-directory")
+    resume: Annotated[bool, ESSENTIAL] = Field(False, description="continue the run in --run-directory")
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What the user asked for; `run` is None for a new directory with a name of our choice."""
+    """The user's request. `run` is None for a new directory with an automatic name."""
 
     config: RunConfig
     run: RunDirectory | None
@@ -71,7 +71,7 @@ class _Request:
 
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
-    """Train until the run is over; returns the exit code. For `servers` and `begun` see `run_locally`."""
+    """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
     request = _resolve(arguments, servers)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
@@ -115,14 +115,14 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
 
 
 def resolved_config(sources: Sources) -> RunConfig:
-    """The settings of a new run, with those that depend on its environment; raises UserError for what cannot work."""
+    """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
     return _checked(sources, sources.resolve(RunConfig), TrainSettings())
 
 
 def _checked(
     sources: Sources, config: RunConfig, train: TrainSettings, servers: ForkServers | None = None
 ) -> RunConfig:
-    """The configuration once its environment is known; raises UserError for what cannot work."""
+    """The configuration once its environment is known. Raises UserError for invalid settings."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     _check_actor_module(train.actor_module)
     _check_scheme(config.scheme)
@@ -137,7 +137,7 @@ def _checked(
 
 
 def _check_scheme(name: str) -> None:
-    """Raise UserError for a scheme of an installed package that cannot be used."""
+    """Raise UserError for an unusable scheme of an installed package."""
     if name in installed_schemes():
         try:
             load_scheme(name)
@@ -165,7 +165,7 @@ def _check_certificates(config: RunConfig) -> None:
 
 
 def _check_actor_module(name: str) -> None:
-    """Raise UserError for a module that is not there, before anything is started."""
+    """Raise UserError for a missing module, before anything is started."""
     if name and not is_importable(name):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {name!r}")
 

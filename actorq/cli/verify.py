@@ -1,4 +1,4 @@
-"""`actorq verify`: which files of a run are whole, and what a resume would do."""
+"""`actorq verify`: checks the files of a run, and tells what a resume would do."""
 
 import os
 import subprocess
@@ -21,14 +21,14 @@ from actorq.statefiles.findings import Finding, check_document, read_report, rep
 
 _DAMAGE_FOUND = 1
 _STYLES = {"whole": "green", "damaged": "bold red", "missing": "yellow", "unchecked": "dim"}
-# More lines than these for files of one folder and state are one line.
+# More files than this with one folder and state are summarized in one line.
 _LINES_PER_FOLDER = 12
 _DESCRIPTION = """Check the files of a run against their checksums, without changing any of them. Stop the run first:
-the newest files of a run that goes on may be seen half-written. Exit code 0: all are whole, 1: damage was found."""
+otherwise its newest files may be incomplete. Exit code 0: all files are whole, 1: damage was found."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what each file is, and what a resume does about those that are not whole."""
+    """Print the state of each file, and how a resume handles damaged ones."""
     parser = OneLineParser(
         prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION, allow_abbrev=False
     )
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def check_run(directory: RunDirectory) -> list[Finding]:
-    """What is whole, damaged or missing in a run's folder; raises UserError when it is no run's."""
+    """The findings for a run's folder. Raises UserError when it is not the folder of a run."""
     root = directory.root
     if not root.is_dir():
         raise UserError(f"run directory {root} does not exist")
@@ -55,7 +55,7 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     services = [("learner_service.verify", root)]
     if directory.policies.is_dir():
         services.append(("quantizer_service.verify", directory.policies))
-    # Both at once: most of the time goes into the start of the processes.
+    # Both at once, because most of the time is the start of the processes.
     checks = [_start(module, folder) for module, folder in services]
     found = [*launcher_files(directory)]
     for process, (module, folder) in zip(checks, services, strict=True):
@@ -100,7 +100,7 @@ def _configuration(directory: RunDirectory) -> Iterator[Finding]:
 
 
 def launcher_files(directory: RunDirectory) -> Iterator[Finding]:
-    """What is whole, damaged or missing among the files that the launcher writes or prints."""
+    """The findings for files that the launcher writes or prints."""
     yield from _configuration(directory)
     again = "it is written again"
     if directory.summary.exists():
@@ -139,5 +139,5 @@ def _shortened(group: list[Finding]) -> list[Finding]:
 
 
 def _printable(text: str) -> str:
-    """Names of files and what is in them may hold anything; a terminal obeys some of it."""
+    """Escape characters that a terminal would obey: names and contents of files may hold any."""
     return "".join(character if character.isprintable() else "?" for character in text)

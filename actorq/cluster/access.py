@@ -25,7 +25,7 @@ def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
 
 
 def some_pods(cluster: Cluster) -> list[Object]:
-    """The pods of the run; raises UserError where there is none."""
+    """The pods of the run. Raises UserError when there is none."""
     pods = pods_of(cluster)
     if not pods:
         raise UserError(
@@ -36,9 +36,9 @@ def some_pods(cluster: Cluster) -> list[Object]:
 
 
 def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A port of this machine that leads to the one pod of a service, also after it was replaced.
+    """A port of this machine that leads to the one pod of a service, also after the pod was replaced.
 
-    tell: hears why the port leads nowhere.
+    tell: called with the reason when the connection fails.
     """
 
     def connect() -> Any:
@@ -51,12 +51,12 @@ def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], 
 
 
 def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A free port of this machine that leads to one pod; `tell` hears why it leads nowhere."""
+    """A free port of this machine that leads to one pod. `tell` is called with the reason when a connection fails."""
     return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)), tell=tell)
 
 
 class ForwardedLearner(LearnerClient):
-    """A client of the learner behind a forwarded port; says why that leads nowhere where a person must mend it."""
+    """A client of the learner behind a forwarded port. It reports a fault of the port that the user must fix."""
 
     def __init__(self, forward: PortForward, certificates: Certificates | None) -> None:
         super().__init__(forward.address, certificates)
@@ -66,7 +66,7 @@ class ForwardedLearner(LearnerClient):
         try:
             return super()._unary(method, request, deadline_s)
         except UnavailableError:
-            # gRPC only sees a connection that was closed; what closed it, such as a missing permission, says more.
+            # gRPC only sees a closed connection. The port knows the cause, such as a missing permission.
             if isinstance(self._forward.failure, UserError):
                 raise self._forward.failure from None
             raise
@@ -80,7 +80,7 @@ def learner_of(cluster: Cluster, certificates: Certificates | None) -> Iterator[
 
 
 def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
-    """The pods of a role, or the one of a name; all when None. Raises UserError when there is none."""
+    """The pods of a role, or the pod of a name; all pods for None. Raises UserError when none matches."""
     if wanted is None:
         return list(views)
     role = wanted.removesuffix("s") if wanted.removesuffix("s") in ROLES else wanted

@@ -1,4 +1,4 @@
-"""The configuration of a run on a cluster: what an overlay changes in it, and which pods start anew for that."""
+"""The configuration of a run on a cluster: which settings an overlay changes, and which pods restart for them."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from actorq.config.settings import value_text
 from actorq.domain.status import RunStatus
 from actorq.errors import UserError
 
-# Of a pod: the digest of the configuration that it has been started with. Another digest replaces the pod.
+# Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
 _DIGEST_CHARACTERS = 16
-# What the run's checkpoints and replay are made for: the learner refuses to resume with others.
+# The run's checkpoints and replay depend on these settings. The learner refuses to resume with other values.
 _KEPT = (
     "environment",
     "environment_args",
@@ -33,7 +33,7 @@ _KEPT = (
     "sparsity.actor",
     "sparsity.critic",
 )
-# The same of the section of the run's algorithm.
+# The same, in the section of the run's algorithm.
 _KEPT_OF_ALGORITHM = ("hidden_sizes", "policy_sizes", "critic_sizes", "dueling", "atoms")
 _SHOWN = 3
 
@@ -41,7 +41,7 @@ Values = dict[str, Any]
 
 
 def stamp(manifests: Sequence[Object]) -> None:
-    """Note in each pod template the digest of the ConfigMaps that the pods mount: changed ones replace the pods."""
+    """Write the digest of the mounted ConfigMaps into each pod template, so that changed ones replace the pods."""
     maps = {name_of(each): each for each in manifests if each["kind"] == "ConfigMap"}
     for manifest in manifests:
         mounted = [maps[name] for name in _mounted(manifest) if name in maps]
@@ -53,9 +53,9 @@ def stamp(manifests: Sequence[Object]) -> None:
 def require_same_run(
     cluster: Cluster, manifests: Sequence[Object], ask: Callable[[], RunStatus | None], say: Callable[[str], None]
 ) -> None:
-    """Say which settings change for the run that is there; raise UserError where the run keeps one of them.
+    """Report the settings that change for the existing run. Raises UserError for a setting that the run must keep.
 
-    ask: for the status of the run's learner, None when it does not run; only asked where such a setting differs.
+    ask: returns the status of the run's learner, None when it does not run. Only called when such a setting differs.
     """
     wanted, found = _configured(manifests), _applied(cluster, manifests)
     if wanted is None or found is None:
@@ -64,7 +64,7 @@ def require_same_run(
     try:
         before = _values(found)
     except UserError:
-        # A mistake that the overlay puts right.
+        # The existing configuration is invalid, and this overlay repairs it.
         return
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     kept = [name for name in changed if _kept(before) & {name, name.partition(".")[0]}]
@@ -81,7 +81,7 @@ def require_same_run(
 
 
 def require_time_to_end(manifests: Sequence[Object]) -> None:
-    """Raise UserError where the kubelet would kill a pod before its service has drained."""
+    """Raise UserError when the kubelet would kill a pod before its service has drained."""
     wanted = _configured(manifests)
     if wanted is None:
         return
@@ -97,7 +97,7 @@ def require_time_to_end(manifests: Sequence[Object]) -> None:
 
 
 def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
-    """Names of the pods that were started with another configuration than the ConfigMaps hold now."""
+    """Names of the pods that started with another configuration than the ConfigMaps now hold."""
     found: dict[str, Object | None] = {}
     stale = []
     for pod in pods:
@@ -128,7 +128,7 @@ def _config_maps(pod: Object) -> Iterator[str]:
 
 
 def _digest(maps: Sequence[Object]) -> str:
-    """Of what the ConfigMaps mean: comments and the order of settings do not count."""
+    """Digest of the meaning of ConfigMaps: comments and the order of settings do not count."""
     meant = [[name_of(each), {key: _meaning(key, text) for key, text in part(each, "data").items()}] for each in maps]
     return hashlib.sha256(json.dumps(meant, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
@@ -141,14 +141,14 @@ def _meaning(key: str, text: Any) -> Any:
 
 
 def _configured(manifests: Sequence[Object]) -> Object | None:
-    """The ConfigMap with the run's configuration: the one with its file that a StatefulSet mounts."""
+    """The ConfigMap of the run's configuration: the one with config.yaml that a StatefulSet mounts."""
     mounted = {name for each in manifests if each["kind"] == "StatefulSet" for name in _mounted(each)}
     maps = [each for each in manifests if each["kind"] == "ConfigMap" and name_of(each) in mounted]
     return next((each for each in maps if _FILE in part(each, "data")), None)
 
 
 def _applied(cluster: Cluster, manifests: Sequence[Object]) -> Object | None:
-    """The same of the run that is in the namespace; None when there is no run."""
+    """The same ConfigMap of the run in the namespace; None when there is no run."""
     there: list[Object] = []
     for each in manifests:
         if (
@@ -161,7 +161,7 @@ def _applied(cluster: Cluster, manifests: Sequence[Object]) -> Object | None:
 
 
 def _values(config_map: Object) -> Values:
-    """All settings of a configuration by their names, those that it leaves out as well; raises UserError."""
+    """All settings of a configuration by name, including defaults. Raises UserError."""
     where = f"{_FILE} of ConfigMap {name_of(config_map)}"
     try:
         tree = yaml.safe_load(str(part(config_map, "data")[_FILE]))

@@ -1,6 +1,6 @@
-"""The cluster of the current context: reads and writes objects, and turns what goes wrong into this project's errors.
+"""The cluster of the current context: reads and writes objects, and turns failures into this project's errors.
 
-Objects are plain JSON trees, as the API gives them.
+Objects are plain JSON trees, as in the API.
 """
 
 import logging
@@ -24,19 +24,19 @@ from actorq.errors import NotFoundError, UserError
 
 FIELD_MANAGER = "actorq"
 _READ_TIMEOUT_S = 30.0
-# Set in every container of a cluster.
+# Every container of a cluster has this variable.
 _POD_HOST = "KUBERNETES_SERVICE_HOST"
 
 
 class _Discoverer(LazyDiscoverer):
-    """Finds out anew what kinds the cluster has; the library's file in /tmp knows those of an earlier cluster."""
+    """Discovers the cluster's kinds anew. The library's cache file in /tmp may describe an earlier cluster."""
 
     def _write_cache(self) -> None:
         pass
 
 
 class Cluster:
-    """One namespace of the cluster that the current context names."""
+    """One namespace of the cluster of the current context."""
 
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
@@ -45,24 +45,24 @@ class Cluster:
         self._dynamic: DynamicClient | None = None
 
     def core(self) -> client.CoreV1Api:
-        """Typed access for what is no object, with a connection of its own: streams change the client they use."""
+        """Typed access to everything that is not an object. It has its own connection, because streams change it."""
         return client.CoreV1Api(client.ApiClient(self._configuration))
 
     def open_websocket(self, path: str, query: str) -> Any:
-        """A WebSocket to a part of an object of the namespace, such as "pods/learner-0/portforward"."""
+        """A WebSocket to a subresource of an object, such as "pods/learner-0/portforward"."""
         base = self.host.replace("http", "ws", 1)
-        # The credentials may have been renewed: only this asks for those of now.
+        # Only this call returns credentials that were renewed meanwhile.
         settings: dict[str, Any] = dict(self._configuration.auth_settings())
         headers = {each["key"]: each["value"] for each in settings.values()}
         try:
             url = f"{base}/api/v1/namespaces/{self.namespace}/{path}?{query}"
             return create_websocket(self._configuration, url, headers)
         except Exception as error:
-            # The WebSocket library's own errors, those of sockets, and those of TLS; with what the server answered.
+            # Errors of the WebSocket library, of sockets and of TLS, with the server's answer.
             raise ApiException(status=0, reason=str(error)) from error
 
     def get(self, api_version: str, kind: str, name: str) -> Object | None:
-        """One object; None when there is none."""
+        """One object; None when it does not exist."""
         try:
             with self.refusals(f"read {kind} {name}"):
                 return self._request("get", api_version, kind, name=name)
@@ -70,18 +70,18 @@ class Cluster:
             return None
 
     def list(self, api_version: str, kind: str, selector: str = "") -> list[Object]:
-        """All objects of a kind with some labels."""
+        """All objects of a kind with the given labels."""
         with self.refusals(f"list {kind}"):
             found = self._request("get", api_version, kind, label_selector=selector)
         items: list[Object] = found.get("items") or []
         return items
 
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
-        """Make an object or bring it to what the manifest says (server-side apply); dry_run: only ask if it may be."""
+        """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         options: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
         with self.refusals(f"apply {kind} {name}"):
-            # Forced: what somebody scaled or edited by hand goes back to the manifest, as with any apply.
+            # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
             self._request(
                 "server_side_apply",
                 manifest["apiVersion"],
@@ -94,21 +94,21 @@ class Cluster:
             )
 
     def create(self, manifest: Object) -> None:
-        """Make an object; raises ConflictError when it exists."""
+        """Create an object. Raises ConflictError when it exists."""
         with self.refusals(f"create {manifest['kind']} {manifest['metadata']['name']}"):
             self._request("create", manifest["apiVersion"], manifest["kind"], body=manifest)
 
     def patch(self, api_version: str, kind: str, name: str, change: Object) -> None:
-        """Merge a change into an object; raises NotFoundError when there is none."""
+        """Merge a change into an object. Raises NotFoundError when it does not exist."""
         with self.refusals(f"change {kind} {name}"):
             self._request(
                 "patch", api_version, kind, name=name, body=change, content_type="application/merge-patch+json"
             )
 
     def scale(self, deployment: str, replicas: int) -> int:
-        """Set a Deployment's number of pods, by its scale alone, which is a smaller permission; returns the old one.
+        """Set a Deployment's number of pods by its scale, which needs fewer permissions. Returns the old number.
 
-        Raises NotFoundError when there is no such Deployment.
+        Raises NotFoundError when the Deployment does not exist.
         """
         with self.refusals(f"scale Deployment {deployment}"):
             scale = self._resource("apps/v1", "Deployment").subresources["scale"]
@@ -119,7 +119,7 @@ class Cluster:
         return int(before["spec"].get("replicas") or 0)
 
     def delete(self, api_version: str, kind: str, name: str) -> bool:
-        """Remove an object and what it made; returns whether it was there."""
+        """Remove an object and its dependents. Returns whether it existed."""
         try:
             with self.refusals(f"delete {kind} {name}"):
                 self._request("delete", api_version, kind, name=name, propagation_policy="Background")
@@ -128,17 +128,17 @@ class Cluster:
         return True
 
     def is_namespaced(self, api_version: str, kind: str) -> bool:
-        """Whether objects of a kind live in a namespace; raises UserError when the cluster has no such kind."""
-        with self.refusals(f"find out about {kind}"):
+        """Whether objects of a kind live in a namespace. Raises UserError when the cluster lacks the kind."""
+        with self.refusals(f"look up {kind}"):
             return bool(self._resource(api_version, kind).namespaced)
 
     def has_kind(self, api_version: str, kind: str) -> bool:
         """Whether the cluster has a kind of objects."""
-        with self.refusals(f"find out about {kind}"):
+        with self.refusals(f"look up {kind}"):
             return self._find(api_version, kind) is not None
 
     def await_pod_change(self, selector: str, at_most_s: int) -> None:
-        """Return when a pod changes, or after a while."""
+        """Return when a pod changes, or after `at_most_s` seconds."""
         with self.refusals("watch Pods"):
             listed = self._request("get", "v1", "Pod", label_selector=selector, limit=1)
             events = watch.Watch().stream(
@@ -148,14 +148,14 @@ class Cluster:
                 resource_version=listed["metadata"].get("resourceVersion"),
                 serialize=False,
                 timeout_seconds=at_most_s,
-                # The server ends it; for when the server is gone without a word.
+                # The server ends the request. This timeout is for a server that disappears.
                 _request_timeout=at_most_s + _READ_TIMEOUT_S,
             )
             next(iter(events), None)
 
     @contextmanager
     def refusals(self, doing: str) -> Iterator[None]:
-        """Turn what the cluster says no to, and its absence, into this project's errors."""
+        """Turn refusals of the cluster and failed connections into this project's errors."""
         try:
             yield
         except ApiException as error:
@@ -168,7 +168,7 @@ class Cluster:
     def _resource(self, api_version: str, kind: str) -> Any:
         found = self._find(api_version, kind)
         if found is None:
-            raise UserError(f"the cluster has no kind {kind} ({api_version}): install what brings it, or leave it out")
+            raise UserError(f"the cluster has no kind {kind} ({api_version}): install its provider, or leave it out")
         return found
 
     def _find(self, api_version: str, kind: str) -> Any:
@@ -183,9 +183,9 @@ class Cluster:
             try:
                 self._dynamic = DynamicClient(client.ApiClient(self._configuration), nowhere, _Discoverer)
             except (AttributeError, TypeError, ValueError):
-                # The library takes it for granted that the answer is what a Kubernetes API server says.
+                # The library does not check that the answer comes from a Kubernetes API server.
                 raise UserError(
-                    f"no cluster: what answers at {self.host} is no Kubernetes API server; check the `server` of the "
+                    f"no cluster: the server at {self.host} is no Kubernetes API server; check the `server` of the "
                     "current context (`kubectl config view --minify`)"
                 ) from None
         return self._dynamic
@@ -199,12 +199,12 @@ class Cluster:
 
 
 def connect(namespace: str | None) -> Cluster:
-    """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this runs in.
+    """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
 
-    namespace: that of the context when None. Raises UserError when there is no cluster.
+    namespace: None for the context's namespace. Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()
-    # Where credentials come from a command, the library logs why it gave none, and goes on without.
+    # If a command that gives credentials fails, the library only logs the reason and continues.
     refused = _Heard()
     logging.getLogger().addHandler(refused)
     try:
@@ -216,13 +216,13 @@ def connect(namespace: str | None) -> Cluster:
     except config.ConfigException as error:
         raise _no_configuration(str(error)) from None
     except Exception as error:
-        # The library checks little of a kubeconfig: it fails in any way on one that is not what it expects.
-        raise _no_configuration(f"{_kubeconfig()} is no kubeconfig that can be read ({error})") from None
+        # The library checks little of a kubeconfig, and so fails in any way on a malformed one.
+        raise _no_configuration(f"{_kubeconfig()} is not a readable kubeconfig ({error})") from None
     finally:
         logging.getLogger().removeHandler(refused)
     if refused.text:
         raise UserError(
-            f"no cluster: the command that gives your credentials fails ({refused.text}); see `users` in "
+            f"no cluster: the command for your credentials fails ({refused.text}); see `users` in "
             "`kubectl config view --minify`"
         )
     if not str(configuration.host).startswith(("http://", "https://")):
@@ -231,7 +231,7 @@ def connect(namespace: str | None) -> Cluster:
 
 
 class _Heard(logging.Handler):
-    """Keeps the last error that was logged."""
+    """Keeps the last logged error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -249,7 +249,7 @@ def _no_configuration(reason: str) -> UserError:
 
 
 def _kubeconfig() -> str:
-    """Where kubectl looks too: one file, or several to be merged."""
+    """The path that kubectl uses too: one file, or several to merge."""
     return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 

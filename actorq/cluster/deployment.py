@@ -1,4 +1,4 @@
-"""Puts a run's objects into a namespace, and takes them out again."""
+"""Creates a run's objects in a namespace, and removes them."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,12 +20,12 @@ def apply(
     say: Callable[[str], None],
     ask: Callable[[], RunStatus | None] = lambda: None,
 ) -> None:
-    """Make the run's objects; nothing is made where the cluster would refuse one of them.
+    """Create the run's objects, or none of them if the cluster would refuse one.
 
-    Raises UserError for a namespace with another run or another run's volume, for settings that the run keeps, and for
-    what the cluster refuses.
+    Raises UserError for a namespace with another run or another run's volume, for settings that the run must keep, and
+    for refusals of the cluster.
 
-    ask: for the status of the learner that is there, None when it does not run.
+    ask: returns the status of the existing learner, None when it does not run.
     """
     before = inventory.read(cluster)
     _check_alone(cluster, before, name)
@@ -37,7 +37,7 @@ def apply(
         require_changeable(cluster, manifest)
         cluster.apply(manifest, dry_run=True)
     references = tuple(Reference.of(manifest) for manifest in own)
-    # Written before the first object: whatever happens from here on, `down` finds it.
+    # Written before the first object, so that `down` finds all objects whatever happens.
     if before is None:
         inventory.claim(cluster, Inventory(name, references))
     else:
@@ -54,7 +54,7 @@ def apply(
 
 
 def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> None:
-    """Delete what `apply` made and wait until its pods have ended; volumes stay unless told otherwise."""
+    """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume`."""
     made = inventory.read(cluster)
     if made is None and not (delete_volume and volumes(cluster)):
         raise UserError(
@@ -70,7 +70,7 @@ def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
         if delete_volume:
             cluster.delete("v1", VOLUME, name)
         else:
-            say(f"volume {name} kept: `up` goes on with it, `down --delete-volume` deletes it")
+            say(f"volume {name} kept: `up` continues with it, `down --delete-volume` deletes it")
     if delete_volume:
         _await_no_volumes(cluster, names, say)
     inventory.erase(cluster)
@@ -99,23 +99,23 @@ def _check_alone(cluster: Cluster, before: Inventory | None, name: str) -> None:
 
 
 def _check_free(cluster: Cluster, manifest: Object, name: str) -> None:
-    """Raise UserError for an object that is there and not this run's: `up` would change it, and `down` delete it."""
+    """Raise UserError for an existing object that is not this run's: `up` would change it, and `down` delete it."""
     api_version, kind, called = manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
     found = cluster.get(api_version, kind, called)
-    # Volumes outlive a run that was applied with kubectl; those of other runs are told apart before.
+    # Volumes outlive a run that was applied with kubectl. Volumes of other runs are detected before.
     if found is None or kind == VOLUME or (found["metadata"].get("labels") or {}).get(RUN_LABEL) == name:
         return
     raise UserError(
-        f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs one of that name: choose "
+        f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs this name: choose "
         f"another namespace with -n, or delete it with `kubectl delete {kind.lower()} {called} -n {cluster.namespace}`"
     )
 
 
 def _ensure_shared(cluster: Cluster, manifests: Sequence[Object], say: Callable[[str], None]) -> list[Object]:
-    """Make what lives in no namespace (Namespace, PriorityClass) where it is missing; returns the other objects.
+    """Create missing objects without a namespace (Namespace, PriorityClass). Returns the other objects.
 
-    Runs of other namespaces may use it: it is neither changed nor removed, and it is the only part of a run that may
-    need more than permissions for one namespace.
+    Runs of other namespaces may share them, so they are neither changed nor removed. Only these objects may need
+    permissions beyond one namespace.
     """
     own = []
     for manifest in manifests:
@@ -124,7 +124,7 @@ def _ensure_shared(cluster: Cluster, manifests: Sequence[Object], say: Callable[
             own.append(manifest)
         elif _is_missing(cluster, manifest, say):
             cluster.apply(manifest)
-            say(f"{kind} {name} made; it may be shared, `down` leaves it")
+            say(f"{kind} {name} created; other runs may share it, so `down` keeps it")
     return own
 
 
@@ -133,19 +133,19 @@ def _is_missing(cluster: Cluster, manifest: Object, say: Callable[[str], None]) 
     try:
         return cluster.get(manifest["apiVersion"], kind, name) is None
     except UserError as error:
-        # Who may not look at it cannot make it either. When it is there, nothing more is needed.
-        say(f"{kind} {name} is taken to exist ({error})")
+        # A user who may not read it cannot create it either. If it exists, nothing more is needed.
+        say(f"{kind} {name} is assumed to exist ({error})")
         return False
 
 
 def _delete(cluster: Cluster, reference: Reference) -> None:
-    # A kind that the cluster has no more has taken its objects along.
+    # When a kind was removed from the cluster, its objects are gone too.
     if cluster.has_kind(reference.api_version, reference.kind):
         cluster.delete(reference.api_version, reference.kind, reference.name)
 
 
 def _await_no_volumes(cluster: Cluster, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Wait until the cluster has let go of them: a next run's pods would wait for ever for one that is still going."""
+    """Wait until the volumes are gone: the next run's pods would wait forever for one that is still being deleted."""
     left = list(names)
     while left:
         there = {volume["metadata"]["name"] for volume in volumes(cluster)}

@@ -1,4 +1,4 @@
-"""What keeps a pod from running, read from its object, in a line that says what to do."""
+"""Diagnoses from a pod's object why it does not run, in one line with the remedy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from typing import Any
 from actorq.cluster.objects import COMPONENT_LABEL, Object
 from actorq.process import EXIT_USER_ERROR
 
-# The scheduler needs a moment: a volume is being bound, a node is being added.
+# The scheduler needs a moment, for example to bind a volume or to add a node.
 PATIENCE_S = 20.0
 
-# Which version of a workload a pod of a StatefulSet, and which one a ReplicaSet of a Deployment, is of.
+# The versions of a workload: the label of a StatefulSet's pod, and the annotation of a Deployment's ReplicaSet.
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
@@ -21,7 +21,7 @@ _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunCont
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod as a person wants to see it."""
+    """A pod in the terms of a user."""
 
     name: str
     role: str
@@ -32,9 +32,9 @@ class PodView:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something does not run; `container` names the one whose last log line tells more.
+    """The reason why something does not run. `container` is the one whose last log line tells more.
 
-    unplaced: no node has room for it, which is nothing that is wrong with it.
+    unplaced: no node has room for the pod, although the pod itself is correct.
     """
 
     subject: str
@@ -43,7 +43,7 @@ class Fault:
     unplaced: bool = False
 
     def line(self, last_log_line: str = "") -> str:
-        """In one line."""
+        """The fault in one line."""
         return f"{self.subject} {self.text}{f': {last_log_line}' if last_log_line else ''}"
 
 
@@ -63,7 +63,7 @@ def view(pod: Object) -> PodView:
 
 
 def pod_fault(pod: Object, now: float) -> Fault | None:
-    """What will not mend itself about a pod; None when it runs or may yet. now: seconds since the epoch."""
+    """A fault of a pod that will not pass by itself; None when it runs or may run soon. now: Unix seconds."""
     if pod["metadata"].get("deletionTimestamp"):
         return None
     subject = f"pod {pod['metadata']['name']}"
@@ -72,7 +72,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
             crashed = "crash looping" in text or "ended at once" in text
             return Fault(subject, text, container["name"] if crashed else None)
     status = pod.get("status") or {}
-    # The scheduler has chosen a node, and waits until the pods that make room there have ended.
+    # If a node is nominated, the pod only waits until other pods there have ended.
     conditions = [] if status.get("nominatedNodeName") else status.get("conditions") or []
     for condition in conditions:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -83,22 +83,22 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
 
 
 def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
-    """Why a Deployment or StatefulSet cannot make pods: a quota, a policy, a missing ServiceAccount."""
+    """Why a Deployment or StatefulSet cannot create pods: a quota, a policy, a missing ServiceAccount."""
     status, metadata = workload.get("status") or {}, workload["metadata"]
     subject = f"{workload['kind']} {metadata['name']}"
     for condition in status.get("conditions") or []:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return Fault(subject, f"cannot make pods: {_sentence(condition)}")
+            return Fault(subject, f"cannot create pods: {_sentence(condition)}")
     if status.get("replicas"):
         return None
     for event in newest_first(events):
         if event["involvedObject"].get("uid") == metadata.get("uid") and event.get("reason") == "FailedCreate":
-            return Fault(subject, f"cannot make pods: {_sentence(event)}")
+            return Fault(subject, f"cannot create pods: {_sentence(event)}")
     return None
 
 
 def is_rolled_out(workload: Object) -> bool:
-    """Whether the pods of a Deployment or StatefulSet, ready or not, are all of what it says now."""
+    """Whether all pods of a Deployment or StatefulSet, ready or not, are of its current version."""
     status, spec = workload.get("status") or {}, workload["spec"]
     if not _is_observed(workload):
         return False
@@ -109,7 +109,7 @@ def is_rolled_out(workload: Object) -> bool:
 
 
 def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence[Object]) -> bool:
-    """Whether a pod is of what its workload said before, and is about to be replaced."""
+    """Whether a pod is of an earlier version of its workload, and will be replaced."""
     owner, metadata = _owner(pod), pod["metadata"]
     if owner is None:
         return False
@@ -128,7 +128,7 @@ def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence
 
 
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:
-    """What a pod that is not ready waits for, by its newest warning; its phase when there is none."""
+    """The reason why a pod is not ready, from its newest warning, or else its phase."""
     uid, status = pod["metadata"].get("uid"), pod.get("status") or {}
     if (node := status.get("nominatedNodeName")) and not status.get("containerStatuses"):
         return f"other pods make room for it on node {node}"
@@ -139,14 +139,14 @@ def waiting_for(pod: Object, events: Sequence[Object]) -> str:
 
 
 def newest_first(events: Iterable[Object]) -> list[Object]:
-    """Events by when they were last seen."""
+    """Events in the order of their last occurrence, newest first."""
     return sorted(
         events, key=lambda event: _seconds(event.get("lastTimestamp") or event.get("eventTime")) or 0, reverse=True
     )
 
 
 def _is_observed(workload: Object) -> bool:
-    """Whether the controller has seen what the workload says now."""
+    """Whether the controller has seen the current version of the workload."""
     observed = (workload.get("status") or {}).get("observedGeneration")
     return int(observed or 0) >= int(workload["metadata"].get("generation") or 0)
 
@@ -177,8 +177,8 @@ def _container_fault(status: Object) -> str | None:
         return None
     how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == EXIT_USER_ERROR:
-        return f"ended at once ({how}, a mistake in its settings)"
-    # The first crash may be a race with another service; the second is none.
+        return f"ended at once ({how}, an error in its settings)"
+    # The first crash may be a race with another service. The second is not.
     restarts = int(status.get("restartCount", 0))
     return f"is crash looping ({how}, {restarts} restarts)" if restarts > 1 and ended.get("exitCode") else None
 

@@ -1,6 +1,6 @@
-"""What `up` made in a namespace, kept there in a ConfigMap.
+"""The list of objects that `up` created in a namespace, in a ConfigMap there.
 
-It keeps a second run out of the namespace, and tells `down` what to remove.
+It keeps a second run out of the namespace, and tells `down` which objects to remove.
 """
 
 import json
@@ -24,24 +24,24 @@ class Reference:
 
     @classmethod
     def of(cls, manifest: Object) -> "Reference":
-        """What a manifest describes."""
+        """The reference of a manifest's object."""
         return cls(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"])
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """A run's name and objects, in the order in which they were applied."""
+    """A run's name and its objects, in the order of their creation."""
 
     name: str
     objects: tuple[Reference, ...]
 
     def extended(self, objects: Iterable[Reference]) -> "Inventory":
-        """With more objects; those that it has already stay where they are."""
+        """The inventory with more objects at its end. Known objects keep their places."""
         return Inventory(self.name, tuple(dict.fromkeys((*self.objects, *objects))))
 
 
 def read(cluster: Cluster) -> Inventory | None:
-    """The inventory of the namespace; None when it has none; raises UserError when it is not what was written."""
+    """The inventory of the namespace; None when there is none. Raises UserError when it is malformed."""
     found = cluster.get("v1", "ConfigMap", _NAME)
     if found is None:
         return None
@@ -56,7 +56,7 @@ def read(cluster: Cluster) -> Inventory | None:
 
 
 def claim(cluster: Cluster, inventory: Inventory) -> None:
-    """Write the first inventory of a namespace; of two runs that try at once only one gets it."""
+    """Write the first inventory of a namespace. If two runs try at once, only one succeeds."""
     try:
         cluster.create(_manifest(inventory))
     except ConflictError:
@@ -69,7 +69,7 @@ def write(cluster: Cluster, inventory: Inventory) -> None:
 
 
 def erase(cluster: Cluster) -> None:
-    """Remove the inventory: the namespace has no run any more."""
+    """Remove the inventory: the namespace has no run anymore."""
     cluster.delete("v1", "ConfigMap", _NAME)
 
 

@@ -17,8 +17,8 @@ _CLOSE_S = 5.0
 
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
-    """The line that says why a container ended: its last, or the last one that begins with "error"."""
-    # One that has been started again meanwhile, and has not said anything yet, has a log of its own.
+    """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
+    # A restarted container without output has an empty log. In that case the earlier log counts.
     lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or [""])[-1].removeprefix("error: ")
@@ -43,11 +43,11 @@ def stream_logs(
     write: Callable[[str, str], None],
     previous: bool = False,
 ) -> None:
-    """Give each line of the pods' logs with its pod; with `follow` until all of them have ended.
+    """Give each line of the pods' logs with its pod. With `follow`, continue until all of them have ended.
 
-    previous: the logs of the containers as they were before their last restart; not together with `follow`.
+    previous: the logs before each container's last restart; not together with `follow`.
 
-    Why one of several pods has no log stands in place of its lines. `write` is called by the caller's thread alone.
+    If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
     if len(pods) == 1:
         for line in _lines(cluster, pods[0], follow, tail, previous=previous):
@@ -63,7 +63,7 @@ def stream_logs(
 
 
 class _Followed:
-    """The logs of several pods at once, read by threads that end with it: a process must not end under them."""
+    """The logs of several pods at once. It ends its reading threads, because a process must not end before them."""
 
     def __init__(self, cluster: Cluster, pods: Sequence[str], tail: int | None) -> None:
         self._given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
@@ -117,7 +117,7 @@ class _Followed:
 
 
 def _end(response: Any) -> None:
-    # One that has ended by itself cannot be ended.
+    # Closing a response that has ended fails.
     with suppress(OSError, RuntimeError, ValueError):
         response.shutdown()
 

@@ -1,4 +1,4 @@
-"""The objects of a run, from a kustomize overlay or a file, made ready to be applied under the run's name."""
+"""The objects of a run from a kustomize overlay or a file, prepared to be applied under the run's name."""
 
 import re
 import shutil
@@ -20,27 +20,27 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RENDER_TIMEOUT_S = 60
-# Newer versions of kubectl log what went wrong: E1120 14:35:03.129553 11686 run.go:72] "command failed" err="..."
+# Newer versions of kubectl log errors as: E1120 14:35:03.129553 11686 run.go:72] "command failed" err="..."
 _KUBECTL_LOG = re.compile(r'^E\d{4} .*\berr="(?P<error>.*)"$')
-# What a run cannot be without: the component of its pods, and the kind that runs it.
+# Required parts of a run: the component of its pods, and the kind of their workload.
 _REQUIRED = {"learner": "StatefulSet", "quantizer": "Deployment", "actor": "Deployment"}
-# Others refer to these, or their pods start with them; the rest follows in the overlay's own order.
+# These kinds are applied first, because others refer to them. The rest follows in the overlay's order.
 _FIRST = (
     "Namespace", "PriorityClass", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding",
     "NetworkPolicy", "Issuer", "Certificate", "Secret", "ConfigMap", "PersistentVolumeClaim", "Service",
 )  # fmt: skip
-# What the addresses in k8s/ name; there fields cannot know where they will be.
+# The namespace in the addresses of k8s/. Fields there cannot refer to the actual namespace.
 _WRITTEN_NAMESPACE = "actorq"
 
 _TWO_AUTOSCALERS = (
     "overlay {} has two autoscalers of its actors, components/hpa and components/keda: leave one of them out"
 )
-# Both components take the number of actors out; the second one finds none, and kubectl does not say more.
+# Both components remove the number of actors. For the second one it is missing, and kubectl reports only that.
 _NO_NUMBER_LEFT = re.compile(r"components/(hpa|keda)\b.*/spec/replicas\b")
 
 
 def render(source: str) -> list[Object]:
-    """The objects of an overlay's folder, a rendered YAML file, or "-" for standard input; raises UserError."""
+    """The objects of an overlay's folder, a rendered YAML file, or "-" for standard input. Raises UserError."""
     if source == "-":
         return parse(sys.stdin.read(), "standard input")
     path = Path(source)
@@ -53,7 +53,7 @@ def render(source: str) -> list[Object]:
 
 
 def parse(text: str, source: str) -> list[Object]:
-    """The objects of a stream of YAML documents, and that they are those of a run; raises UserError."""
+    """The objects of a stream of YAML documents. Raises UserError unless they are those of a run."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
@@ -72,27 +72,27 @@ def parse(text: str, source: str) -> list[Object]:
 
 
 def component_of(manifest: Object) -> str:
-    """What the pods of a workload are: learner, quantizer, actor or evaluator."""
+    """The component of a workload's pods: learner, quantizer, actor or evaluator."""
     labels = part(manifest, "spec", "template", "metadata", "labels")
     return str(labels.get(COMPONENT_LABEL, ""))
 
 
 def default_name(source: str) -> str:
-    """The name of a run that is not given one: that of its overlay's folder or file."""
+    """The default name of a run: that of its overlay's folder or file."""
     path = Path(source)
     name = "run" if source == "-" else path.resolve().name if path.is_dir() else path.stem
     return check_name(name.lower().replace("_", "-").replace(".", "-"))
 
 
 def check_name(name: str) -> str:
-    """The name, when it can be the value of a label."""
+    """The name, if it is a valid value of a label. Raises UserError otherwise."""
     if not _NAME.fullmatch(name):
         raise UserError(f"--name: expected up to 63 of a-z, 0-9 and inner dashes, got {name!r}")
     return name
 
 
 def namespace_of(manifests: Sequence[Object]) -> str | None:
-    """The one namespace that the overlay sets; None when it leaves it open; raises UserError when it has several."""
+    """The overlay's namespace; None when it sets none. Raises UserError when it has several."""
     names = {manifest["metadata"].get("namespace") for manifest in manifests} - {None}
     if len(names) > 1:
         raise UserError(f"the overlay spreads over namespaces {', '.join(sorted(names))}; a run lives in one")
@@ -100,10 +100,10 @@ def namespace_of(manifests: Sequence[Object]) -> str | None:
 
 
 def prepared(manifests: Sequence[Object], name: str, namespace: str, images: Mapping[str, str]) -> list[Object]:
-    """The objects labelled with the run's name, moved to the namespace, with other images, in an order to apply.
+    """The objects in the order to apply them: labeled with the run's name, moved to the namespace, with other images.
 
-    images: by the last part of an image's name, such as {"actorq-actor": "registry.example/actorq-actor:2"}; raises
-    UserError for one that nothing uses.
+    images: new images by the last part of the old name, such as {"actorq-actor": "registry.example/actorq-actor:2"}.
+    Raises UserError for an image that no container uses.
     """
     earlier = namespace_of(manifests) or _WRITTEN_NAMESPACE
     services = [str(manifest["metadata"]["name"]) for manifest in manifests if manifest["kind"] == "Service"]
@@ -126,7 +126,7 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str, images: Map
 
 
 def parse_images(pairs: Sequence[str]) -> dict[str, str]:
-    """NAME=IMAGE pairs; raises UserError."""
+    """Parse NAME=IMAGE pairs. Raises UserError."""
     images = {}
     for pair in pairs:
         name, separator, image = pair.partition("=")
@@ -200,7 +200,7 @@ def _move(manifest: Object, earlier: str, namespace: str) -> None:
 
 
 def _move_references(tree: object, earlier: str, namespace: str) -> None:
-    """Let what selects the run's namespace by its name, in a monitor or a network policy, select the new one."""
+    """Change selectors of the namespace by name, in monitors and network policies, to the new namespace."""
     if isinstance(tree, list):
         for each in tree:
             _move_references(each, earlier, namespace)
@@ -218,7 +218,7 @@ def _move_references(tree: object, earlier: str, namespace: str) -> None:
 
 
 def _addresses(services: Sequence[str], namespaces: Iterable[str]) -> re.Pattern[str]:
-    """Names of services with their namespace, alone or before a port: learner.actorq, learner.actorq.svc:50051."""
+    """A pattern of services' names with a namespace, with or without a port, such as learner.actorq.svc:50051."""
     of_services, of_namespaces = ("|".join(map(re.escape, sorted(names))) for names in (services, namespaces))
     end = r"(?=(?:\.svc(?:\.cluster\.local)?)?(?![\w.-]))"
     return re.compile(rf"(?<![\w-])({of_services or '(?!)'})\.(?:{of_namespaces}){end}")
@@ -238,7 +238,7 @@ def _move_addresses(tree: object, address: re.Pattern[str], namespace: str) -> N
 
 
 def _name_protocols(manifest: Object) -> None:
-    """Ports are told apart by number and protocol: older API servers refuse to apply them without its default."""
+    """Set each port's protocol. Older API servers need it to identify a port, and refuse to apply without it."""
     owners = [part(manifest, "spec")] if manifest["kind"] == "Service" else _containers(manifest)
     for owner in owners:
         for port in items(owner, "ports"):

@@ -1,4 +1,4 @@
-"""Labels of a run's objects, and ways into their trees."""
+"""Labels of a run's objects, and access to parts of objects."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 
 
 def part(tree: object, *path: str) -> Object:
-    """A tree in a tree; an empty one where there is none: the API server tells what is wrong with an object."""
+    """A subtree; empty if it is missing, because the API server reports malformed objects itself."""
     for name in path:
         tree = tree.get(name) if isinstance(tree, dict) else None
     return tree if isinstance(tree, dict) else {}
 
 
 def items(tree: object, name: str) -> list[Object]:
-    """The trees of a list in a tree."""
+    """The items of a list of subtrees."""
     found = tree.get(name) if isinstance(tree, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

@@ -1,4 +1,4 @@
-"""Reaches a port of a pod from this machine, through the API server: what `kubectl port-forward` does, in Python."""
+"""Forwards a port of this machine to a pod through the API server, as `kubectl port-forward` does."""
 
 import logging
 import os
@@ -20,15 +20,15 @@ _CHUNK_BYTES = 256 * 1024
 _CLOSE_S = 5.0
 
 Opener = Callable[[], Any]
-"""Gives a socket to the far end; raises an ActorQError when there is none."""
+"""Returns a socket to the far end. Raises an ActorQError when it cannot be reached."""
 
 
 class PortForward:
-    """A listening socket on this machine; each connection to it is carried over one to the far end.
+    """A listening socket on this machine. Each connection to it gets its own connection to the far end.
 
-    A far end that cannot be reached closes the connection at once, so that a client sees that and may try again: a
-    pod that was replaced is found anew by the next connection. `failure` is why the newest connection was closed so;
-    `tell` hears it once for each reason.
+    If the far end cannot be reached, the connection is closed at once, so that the client can try again. The next
+    connection finds the pod that replaced an old one. `failure` is the reason why the newest connection failed. `tell`
+    is called once for each reason.
     """
 
     def __init__(self, opener: Opener, port: int = 0, tell: Callable[[str], None] = _log.info) -> None:
@@ -54,14 +54,14 @@ class PortForward:
         with self._lock:
             self._closed = True
             ends = tuple(self._open)
-        # A thread that waits in accept() is woken by shutdown, not by close.
+        # shutdown wakes a thread that waits in accept(); close does not.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
         for end in ends:
             _end(end)
-        # One that still connects could not be ended; when the process ends under it, the libraries abort.
+        # A thread that still connects cannot be interrupted. The libraries abort if the process ends before it.
         for carrier in self._carriers:
             carrier.join(_CLOSE_S)
 
@@ -112,10 +112,10 @@ class PortForward:
 
 
 class _PodPort(WebSocketPorts):
-    """The library's sockets over a WebSocket; however the connection ends, they just end.
+    """The library's sockets over a WebSocket. They end quietly, however the connection ends.
 
-    Its thread takes an end that is already gone, such as after a Ctrl-C of the program that used the port, for an
-    error of its own.
+    The library's thread raises an error when an end has disappeared, such as after Ctrl-C in the program that uses the
+    port.
     """
 
     def _proxy(self) -> None:
@@ -126,7 +126,7 @@ class _PodPort(WebSocketPorts):
         finally:
             for port in self.local_ports.values():
                 port.python.close()
-            # Not a close, which would wait for the other side to say that it closes, too.
+            # close would wait for the other side's close.
             self.websocket.shutdown()
 
 
@@ -139,7 +139,7 @@ def open_pod_port(cluster: Cluster, pod: str, port: int) -> Any:
 
 
 def _pump(source: Any, target: Any) -> None:
-    """Copy until the source ends; then neither direction goes on, as in a connection that is lost."""
+    """Copy until the source ends, then end both directions, as in a lost connection."""
     with suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)

@@ -1,4 +1,4 @@
-"""Waits until a run that was just applied makes progress, and says what keeps it from it."""
+"""Waits until a newly applied run makes progress, and reports what prevents it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ _CHANGE_S = 1
 
 
 class Watcher(Protocol):
-    """Is told what happens meanwhile."""
+    """Receives news while the run starts."""
 
     def status(self, status: RunStatus) -> None:
-        """The learner has told how the run goes."""
+        """The learner has sent the status of the run."""
         ...
 
     def event(self, text: str) -> None:
-        """Something happened that a person wants to know."""
+        """An event that the user should see."""
         ...
 
 
@@ -43,11 +43,11 @@ def await_progress(
     watcher: Watcher,
     clock: Callable[[], float] = time.monotonic,
 ) -> RunStatus:
-    """Return once environment steps have grown, or the run is over; raises ActorQError with what is wrong.
+    """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
 
-    Steps count once no pod of an earlier version of the run's workloads is left: that one made progress says nothing.
+    Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
 
-    ask: for the learner's status; raises UnavailableError while it does not answer.
+    ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
     """
     deadline = clock() + timeout_s
     phases: dict[str, str] = {}
@@ -72,7 +72,7 @@ def await_progress(
 
 
 def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:
-    """Faults that keep the run from going on, and others: one actor of several may be missing."""
+    """The faults that stop the run, and the others. For example, one of several actors may be missing."""
     views = [view(pod) for pod in pods]
     acting = any(each.role == "actor" and each.ready for each in views)
     fatal: list[Fault] = []
@@ -86,7 +86,7 @@ def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault
 def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watcher: Watcher) -> None:
     fatal, bearable = serious(pods, time.time())
     if fatal:
-        # A mistake that has been put right is still to be seen in the pod that will be replaced.
+        # An outdated pod may still show an error that the new version has fixed.
         fatal, bearable = serious(_without_outdated(cluster, pods), time.time())
     fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
     for fault in fatal:
@@ -112,7 +112,7 @@ def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
 
 
 def _workloads(cluster: Cluster) -> list[Object]:
-    """The run's StatefulSets and Deployments; the items of a list do not name their kind."""
+    """The run's StatefulSets and Deployments. Items of a list lack their kind, so this adds it."""
     kinds = ("StatefulSet", "Deployment")
     return [{**each, "kind": kind} for kind in kinds for each in cluster.list("apps/v1", kind, ACTORQ)]
 

@@ -1,4 +1,4 @@
-"""What a Kubernetes API server's refusals mean, in a line that says what to do."""
+"""Explains a Kubernetes API server's refusals in one line with the remedy."""
 
 import json
 import re
@@ -7,15 +7,15 @@ from kubernetes.client.exceptions import ApiException
 
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UserError
 
-# The API server's own words: 'deployments.apps is forbidden: User "ada" cannot create resource "deployments" in API
-# group "apps" in the namespace "lab"'; the last part is "at the cluster scope" for what is in no namespace.
+# The API server's text: 'deployments.apps is forbidden: User "ada" cannot create resource "deployments" in API group
+# "apps" in the namespace "lab"'. The last part is "at the cluster scope" for objects without a namespace.
 _FORBIDDEN = re.compile(
     r'User \\?"(?P<user>[^"\\]*)\\?" cannot (?P<verb>\w+) resource \\?"(?P<resource>[^"\\]*)\\?" in API group '
     r'\\?"(?P<group>[^"\\]*)\\?"(?: in the namespace \\?"(?P<namespace>[^"\\]*)\\?")?'
 )
-# The end of a WebSocket library's account of an answer that opened none: headers, then the server's words.
+# The end of the WebSocket library's text for a refused connection: headers, then the server's message.
 _HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"')
-# What an API server says of a larger volume whose StorageClass has no `allowVolumeExpansion`.
+# The API server's text for a larger volume when the StorageClass lacks `allowVolumeExpansion`.
 _NO_GROWTH = re.compile(
     r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
 )
@@ -23,7 +23,7 @@ _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
 def explained(error: ApiException, doing: str) -> ActorQError:
-    """The error to show for a refused request; `doing` says what was tried, such as "apply Service learner"."""
+    """The error for a refused request. `doing` names the attempt, such as "apply Service learner"."""
     text = _text(error)
     if (forbidden := _FORBIDDEN.search(text)) is not None:
         return UserError(_permission(forbidden))
@@ -34,8 +34,8 @@ def explained(error: ApiException, doing: str) -> ActorQError:
         )
     if (fixed := _NO_GROWTH.search(text)) is not None:
         return UserError(
-            f"volume {fixed['name']} cannot grow: its StorageClass does not allow that (allowVolumeExpansion); say the "
-            "size that the volume has in the overlay, or ask for a StorageClass that allows it"
+            f"volume {fixed['name']} cannot grow: its StorageClass does not allow that (allowVolumeExpansion); set the "
+            "volume's current size in the overlay, or ask for a StorageClass that allows it"
         )
     match error.status:
         case 401:
@@ -62,7 +62,7 @@ def _permission(forbidden: re.Match[str]) -> str:
 
 
 def _text(error: ApiException) -> str:
-    """The server's message; where a WebSocket was refused, all that there is."""
+    """The server's message, or the raw text if a WebSocket was refused."""
     body = error.body or ""
     if isinstance(body, bytes):
         body = body.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The volumes of a run: made under the run's name, and what Kubernetes cannot change about them."""
+"""The volumes of a run: creates them under the run's name, and checks changes that Kubernetes cannot make."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -13,15 +13,15 @@ VOLUME = "PersistentVolumeClaim"
 
 
 def volumes(cluster: Cluster) -> list[Object]:
-    """The volume claims of a run in the namespace, whether the run is there or gone."""
+    """The volume claims of runs in the namespace, including runs that are gone."""
     return cluster.list("v1", VOLUME, ACTORQ)
 
 
 def claims(manifest: Object, name: str) -> Iterator[Object]:
-    """The volume claims that a StatefulSet's first pod takes, with the run's name.
+    """The volume claims of a StatefulSet's first pod, labeled with the run's name.
 
-    The label cannot stand in the StatefulSet's own template of the claim: Kubernetes never changes such a template, and
-    `kubectl apply -k` would fail on the difference. The StatefulSet takes a claim of that name that is there already.
+    The label cannot be in the StatefulSet's own template of the claim. Kubernetes never changes such a template, so
+    `kubectl apply -k` would fail on the difference. The StatefulSet uses an existing claim of that name.
     """
     if manifest["kind"] != "StatefulSet":
         return
@@ -42,7 +42,7 @@ def claims(manifest: Object, name: str) -> Iterator[Object]:
 
 
 def require_changeable(cluster: Cluster, manifest: Object) -> None:
-    """Raise UserError where a manifest asks a volume for what Kubernetes cannot change."""
+    """Raise UserError when a manifest needs a change of a volume that Kubernetes cannot make."""
     if manifest["kind"] == VOLUME:
         _require_no_shrinking(cluster, manifest)
     elif manifest["kind"] == "StatefulSet":
@@ -56,7 +56,7 @@ def _require_no_shrinking(cluster: Cluster, manifest: Object) -> None:
     there, wanted = _size(found), _size(manifest)
     if there and wanted and parse_quantity(wanted) < parse_quantity(there):
         raise UserError(
-            f"volume {name_of(manifest)} has {there}, the overlay says {wanted}: a volume cannot shrink; say {there} "
+            f"volume {name_of(manifest)} has {there}, the overlay says {wanted}: a volume cannot shrink; set {there} "
             f"in the overlay, or delete the run with `actorq cluster down --delete-volume -n {cluster.namespace}`"
         )
 
@@ -81,7 +81,7 @@ def _require_same_templates(cluster: Cluster, manifest: Object) -> None:
         if before and after and parse_quantity(before) != parse_quantity(after):
             raise UserError(
                 f"volume {template} of StatefulSet {name} has {before}, the overlay says {after}: a StatefulSet keeps "
-                f"the size; say {before} in the overlay, or {again}"
+                f"the size; set {before} in the overlay, or {again}"
             )
 
 

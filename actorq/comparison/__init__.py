@@ -1,1 +1,1 @@
-"""One task under several schemes and seeds: which runs to make, and what they say of each other."""
+"""Compares schemes on one task over several seeds: plans and makes the runs, and evaluates their figures."""

@@ -1,4 +1,4 @@
-"""What one run says of itself, from its summary."""
+"""The figures of one run, from its summary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from actorq.comparison.plan import PlannedRun
 from actorq.errors import InvalidInputError
 
-# Shares of the learner's waiting from which, and up to which, one side alone is the limit.
+# Shares of starved time at or above which the actors are the limit, and at or below which the learner is.
 _MOSTLY, _HARDLY = 0.5, 0.05
 
 
@@ -22,15 +22,16 @@ class Point:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """The figures of a run. Seconds count from its first stored transition: the start of the processes is left out.
+    """The figures of a run. Seconds count from its first stored transition and so exclude the start of the processes.
 
-    startup_s: what is left out. seconds: until the last transition. steps_per_s: environment steps in these seconds.
-    to_target: the first evaluation at the target or above; None where there was none.
-    starved_s: in which the learner waited for data.
-    policy_bytes, fp32_bytes: of the model that actors get, and of its weights in FP32.
+    startup_s: time before the first transition.
+    seconds: time until the last transition. steps_per_s: environment steps per second in this time.
+    to_target: the first evaluation at or above the target; None if there was none.
+    starved_s: time in which the learner waited for data.
+    policy_bytes, fp32_bytes: size of the actors' model, and of its weights in FP32.
     action_error: mean, relative to the action range. agreement: share of equal best actions; None for continuous ones.
-    wh, actor_wh, co2_g: watt hours of all processes, of the actors, and grams of CO2; None when not measured.
-    acted: transitions by the scheme that made them.
+    wh, actor_wh, co2_g: watt hours of all processes, of the actors, and grams of CO2; None if not measured.
+    acted: number of transitions by acting scheme.
     """
 
     planned: PlannedRun
@@ -61,24 +62,24 @@ class RunFigures:
 
     @property
     def final_return(self) -> float | None:
-        """Of the last evaluation."""
+        """Mean return of the last evaluation."""
         return self.curve[-1].mean_return if self.curve else None
 
     @property
     def starved_share(self) -> float:
-        """Share of the seconds in which the learner waited for data."""
+        """Share of time in which the learner waited for data."""
         return min(1.0, self.starved_s / self.seconds)
 
     @property
     def actor_wh_per_million_steps(self) -> float | None:
-        """Energy of the actors alone, for runs of different lengths."""
+        """Energy of the actors alone, comparable between runs of different lengths."""
         return None if self.actor_wh is None else self.actor_wh / self.environment_steps * 1e6
 
 
 def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | None) -> RunFigures:
-    """The figures of a finished run; raises InvalidInputError for a summary that lacks one.
+    """The figures of a finished run. Raises InvalidInputError for an incomplete summary.
 
-    target: the return whose time is asked for.
+    target: the return for `to_target`.
     """
     try:
         start = summary["first_transition_s"]
@@ -118,7 +119,7 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
 
 
 def limit(starved_share: float) -> str:
-    """Who held the run up, by the share of time in which the learner waited for data."""
+    """The part that limited the run's speed, by the share of time in which the learner waited for data."""
     if starved_share >= _MOSTLY:
         return "actors"
     return "learner" if starved_share <= _HARDLY else "both"

@@ -1,4 +1,4 @@
-"""The folder of a comparison: the runs that it keeps, and the settings and the machine that they share."""
+"""The folder of a comparison: its runs, and the settings and the machine that they share."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """What is below --directory."""
+    """The folder of --directory."""
 
     root: Path
 
@@ -27,9 +27,9 @@ class ComparisonFolder:
         return self.root / "basis.json"
 
     def open(self, settings: Mapping[str, Any], machine: Machine) -> None:
-        """Make the folder, or go on in it; `settings` as JSON has them.
+        """Make the folder, or continue in it. `settings` are JSON values.
 
-        Raises UserError for a folder of other settings or of another machine, and for one of something else.
+        Raises UserError if the folder has other settings, another machine, or other content.
         """
         basis: dict[str, Any] = {"settings": dict(settings), "machine": asdict(machine)}
         if self.root.exists() and not self.root.is_dir():
@@ -47,25 +47,25 @@ class ComparisonFolder:
             raise UserError(f"--directory: {self.root} cannot be written ({error.strerror})") from None
 
     def run(self, planned: PlannedRun) -> RunDirectory:
-        """Where a run is, or will be."""
+        """The directory of a run."""
         return RunDirectory(self.root / "runs" / planned.name)
 
     def log(self, planned: PlannedRun) -> Path:
-        """What `actorq train` printed in it."""
+        """The output of `actorq train`."""
         return self.root / "logs" / f"{planned.name}.log"
 
     def config(self, planned: PlannedRun) -> Path:
-        """The configuration that it was given."""
+        """The configuration of a run."""
         return self.root / "configs" / f"{planned.name}.yaml"
 
     def finished(self, planned: PlannedRun) -> bool:
-        """Whether the run came to its own end: solved, or its budget ended."""
+        """Whether the run is over: solved, or its budget ended."""
         return self.run(planned).read_summary().get("state") in _FINISHED
 
     def clear(self, planned: PlannedRun) -> None:
-        """Remove what an interrupted run has left; raises UserError while it is going on.
+        """Remove the files of an interrupted run. Raises UserError while the run goes on.
 
-        A resumed run would not do: its times would have a second start and caches that were filled before.
+        A run is never resumed here: its times would contain a second start, and caches that were already warm.
         """
         run = self.run(planned)
         if not run.root.exists():
@@ -80,15 +80,15 @@ class ComparisonFolder:
             raise UserError(f"--directory: {self._basis} cannot be read ({error}); take another folder") from None
         if found := next(_differences(earlier.get("machine"), basis["machine"]), None):
             raise UserError(
-                f"--directory: {self.root} has runs of another machine ({found}): machines are never mixed in one "
-                "ratio, take another folder"
+                f"--directory: {self.root} has runs of another machine ({found}): ratios never mix machines, take "
+                "another folder"
             )
         if found := next(_differences(earlier.get("settings"), basis["settings"]), None):
             raise UserError(f"--directory: {self.root} was made with other settings ({found}): take another folder")
 
 
 def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """Each value that differs, with its path."""
+    """Each differing value with its path."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted({*there, *here}):
             yield from _differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 FEW_SEEDS = 5
-"""Below so many seeds a bootstrap interval is too narrow: it only knows the values that there are."""
+"""With fewer seeds a bootstrap interval is too narrow, because it resamples only the observed values."""
 _RESAMPLES = 9_999
 _GRID = 200
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A geometric mean over seeds, and its bootstrap interval; None with one seed.
+    """A geometric mean over seeds, and its bootstrap interval, which is None with one seed.
 
-    seeds: how many seeds had both values, of `runs` that were made.
+    seeds: number of seeds with both values, out of `runs`.
     """
 
     value: float
@@ -29,10 +29,10 @@ class Ratio:
 
 
 def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, float | None]) -> Ratio | None:
-    """The geometric mean of the ratios of each seed; None where no seed has both values.
+    """The geometric mean of the ratios of each seed; None if no seed has both values.
 
-    Pairs of one seed are resampled together: they ran next to each other. The interval is the percentile interval of
-    `scipy.stats.bootstrap` at CONFIDENCE, with a fixed seed, so that a report can be made again.
+    Both values of a seed are resampled together, because their runs are neighbors in time. The interval is the
+    percentile interval of `scipy.stats.bootstrap` at CONFIDENCE. Its seed is fixed, so that reports are reproducible.
     """
     logs = [
         math.log(above / below)
@@ -43,7 +43,7 @@ def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, flo
         return None
     low = high = None
     if len(logs) > 1:
-        # Here, because everything else works without it.
+        # Imported here, because everything else works without it.
         from scipy import stats
 
         found = stats.bootstrap(
@@ -60,7 +60,7 @@ def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, flo
 
 @dataclass(frozen=True)
 class Band:
-    """A curve over seeds: float64[points] each. `low` and `high` are the lowest and the highest seed."""
+    """A curve over seeds: float64[points] each. `low` and `high` are the lowest and the highest value over seeds."""
 
     x: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -69,9 +69,10 @@ class Band:
 
 
 def band(curves: Sequence[Sequence[tuple[float, float]]]) -> Band | None:
-    """Mean and range of curves of (x, y), from where all have begun to the end of the longest; None without points.
+    """Mean and range of curves of (x, y); None without points.
 
-    Between points a curve is straight. After its end it keeps its last value: a run that reached its target is over.
+    They begin where all curves have begun and end with the longest. Between points, a curve is linear. After its end it
+    keeps its last value: a run that reached its target is over.
     """
     columns = [np.array(curve, np.float64).T for curve in curves if curve]
     if not columns:

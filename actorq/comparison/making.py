@@ -1,4 +1,4 @@
-"""Makes the runs of a comparison, one after the other, each with `actorq train` in a process of its own."""
+"""Makes the runs of a comparison one after the other, each with `actorq train` in its own process."""
 
 import queue
 import signal
@@ -24,9 +24,9 @@ def make_runs(
     config_of: Callable[[PlannedRun], RunConfig],
     tell: Callable[[str], None],
 ) -> None:
-    """Make each run that is not finished. Raises ActorQError when one fails; main thread only.
+    """Make each unfinished run. Raises ActorQError when one fails. Main thread only.
 
-    SIGTERM and Ctrl-C end the run that goes on, and this process then.
+    SIGTERM and Ctrl-C end the current run, then this process.
     """
     with _sigterm_as_exit():
         for number, planned in enumerate(plan, 1):
@@ -62,7 +62,7 @@ def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> N
     if code not in (EXIT_OK, EXIT_BUDGET_ENDED):
         kind = UserError if code == EXIT_USER_ERROR else ActorQError
         reason = child.user_error() or describe_exit(code)
-        raise kind(f"{planned.name}: {reason} (see {log}); the same command goes on with the comparison")
+        raise kind(f"{planned.name}: {reason} (see {log}); the same command continues the comparison")
 
 
 def _result(folder: ComparisonFolder, planned: PlannedRun) -> str:

@@ -1,4 +1,4 @@
-"""Which runs a comparison has, and in which order."""
+"""The runs of a comparison, and their order."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 
 TORCH = "torch"
-"""Not a scheme of the quantizer: actors that run the fp32 policy in PyTorch."""
+"""Actors that run the fp32 policy in PyTorch. It is not a scheme of the quantizer."""
 TORCH_ACTOR = "benchmarks.speedup.torch_actor"
 BASELINES = (FP32, TORCH)
 _ONE_TASK = "make a comparison for each in a folder of its own"
-# Settings that cannot be varied, and what to do instead.
+# Settings that cannot be varied, and what to use instead.
 _SHARED = {
     "seed": "give --seeds",
     "scheme": "give --schemes",
@@ -24,15 +24,16 @@ _SHARED = {
 
 
 def scheme_choices() -> tuple[str, ...]:
-    """What the actors of a compared run may have: a scheme, "auto" or "torch"."""
+    """Valid schemes for the actors of a compared run: a scheme, "auto" or "torch"."""
     return (*scheme_names(), AUTO, TORCH)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What one side of the comparison is run with.
+    """One side of the comparison.
 
-    scheme: one of `scheme_choices`. changes: settings that differ between variants, as flag without dashes and value.
+    scheme: one of `scheme_choices`.
+    changes: settings that differ between variants, as flag without dashes and value.
     """
 
     scheme: str
@@ -40,23 +41,23 @@ class Variant:
 
     @property
     def cell(self) -> str:
-        """The changes in words; ratios are taken only between variants of one cell."""
+        """The changes as text. Ratios compare only variants of one cell."""
         return ", ".join(f"{name} {value}" for name, value in self.changes)
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """The name for people."""
         return f"{self.scheme}, {self.cell}" if self.changes else self.scheme
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What `actorq train` gets besides the task's own flags."""
+        """Flags of `actorq train` besides the task's own flags."""
         scheme = FP32 if self.scheme == TORCH else self.scheme
         return ("--scheme", scheme, *(part for change in self.changes for part in _flag(*change)))
 
     @property
     def actor_module(self) -> str:
-        """What runs as the actors instead of the actor service; empty for the actor service."""
+        """Module to run as actors instead of the actor service; empty for the actor service."""
         return TORCH_ACTOR if self.scheme == TORCH else ""
 
 
@@ -69,12 +70,12 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """A name for folders and files."""
+        """The name for folders and files."""
         return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.variant.name).strip('-')}-seed{self.seed}"
 
 
 def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[Variant, ...]:
-    """All variants; `varied` has a setting and its values in each element. Raises UserError."""
+    """All variants. Each element of `varied` has a setting and its values. Raises UserError."""
     for scheme in schemes:
         if scheme not in scheme_choices():
             raise UserError(f"--schemes: expected some of {', '.join(scheme_choices())}, got {scheme!r}")
@@ -93,7 +94,7 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
 
 
 def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
-    """The seeds of --seeds: one number is a count. Raises UserError."""
+    """The seeds of --seeds. A single number is a count. Raises UserError."""
     seeds = tuple(range(1, given[0] + 1)) if len(given) == 1 else tuple(given)
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UserError(f"--seeds: expected a count or different seeds of 0 and above, got {' '.join(map(str, given))}")
@@ -101,9 +102,9 @@ def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
 
 
 def interleaved(variants: Sequence[Variant], seeds: Sequence[int]) -> tuple[PlannedRun, ...]:
-    """All variants with the first seed, then all with the second, which begins with another variant, and so on.
+    """The runs of all variants with the first seed, then with the second in a rotated order, and so on.
 
-    A machine that becomes slower or faster during the comparison then changes all variants alike.
+    A change of the machine's speed during the comparison then affects all variants alike.
     """
     return tuple(
         PlannedRun(variants[(place + turn) % len(variants)], seed)

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, each on a light and on a dark ground."""
+"""The pictures of a comparison, each in a light and a dark version."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THEMES = {"light": ("#ffffff", "#333333"), "dark": ("#16191d", "#d5d8dc")}
-# Okabe and Ito's colors, which the color-blind can tell apart; a scheme has the same one in each picture.
+# Okabe and Ito's colors, which color-blind people can distinguish. A scheme has the same color in each picture.
 _COLORS = {
     "torch": "#999999",
     "fp32": "#0072b2",
@@ -27,8 +27,8 @@ _COLORS = {
 
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
-    """Write all pictures as PNG files; returns them by name and theme."""
-    # Here, because everything else works without it.
+    """Write all pictures as PNG files. Returns them by name and theme."""
+    # Imported here, because everything else works without it.
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What the authors of ActorQ published, to stand beside our figures."""
+"""Published results of ActorQ's authors, for comparison with ours."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Ratios:
-    """Published ranges of int8 against FP32 over their tasks, lowest and highest; None where they gave none."""
+    """Published ranges over their tasks of int8 relative to FP32: lowest and highest; None if not published."""
 
     tasks: str
     time_to_target: tuple[float, float]
@@ -40,7 +40,7 @@ _GYM = {"CartPole": (180.0, 182.0), "MountainCar": (-126.0, -124.0), "Acrobot": 
 
 @dataclass(frozen=True)
 class Returns:
-    """Final returns of their FP32 and int8 runs of a task."""
+    """Final returns of their FP32 and int8 runs on a task."""
 
     fp32: float
     int8: float
@@ -48,7 +48,7 @@ class Returns:
 
 
 def returns_of(environment: str) -> Returns | None:
-    """Their final returns where the task is one of theirs."""
+    """Their final returns on this task; None if it is not among theirs."""
     if environment.startswith("dm_control/") and (found := _DM_CONTROL.get(environment.removeprefix("dm_control/"))):
         return Returns(*found)
     if found := _GYM.get(environment.partition("-")[0]):

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML page that needs nothing else, not even a network."""
+"""The report of a comparison: one self-contained HTML page."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ _CAPTIONS = {
     "throughput": "Environment steps per second, from the first stored transition to the last. Dots: seeds.",
     "time-to-target": "Seconds from the first transition to the first evaluation at the target. Dots: seeds.",
 }
-_OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run, whose last value then stays."
+_OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run; its last value then continues."
 
 
 def page(
     comparison: Comparison, pictures: Mapping[str, Mapping[str, Path]], command: str, link: Callable[[PlannedRun], str]
 ) -> str:
-    """The page; `pictures` by name and theme, `link` tells where the files of a run are."""
+    """The page. `pictures` are given by name and theme. `link` gives the link to a run's files."""
     title = f"{comparison.algorithm} on {comparison.environment}: schemes compared"
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -55,7 +55,7 @@ def page(
 
 
 def ratio_text(ratio: Ratio | None) -> str:
-    """As in "1.42 [1.31, 1.55]"."""
+    """A ratio and its interval, such as "1.42 [1.31, 1.55]"."""
     if ratio is None:
         return _NONE
     interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
@@ -63,7 +63,7 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """What a reader has to know before any figure."""
+    """Warnings to show before any figure."""
     found = []
     if len(comparison.seeds) == 1:
         found.append("One seed: no interval can be given. Give at least two seeds, better five.")
@@ -91,7 +91,7 @@ def _warnings(comparison: Comparison) -> list[str]:
 
 
 def _lead(comparison: Comparison) -> list[str]:
-    """The most important ratios of each variant in a sentence."""
+    """The most important ratios of each variant in one sentence."""
     lines = []
     for side in comparison.sides:
         for found in comparison.ratios(side):

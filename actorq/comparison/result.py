@@ -1,4 +1,4 @@
-"""What a comparison came to: the figures of each variant, and its ratios to the baselines of its cell."""
+"""The result of a comparison: figures of each variant, and its ratios to the baselines of its cell."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,12 @@ Value = Callable[[RunFigures], float | None]
 
 @dataclass(frozen=True)
 class Ratios:
-    """How much better than a baseline; above 1 is better in each of them. None where a side has no value.
+    """Improvements over a baseline: above 1 is better in each of them. None if a side has no value.
 
-    throughput: environment steps per second. time_to_target, steps_to_target: over seeds that reached the target with
-    both. energy, carbon: of all processes of a run. actor_energy: of the actors, per environment step.
+    throughput: environment steps per second.
+    time_to_target, steps_to_target: over seeds that reached the target with both.
+    energy, carbon: of all processes of a run.
+    actor_energy: of the actors, per environment step.
     """
 
     baseline: str
@@ -42,13 +44,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Side:
-    """A variant and its runs, one of each seed."""
+    """A variant and its runs, one for each seed."""
 
     variant: Variant
     runs: tuple[RunFigures, ...]
 
     def spread(self, value: Value) -> Spread | None:
-        """Over the runs that have the value; None without any."""
+        """Mean and range over the runs that have the value; None without any."""
         values = [found for run in self.runs if (found := value(run)) is not None]
         return Spread(statistics.fmean(values), min(values), max(values)) if values else None
 
@@ -58,12 +60,12 @@ class Side:
 
     @property
     def reached(self) -> int:
-        """How many runs reached the target."""
+        """Number of runs that reached the target."""
         return sum(run.to_target is not None for run in self.runs)
 
     @property
     def acted(self) -> str:
-        """The schemes that actors really used, the most frequent first."""
+        """The schemes that actors used, the most frequent first."""
         total: dict[str, int] = {}
         for run in self.runs:
             for scheme, count in run.acted.items():
@@ -75,7 +77,7 @@ class Side:
 class Comparison:
     """All sides of one task.
 
-    target: the return whose time is asked for; None where there is none.
+    target: the return for times and steps to the target; None without a target.
     """
 
     environment: str
@@ -89,7 +91,7 @@ class Comparison:
     def of(
         cls, runs: Sequence[RunFigures], environment: str, algorithm: str, target: float | None, machine: Machine
     ) -> "Comparison":
-        """Sort the runs into sides, which keep the order in which they first come."""
+        """Group the runs into sides, in the order of their first runs."""
         sides: dict[Variant, list[RunFigures]] = {}
         for run in runs:
             sides.setdefault(run.planned.variant, []).append(run)
@@ -100,7 +102,7 @@ class Comparison:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The names of the cells, within which ratios are taken; "" where nothing but the scheme varies."""
+        """The names of the cells. Ratios stay within a cell. The name is "" if only the scheme varies."""
         return tuple(dict.fromkeys(side.variant.cell for side in self.sides))
 
     def cell(self, name: str) -> tuple[Side, ...]:
@@ -108,7 +110,7 @@ class Comparison:
         return tuple(side for side in self.sides if side.variant.cell == name)
 
     def ratios(self, side: Side) -> tuple[Ratios, ...]:
-        """To each baseline of the side's cell; none to itself, and none of torch, which is only a baseline."""
+        """Ratios to each baseline of the side's cell; none to itself, and none for torch, which is only a baseline."""
         if side.variant.scheme == TORCH:
             return ()
         baselines = {each.variant.scheme: each for each in self.cell(side.variant.cell)}
@@ -117,7 +119,7 @@ class Comparison:
         )
 
     def to_json(self, link: Callable[[PlannedRun], str]) -> dict[str, Any]:
-        """Everything as JSON has it; `link` tells where the files of a run are."""
+        """Everything as JSON values. `link` gives the link to a run's files."""
         return {
             "environment": self.environment,
             "algorithm": self.algorithm,
@@ -145,7 +147,7 @@ class Comparison:
 
 
 def ratios_of(side: Side, baseline: Side) -> Ratios:
-    """How much better a side is than another."""
+    """The improvement of a side over another."""
 
     def more(value: Value) -> Ratio | None:
         return ratio(side.by_seed(value), baseline.by_seed(value))
@@ -165,12 +167,12 @@ def ratios_of(side: Side, baseline: Side) -> Ratios:
 
 
 def seconds_to_target(run: RunFigures) -> float | None:
-    """None where the target was not reached."""
+    """Seconds to the target; None if it was not reached."""
     return run.to_target.seconds if run.to_target else None
 
 
 def steps_to_target(run: RunFigures) -> float | None:
-    """None where the target was not reached."""
+    """Environment steps to the target; None if it was not reached."""
     return run.to_target.steps if run.to_target else None
 
 

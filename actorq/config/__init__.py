@@ -1,1 +1,1 @@
-"""The configuration of a run: its tree, where its settings come from, presets."""
+"""The configuration of a run: its settings, their sources, presets."""

@@ -7,14 +7,14 @@ from pydantic import Field, model_validator
 from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt
 from actorq.config.settings import Settings
 
-# Those that come with the learner, and the actions that they take; others are given as MODULE:CLASS.
+# The built-in algorithms, and the actions that they take. Others are given as MODULE:CLASS.
 ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac": "continuous"}
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 
 
 class AlgorithmConfig(Settings):
-    """What every algorithm has."""
+    """Settings of every algorithm."""
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
@@ -29,9 +29,9 @@ class DQNConfig(AlgorithmConfig):
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
     learning_rate_end: NonNegativeFloat | None = Field(
-        None, description="Adam step size that is reached linearly after learning_rate_updates; constant when none"
+        None, description="final Adam step size, reached linearly after learning_rate_updates; none: constant"
     )
-    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's way down")
+    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's decay")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     n_step: PositiveInt = Field(
         5, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
@@ -53,9 +53,9 @@ class D4PGConfig(AlgorithmConfig):
     n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
     target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
     max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
-    atoms: Annotated[int, Field(ge=2)] = Field(51, description="values that the distribution of returns is over")
-    value_min: float = Field(-150.0, description="lowest of them")
-    value_max: float = Field(150.0, description="highest of them")
+    atoms: Annotated[int, Field(ge=2)] = Field(51, description="number of values of the critic's return distribution")
+    value_min: float = Field(-150.0, description="lowest value of the return distribution")
+    value_max: float = Field(150.0, description="highest value of the return distribution")
 
     @model_validator(mode="after")
     def _values_ascend(self) -> "D4PGConfig":
@@ -72,13 +72,13 @@ class TD3Config(AlgorithmConfig):
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="tau: share of the online networks that the targets take over with each update"
+        0.005, description="tau: share by which each update moves the targets toward the online networks"
     )
     policy_delay: PositiveInt = Field(2, description="critic updates between two updates of the policy")
     target_noise: NonNegativeFloat = Field(
-        0.2, description="standard deviation of the noise on target actions, in halves of the action range"
+        0.2, description="standard deviation of the noise on target actions (actions scaled to [-1, 1])"
     )
-    target_noise_clip: NonNegativeFloat = Field(0.5, description="largest such noise, in halves of the action range")
+    target_noise_clip: NonNegativeFloat = Field(0.5, description="bound of that noise (actions scaled to [-1, 1])")
 
 
 class SACConfig(AlgorithmConfig):
@@ -87,11 +87,11 @@ class SACConfig(AlgorithmConfig):
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="tau: share of the online critics that the targets take over with each update"
+        0.005, description="tau: share by which each update moves the targets toward the online critics"
     )
     temperature: PositiveFloat | None = Field(
-        None, description="weight alpha of the entropy; adjusted to the target entropy when none"
+        None, description="weight alpha of the entropy; none: adjusted so that the entropy reaches target_entropy"
     )
     target_entropy: float | None = Field(
-        None, description="entropy in nats that alpha is adjusted to; minus the number of action components when none"
+        None, description="entropy in nats to which alpha is adjusted; none: minus the number of action components"
     )

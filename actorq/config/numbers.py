@@ -1,4 +1,4 @@
-"""Numbers within bounds, of which settings are made."""
+"""Types of bounded numbers for settings."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The parser of all commands: one line for a mistake, a short help and a full one."""
+"""The argument parser of all commands: errors in one line, a short and a full help."""
 
 import argparse
 import difflib
@@ -12,7 +12,7 @@ _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line instead of printing the usage, which is long here."""
+    """Reports a wrong flag in one line. argparse would print the usage, which is long here."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(add_help=False, **options)
@@ -21,7 +21,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     def section(self, title: str, description: str) -> Any:
-        """The group of flags with that title, made when there is none; a second description is added to the first."""
+        """The group of flags with that title, created if missing. A further description is appended."""
         for group in self._action_groups:
             if group.title == title:
                 group.description = f"{group.description} {description}"
@@ -29,11 +29,11 @@ class OneLineParser(argparse.ArgumentParser):
         return self.add_argument_group(title, description)
 
     def rename(self, old: str, new: str) -> None:
-        """Take a flag under its old name too, and the `--no-` form of a switch."""
+        """Also accept a flag, and the `--no-` form of a switch, under the old name."""
         self._new_names |= {old: new, f"--no-{old[2:]}": f"--no-{new[2:]}"}
 
     def only_in_full_help(self, action: argparse.Action, section: str) -> None:
-        """Leave a flag to `--help-all`; `--help` names its section, which is empty for none."""
+        """Show a flag in `--help-all` only. `--help` names its section, if `section` is not empty."""
         if not self._only_in_full_help:
             self.add_argument("--help-all", action="store_true", help=argparse.SUPPRESS)
         self._only_in_full_help[action] = section
@@ -41,9 +41,9 @@ class OneLineParser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse; raises UserError for what is wrong, with the nearest flag that there is."""
+        """Parse. Raises UserError for an unknown or wrong flag, with the nearest known flag."""
         given = self._plain_booleans([self._new_name(word) for word in (sys.argv[1:] if args is None else args)])
-        # Before anything is checked: help needs no positional arguments.
+        # Help comes before any check, because it needs no positional arguments.
         if "--help-all" in given and self._only_in_full_help:
             self.exit(0, self.format_help())
         if "-h" in given or "--help" in given:
@@ -56,13 +56,13 @@ class OneLineParser(argparse.ArgumentParser):
         return parsed
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the process; a help goes to standard output."""
+        """End the process. Help goes to standard output."""
         if message:
             self._print_message(message, sys.stdout)
         raise SystemExit(status)
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError with what is wrong and where the flags are listed."""
+        """Raise UserError with the fault and where to find the list of flags."""
         raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
 
     def _new_name(self, word: str) -> str:
@@ -73,7 +73,7 @@ class OneLineParser(argparse.ArgumentParser):
         return f"{self._new_names[flag]}{equals}{value}"
 
     def _plain_booleans(self, given: list[str]) -> list[str]:
-        """`--flag true`, `--flag=false` and the like as `--flag` and `--no-flag`."""
+        """Replace `--flag true`, `--flag=false` and the like by `--flag` and `--no-flag`."""
         switches = {
             flag
             for action in self._actions
@@ -95,7 +95,7 @@ class OneLineParser(argparse.ArgumentParser):
         return plain
 
     def _format_short_help(self) -> str:
-        """Flags that matter first, and one line for each section of the others."""
+        """The most important flags, and one line for each section of the others."""
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
@@ -109,21 +109,21 @@ class OneLineParser(argparse.ArgumentParser):
             for group in self._action_groups
             if group.title and group.title.replace("_", "-") in sections
         ]
-        return f"{formatter.format_help()}\nsections of further flags, which {self.prog} --help-all tells:\n" + (
+        return f"{formatter.format_help()}\nsections of further flags, shown by {self.prog} --help-all:\n" + (
             "\n".join(lines) + "\n"
         )
 
 
 def warn_of_old_name(old: str, new: str) -> None:
-    """Say on standard error that a setting has another name now; nothing when it is the same."""
+    """Warn on standard error that a setting has a new name. Does nothing if the names are equal."""
     if old != new:
-        print(f"warning: {old} is {new} now; the old name goes with the next version", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"warning: {old} is now {new}; the next version refuses the old name", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
-    """The nearest of the known names as a clause of an error; empty when none is near.
+    """The nearest known name as a clause of an error; empty if none is near.
 
-    preferred: how names begin that are taken before others.
+    preferred: prefix of names to prefer.
     """
     ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
     bare = name.removeprefix("--")
@@ -135,6 +135,6 @@ def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
 
 
 def _first_clause(text: str) -> str:
-    """What a line has room for."""
+    """The first clause, for a help of one line."""
     clause = text.partition(". ")[0].partition(" (")[0].partition(":")[0].rstrip(".")
     return clause if len(clause) <= 76 else clause[:75] + "…"

@@ -1,10 +1,10 @@
-"""Settings for an algorithm on a family of environments, below all that a file, the environment or flags say.
+"""Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
 Sources of the numbers: docs/how-to/presets.md. They are found by the names of preset, algorithm and environment
 alone, so that every service of a run finds the same, on whatever machine.
 
-STANDARD needs few environment steps. DATA_RICH needs few seconds where steps are cheap: it learns once or a few times
-from each transition, in large batches, and so takes its time from the learner's machine and not from the actors'.
+STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
+only once or a few times, in large batches. So the learner's machine limits its speed, not the actors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,19 +17,18 @@ STANDARD, DATA_RICH = "standard", "data-rich"
 
 @dataclass(frozen=True)
 class Family:
-    """Environments that are learned alike: patterns of their ids, as of a shell, and the algorithm to take."""
+    """Environments with the same settings: patterns of their ids, as in a shell, and their default algorithm."""
 
     name: str
     patterns: tuple[str, ...]
     algorithm: str
 
 
-# Any other environment; with continuous actions it takes another algorithm. Not d4pg, which has to be told how large
-# returns can be.
+# All other environments. With continuous actions they use another algorithm: not d4pg, which needs bounds of returns.
 OTHERS = Family("others", ("*",), "dqn")
 CONTINUOUS_ALGORITHM = "sac"
 
-# The first that fits counts; the last fits everything.
+# The first match counts. The last family matches every environment.
 FAMILIES = (
     Family("CartPole", ("CartPole-v*",), "dqn"),
     Family("Acrobot", ("Acrobot-v*",), "dqn"),
@@ -52,8 +51,8 @@ FAMILIES = (
 
 _EVALUATE_LONG_EPISODES = {"episodes": 5, "period_updates": 5_000}
 
-# One environment step for each update of 256 samples, few environments: what they would gain in speed the learner
-# cannot follow, and the policies that act are the newer for it.
+# One environment step for each update of 256 samples. Few environments, because the learner could not keep up with
+# more, and because acting policies are newer with few.
 _ONE_UPDATE_PER_STEP: dict[str, Any] = {
     "actors": 1,
     "environments_per_actor": 4,
@@ -140,10 +139,10 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("td3", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     ("sac", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
 }
-# CartPole's are the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
+# CartPole uses the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
 _WITHOUT = {("dqn", "CartPole")}
 
-# On top of the above: one actor with many environments, whose policy computes one large batch; each transition is
+# Over the settings above: one actor with many environments, whose policy computes one large batch. Each transition is
 # sampled a few times. Fewer updates are made, so step sizes are larger and target networks follow faster.
 _MANY_ENVIRONMENTS: dict[str, Any] = {
     "actors": 1,
@@ -195,7 +194,7 @@ def family_of(environment: str) -> Family:
 
 
 def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, Any]:
-    """The settings for an algorithm on an environment, a tree; empty for algorithms that are not ours.
+    """The settings for an algorithm on an environment, as a tree; empty for algorithms that are not built in.
 
     name: STANDARD or DATA_RICH.
     """
@@ -209,9 +208,9 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they were given, over those of the preset for what they name, or for the defaults.
+    """The given settings over those of their preset.
 
-    Sections may be trees too, or anything else, which then counts as given whole.
+    A section that is not a tree replaces the preset's section.
     """
     environment = tree.get("environment", "CartPole-v1")
     if not isinstance(environment, str):
@@ -225,9 +224,9 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
-    """What each preset is for and its settings, as flags have them.
+    """The purpose of each preset and its settings, written as flags.
 
-    Those of a family are on top of its algorithm's, those of DATA_RICH on top of both.
+    A family's settings override its algorithm's. Those of DATA_RICH override both.
     """
     for suffix, of_algorithm, of_family, without in (
         ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
@@ -258,7 +257,7 @@ def _shown(value: object) -> str:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, sharing no section with either."""
+    """`above` over `below`. The result shares no section with either."""
     merged = {name: _over(value, {}) if isinstance(value, dict) else value for name, value in below.items()}
     for name, value in above.items():
         if isinstance(value, dict):

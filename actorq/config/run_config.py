@@ -34,12 +34,12 @@ from actorq.domain.status import Exploration
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
-# Their returns are of several steps from the first update on.
+# Their returns have several steps from the first update on.
 _MULTI_STEP_ANYWAY = ("dqn", "d4pg")
 
 
 def _wrapper(given: object) -> object:
-    """A wrapper by its name alone, or with its keyword arguments, as a mapping of one."""
+    """A wrapper from its name, or from a mapping of its name to its keyword arguments."""
     match {given: {}} if isinstance(given, str) else given:
         case dict(wrapper) if len(wrapper) == 1 and all(str(name).count(":") == 1 for name in wrapper):
             return {name: arguments or {} for name, arguments in wrapper.items()}
@@ -50,7 +50,7 @@ Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 
 class RunConfig(Settings):
-    """A whole run."""
+    """The settings of a whole run."""
 
     renamed: ClassVar[Mapping[str, str]] = {"dynamic_buffer": "dynamic_capacity.enabled"}
 
@@ -66,27 +66,27 @@ class RunConfig(Settings):
         "keyword arguments a list in YAML or JSON: [{MODULE:CLASS: {NAME: VALUE}}]",
     )
     environment_backend: Literal["python", "envpool"] = Field(
-        "python", description="who steps the environments: their own library, or EnvPool's version of them"
+        "python", description="stepper of the environments: python (their own library) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family"), ESSENTIAL] = Field(
         "dqn",
-        description="learning algorithm: dqn, d4pg, td3, sac, one that an installed package has, or MODULE:CLASS",
+        description="learning algorithm: dqn, d4pg, td3, sac, the name of an installed one, or MODULE:CLASS",
     )
     algorithm_args: dict[str, Any] = Field(
-        {}, description="settings of an algorithm that is not ours: NAME=VALUE,NAME=VALUE or a mapping in YAML or JSON"
+        {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
     )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard",
-        description="defaults for few environment steps (standard), or few seconds where steps are cheap (data-rich)",
+        description="defaults for few environment steps (standard), or for little time if steps are cheap (data-rich)",
     )
     network: str | None = Field(
-        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; our own when none"
+        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
     )
     multi_step: bool | None = Field(
-        None, description="learn from multi-step targets later in the run; whether sparsity.method is rlx2 when none"
+        None, description="learn from multi-step targets later in the run; none: only if sparsity.method is rlx2"
     )
     seed: Annotated[NonNegativeInt, ESSENTIAL] = Field(
         1, description="seed of networks, sampling, environments and exploration"
@@ -100,7 +100,7 @@ class RunConfig(Settings):
         description=f"{CHOICES_HELP}; auto: each actor takes the fastest",
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
-        None, description="mean evaluation return that ends the run; the environment's own threshold when none"
+        None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
     )
     max_environment_steps: Annotated[PositiveInt, ESSENTIAL] = Field(
         100_000, description="environment steps that end the run"
@@ -147,13 +147,13 @@ class RunConfig(Settings):
         if limiter.error_buffer < smallest_buffer:
             raise ValueError(
                 f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
-                f"{limiter.error_buffer:g}; a smaller one would make learner and actors wait for each other"
+                f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
             )
         most, length = self.actor.max_steps_per_policy, self.actor.segment_length
         if 0 < most <= length:
             raise ValueError(
                 f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
-                "learner would wait for the segment, and the actor for the policy that comes of it"
+                "learner would wait for the segment, and the actor for a policy trained on it"
             )
         if len(self.environment_arguments.to_text()) > MAX_ARGUMENTS_BYTES:
             raise ValueError(
@@ -183,20 +183,20 @@ class RunConfig(Settings):
             except UserError as error:
                 raise ValueError(str(error)) from None
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
-            raise ValueError(_needs_continuous("dqn, whose are discrete"))
+            raise ValueError(_needs_continuous("dqn, which has discrete actions"))
         return self
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:
-        """What makes the environment besides its id."""
+        """Keyword arguments and wrappers of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
         return EnvironmentArguments(self.environment_args, wrappers)
 
     def resolved_quantizer(self) -> QuantizerConfig:
         """The quantizer's settings with `compensate` decided.
 
-        Quantization-aware training computes what actors compute only where weights are rounded to nearest and biases
-        are left alone (learner_service.quantization). So with it corrections are off unless they are asked for.
+        Quantization-aware training computes the same as actors only if weights are rounded to nearest and biases are
+        unchanged (learner_service.quantization). So it turns corrections off, unless they are set explicitly.
         """
         quantizer = self.quantizer
         if quantizer.compensate is not None:
@@ -204,15 +204,15 @@ class RunConfig(Settings):
         return quantizer.model_copy(update={"compensate": self.learner.quantization_aware_after is None})
 
     def with_certificates(self, directory: Path) -> "RunConfig":
-        """The same run with mutual TLS from that folder."""
+        """The same run with mutual TLS from the folder."""
         transport = self.transport.model_copy(update={"certificates": directory.absolute()})
         return self.model_copy(update={"transport": transport})
 
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
-        """How an actor explores that joins after so many environment steps of the run.
+        """The exploration of an actor that joins after `environment_steps` environment steps of the run.
 
-        Of the ladder of epsilons over all environments each actor gets every `actors`-th rung, so that it has rates
-        from the whole ladder. Actors beyond the configured number share the others' rungs.
+        The ladder of epsilons covers all environments. Each actor gets every `actors`-th rung, so that its rates cover
+        the whole ladder. Actors beyond the configured number share the others' rungs.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         rungs = self.actors * self.environments_per_actor
@@ -224,12 +224,12 @@ class RunConfig(Settings):
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:
-        """How targets become longer in this run; None where they do not.
+        """The multi-step targets of this run; None without them.
 
         n_step: steps of the algorithm's own returns.
 
-        With rlx2 and no word of `multi_step`, algorithms with returns of several steps keep them. Raises UserError when
-        multi-step targets are asked for with such an algorithm, or segments are shorter than the returns.
+        With rlx2, and `multi_step` not set, algorithms with returns of several steps keep these returns. Raises
+        UserError when `multi_step` is set with such an algorithm, or when segments are shorter than the returns.
         """
         if not self._has(self.multi_step):
             return None
@@ -238,7 +238,7 @@ class RunConfig(Settings):
             if self.multi_step is None:
                 return None
             raise UserError(
-                f"multi_step: expected an algorithm whose returns are of one step at first, got {name} with {n_step}: "
+                f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
                 + ("leave --multi-step out" if name in _MULTI_STEP_ANYWAY else f"set {name}.n_step to 1")
             )
         if self.actor.segment_length < later.n_step:
@@ -249,10 +249,10 @@ class RunConfig(Settings):
         return later
 
     def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
-        """How the replay of this run forgets; None where it keeps what it has room for.
+        """The dynamic capacity of this run's replay; None for a fixed capacity.
 
-        With rlx2 and no word of `dynamic_capacity.enabled`, it does so with continuous actions. Raises UserError when
-        asked for with discrete ones, or if it could never forget: with at most `dynamic_capacity.min_size`.
+        With rlx2, and `dynamic_capacity.enabled` not set, continuous actions have it. Raises UserError when it is set
+        with discrete actions, or if nothing could ever be dropped because `dynamic_capacity.min_size` is too large.
         """
         if not self.asks_for_greedy_actions:
             return None
@@ -261,25 +261,25 @@ class RunConfig(Settings):
                 return None
             raise UserError(_needs_continuous(f"{spec.environment_id} with {spec.discrete_actions} discrete ones"))
         settings, steps = self.dynamic_capacity, self.actor.segment_length
-        # Every segment takes a few rows more of each environment than it has steps.
+        # For each environment, a segment takes a few rows more than it has steps.
         room = self.replay.capacity * steps // (steps + spec.frame_stack)
         if settings.min_size >= room:
             raise UserError(
                 f"dynamic_capacity.min_size must be below the about {room} transitions that replay.capacity "
                 f"({self.replay.capacity} rows) has room for, got {settings.min_size}: nothing would ever be "
-                "forgotten; change one of them, or give --no-dynamic-capacity.enabled"
+                "dropped; change one of them, or give --no-dynamic-capacity.enabled"
             )
         if settings.min_size >= self.max_environment_steps:
             raise UserError(
                 f"dynamic_capacity.min_size must be below max_environment_steps ({self.max_environment_steps}), got "
-                f"{settings.min_size}: nothing would ever be forgotten; a fifth of the steps is common, or give "
+                f"{settings.min_size}: nothing would ever be dropped; a fifth of the steps is common, or give "
                 "--no-dynamic-capacity.enabled"
             )
         return settings
 
     @property
     def asks_for_greedy_actions(self) -> bool:
-        """Whether actors tell what the policy would have done without noise; with discrete actions they do not."""
+        """Whether actors send the policy's actions without noise. With discrete actions they do not."""
         return self._has(self.dynamic_capacity.enabled)
 
     def _has(self, mechanism: bool | None) -> bool:
@@ -288,4 +288,4 @@ class RunConfig(Settings):
 
 
 def _needs_continuous(got: str) -> str:
-    return f"dynamic_capacity.enabled: expected continuous actions, whose distances count, got {got}: leave it out"
+    return f"dynamic_capacity.enabled: expected continuous actions, which have distances, got {got}: leave it out"

@@ -1,4 +1,4 @@
-"""Names of schemes: ours, and those that installed packages declare as entry points."""
+"""Names of schemes: the built-in ones, and those that installed packages declare as entry points."""
 
 import functools
 from collections.abc import Mapping
@@ -15,28 +15,28 @@ SCHEME_ENTRY_POINTS = "actorq.schemes"
 
 @functools.cache
 def installed_schemes() -> Mapping[str, EntryPoint]:
-    """The schemes of installed packages, by name; looked for once in each process. They cannot have names of ours."""
+    """The schemes of installed packages by name, searched once in each process. Built-in names are excluded."""
     return {
         point.name: point for point in entry_points(group=SCHEME_ENTRY_POINTS) if point.name not in (*SCHEMES, AUTO)
     }
 
 
 def scheme_names() -> tuple[str, ...]:
-    """The names of all schemes, ours first."""
+    """The names of all schemes, built-in ones first."""
     return (*SCHEMES, *sorted(installed_schemes()))
 
 
 def is_scheme(name: str) -> bool:
     """Whether there is a scheme of that name."""
-    # Installed packages are not looked for in most runs: it takes some milliseconds.
+    # Most runs skip the search for installed packages, which takes some milliseconds.
     return name in SCHEMES or name in installed_schemes()
 
 
 @functools.cache
 def load_scheme(name: str) -> Any:
-    """A scheme of an installed package: what its entry point, a class without arguments, makes.
+    """Load a scheme of an installed package, by calling its entry point, a class without arguments.
 
-    Raises NotFoundError that lists the schemes, or says why this one cannot be used.
+    Raises NotFoundError that lists the schemes, or says why this one is unusable.
     """
     if name not in installed_schemes():
         raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {name!r}")
@@ -44,13 +44,13 @@ def load_scheme(name: str) -> Any:
     try:
         scheme = installed_schemes()[name].load()()
     except Exception as error:
-        # A package of a user's own may raise anything.
+        # A user's package may raise anything.
         text = " ".join(str(error).split())
         raise NotFoundError(f"scheme {name}: {path} cannot be used: {type(error).__name__}: {text}") from error
     if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
         raise NotFoundError(
-            f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; "
-            "actorq.quantization.schemes.base.Scheme says what one has"
+            f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; see the interface "
+            "actorq.quantization.schemes.base.Scheme"
         )
     return scheme
 
@@ -63,4 +63,4 @@ def _checked(name: str) -> str:
 
 SchemeChoice = Annotated[str, AfterValidator(_checked)]
 """A setting: the name of a scheme, or "auto"."""
-CHOICES_HELP = f"how policies are quantized: {', '.join(SCHEMES)}, or of an installed package"
+CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

@@ -1,8 +1,8 @@
-"""Settings of any typed tree, from a YAML file, environment variables and flags, in that rising order.
+"""Settings of any typed tree, from a YAML file, environment variables and flags, in rising order of precedence.
 
-The tree is a pydantic model whose fields carry their own description, unit and bounds. A setting `replay.capacity`
-is `replay: {capacity: ...}` in YAML, ACTORQ_REPLAY__CAPACITY in the environment and `--replay.capacity` as a flag;
-underscores of field names are dashes in flags.
+The tree is a pydantic model. Each field has a description, a unit and bounds. The setting `replay.capacity` is
+`replay: {capacity: ...}` in YAML, ACTORQ_REPLAY__CAPACITY in the environment and `--replay.capacity` as a flag.
+Underscores of field names are dashes in flags.
 """
 
 import argparse
@@ -25,31 +25,31 @@ from actorq.errors import UserError
 
 T = TypeVar("T", bound=BaseModel)
 
-# What Kubernetes puts into every container for each service of its namespace: "service links". A service actorq-learner
-# gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
+# Kubernetes sets such variables in every container, for each service of the namespace ("service links"). The service
+# actorq-learner gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$", re.ASCII
 )
-# The name and the equals sign of NAME=VALUE,NAME=VALUE.
+# The beginning of an assignment in NAME=VALUE,NAME=VALUE.
 _ASSIGNMENT = re.compile(r"(^|,)\s*(\w+)\s*=")
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, finite, and nothing that is not declared."""
+    """Base of all settings: frozen, finite numbers, no undeclared settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Old names of settings, which one version still takes with a warning; dotted, as the new ones."""
+    """Old names of settings (dotted) and the new names. One version still accepts them with a warning."""
 
 
 @dataclass(frozen=True)
 class DefaultText:
-    """Put into a field's annotation: what help says of a default that is found out later."""
+    """Annotation of a field: the help's text for a default that is computed later."""
 
     text: str
 
 
-# Put into a field's annotation: `--help` tells it, and not only `--help-all`.
+# Annotation of a field: `--help` shows the setting, not only `--help-all`.
 ESSENTIAL = "essential"
 
 
@@ -62,17 +62,17 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        """As on the command line."""
+        """The setting's flag."""
         return _flag(".".join(self.path))
 
     @property
     def variable(self) -> str:
-        """As in the environment."""
+        """The setting's environment variable."""
         return _variable(".".join(self.path))
 
     @property
     def help(self) -> str:
-        """Description, choices and default in a line."""
+        """Description, choices and default on one line."""
         suffix = "" if self.field.is_required() else f" (default: {self.default})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
 
@@ -87,7 +87,7 @@ class Leaf:
 
 
 def value_text(value: object) -> str:
-    """A setting's value as it is given in a flag."""
+    """A setting's value as text of a flag."""
     if value is None:
         return "none"
     if isinstance(value, dict) or (isinstance(value, tuple) and (not value or isinstance(value[0], dict))):
@@ -105,10 +105,10 @@ def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]
 
 
 def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run") -> None:
-    """Declare a flag for each setting, grouped by section; unset flags are absent from the parsed namespace.
+    """Declare a flag for each setting, grouped by section. Unset flags are absent from the parsed namespace.
 
-    title: of the group of the settings that are in no section. Where any setting is ESSENTIAL, the short help tells
-    those alone, and the names of the sections.
+    title: of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
+    essential settings and the names of the sections.
     """
     for old, new in _renamed(model).items():
         parser.rename(_flag(old), _flag(new))
@@ -135,7 +135,7 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
 
 
 def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[str, Any]:
-    """The settings of `model` that were given as flags, as a nested dict."""
+    """The settings of `model` given as flags, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
         if hasattr(namespace, ".".join(leaf.path)):
@@ -144,7 +144,7 @@ def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[st
 
 
 def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of `model` that the environment has, as a nested dict; other variables are left alone."""
+    """The settings of `model` in the environment, as a nested dict. Other variables are ignored."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
         names = [leaf.variable, *(_variable(old) for old, new in _renamed(model).items() if _flag(new) == leaf.flag)]
@@ -159,9 +159,9 @@ def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> 
 def check_environment(
     models: Sequence[type[BaseModel]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
 ) -> None:
-    """Raise UserError for a variable with this project's prefix that is no setting: most likely a slip.
+    """Raise UserError for a variable with this project's prefix that is no setting, most likely a typo.
 
-    elsewhere: names of settings that other programs have; one environment may serve them all.
+    elsewhere: names of settings of other programs; one environment may serve them all.
     """
     known = {leaf.variable for model in models for leaf in leaves(model)}
     known |= {_variable(old) for model in models for old in _renamed(model)}
@@ -191,8 +191,8 @@ def share(
 ) -> list[dict[str, Any]]:
     """Split the section `name` of a file among the models that declare its settings.
 
-    What none of them declares goes to the first, which refuses it, unless it is a setting that other programs have:
-    `elsewhere`. Raises UserError when it is no section.
+    Undeclared settings go to the first model, which refuses them. Settings of other programs (`elsewhere`) are dropped.
+    Raises UserError when the value is not a section.
     """
     if not isinstance(tree, dict):
         raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")
@@ -204,9 +204,9 @@ def share(
 
 
 def build(model: type[T], *trees: dict[str, Any], section: str = "") -> T:
-    """Validate the trees, later ones over earlier ones; raises UserError with the first fault in one line.
+    """Validate the trees, later ones over earlier ones. Raises UserError with the first fault on one line.
 
-    section: of the run's settings, whose name errors give too.
+    section: the section of the run's settings, for names in errors.
     """
     merged: dict[str, Any] = {}
     for tree in trees:
@@ -222,7 +222,7 @@ def _renamed(model: type[BaseModel]) -> Mapping[str, str]:
 
 
 def with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, Any]:
-    """A tree whose settings of old names, all at its top, have their new ones."""
+    """The tree with new names for settings under old names at its top."""
     old_names = _renamed(model).keys() & tree.keys()
     if not old_names:
         return tree
@@ -239,12 +239,12 @@ def with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, An
 
 
 def _flag(name: str) -> str:
-    """As on the command line."""
+    """A setting's name as a flag."""
     return "--" + name.replace("_", "-")
 
 
 def _variable(name: str) -> str:
-    """As in the environment."""
+    """A setting's name as an environment variable."""
     return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 
@@ -274,13 +274,13 @@ def _text_to_value(leaf: Leaf, value: Any) -> Any:
 
 
 def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
-    """The mapping of NAME=VALUE,NAME=VALUE, whose values are YAML, or of a YAML or JSON mapping in braces."""
+    """The mapping of NAME=VALUE,NAME=VALUE with YAML values, or of a YAML or JSON mapping in braces."""
     is_mapping = text.lstrip().startswith("{")
     try:
         mapping = yaml.safe_load(text if is_mapping else "{" + _ASSIGNMENT.sub(r"\1\2: ", text) + "}")
     except yaml.YAMLError:
         mapping = None
-    # YAML takes a name without a value for a setting that is none.
+    # In YAML, a name without a value is a setting without a value.
     if not isinstance(mapping, dict) or not (is_mapping or _ASSIGNMENT.match(text)):
         expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
@@ -310,7 +310,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def merge(target: dict[str, Any], source: dict[str, Any]) -> None:
-    """Put the tree `source` over `target`, which shares no section with it afterwards."""
+    """Put the tree `source` over `target`. Afterwards they share no section."""
     for name, value in source.items():
         if isinstance(value, dict):
             below = target.get(name)
@@ -331,7 +331,7 @@ def _explain(model: type[BaseModel], error: ValidationError, section: str) -> st
     others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
     message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)
     if fault["type"] == "value_error" and isinstance(fault["input"], dict):
-        # A rule between the settings of a section: its text names them and what they are.
+        # A rule about several settings of a section: its text names them with their values.
         return f"{message}{others}"
     if fault["type"] == "model_type":
         message = "expected a section of settings"

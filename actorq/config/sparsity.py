@@ -15,31 +15,31 @@ class SparsityConfig(Settings):
 
     method: SparsityMethod = Field(
         "dense",
-        description="dense; tiny (dense, as narrow as the sparse networks are small); static (random masks that stay); "
-        "set (weights grow at random); rigl (they grow where gradients are largest); rlx2 (rigl, with multi-step "
+        description="dense; tiny (dense, with as few weights as the sparse networks); static (fixed random masks); set "
+        "(weights grow at random); rigl (weights grow where gradients are largest); rlx2 (rigl, with multi-step "
         "targets and a replay of dynamic capacity)",
     )
     actor: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="share of the policy's weights that are 0; of DQN's network too, which is both"
+        0.9, description="share of the policy's weights that are 0; also for DQN's network"
     )
     critic: Annotated[float, Field(ge=0, lt=1)] = Field(0.85, description="share of the critics' weights that are 0")
     period_updates: PositiveInt = Field(10_000, description="gradient updates between two changes of the masks")
     replaced: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.5, description="zeta_0: share of a layer's weights that the first change replaces; falls to 0 as a cosine"
+        0.5, description="zeta_0: share of a layer's weights replaced by the first change; decays to 0 as a cosine"
     )
     until: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the run's updates after which masks stay"
+        1.0, description="share of the run's updates after which masks stay fixed"
     )
     structured: bool = Field(
         False,
-        description="give all units of a policy's layer as many inputs and let units that matter little go, so that "
-        "the emitted policy becomes narrower; with set, rigl or rlx2",
+        description="give all units of a policy's layer the same number of inputs and drop units of little effect, so "
+        "that the emitted policy becomes narrower; with set, rigl or rlx2",
     )
 
     compressed_products: bool = Field(
         True,
-        description="leave zeros out of the learner's products where that is faster: on a CPU with MKL, in large "
-        "layers of which 10 % or less is active, and up to 15 % in gradients of weights",
+        description="skip zeros in the learner's products where that is faster: on a CPU with MKL, in large layers "
+        "with at most 10 % active weights (15 % for gradients of weights)",
     )
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class SparsityConfig(Settings):
         given = [name for name in ("actor", "critic") if name in self.model_fields_set]
         if given and "method" not in self.model_fields_set:
             raise ValueError(
-                f"sparsity.{given[0]} needs sparsity.method, without which networks are dense: give one, such as rlx2"
+                f"sparsity.{given[0]} needs sparsity.method: networks are dense without one; give one, such as rlx2"
             )
         return self
 
@@ -55,7 +55,7 @@ class SparsityConfig(Settings):
     def _structure_needs_changes(self) -> "SparsityConfig":
         if self.structured and self.method not in ("set", "rigl", "rlx2"):
             raise ValueError(
-                f"sparsity.structured needs sparsity.method set, rigl or rlx2, whose masks change, got {self.method}"
+                f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"
             )
         return self
 
@@ -63,24 +63,22 @@ class SparsityConfig(Settings):
 class MultiStepConfig(Settings):
     """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
-    n_step: Annotated[int, Field(ge=2)] = Field(3, description="environment steps of the return, later on")
-    after: Fraction = Field(0.1, description="share of the run's environment steps after which that is so")
+    n_step: Annotated[int, Field(ge=2)] = Field(3, description="environment steps of the longer returns")
+    after: Fraction = Field(0.1, description="share of the run's environment steps after which returns become longer")
 
 
 class DynamicCapacityConfig(Settings):
-    """A replay that forgets what is too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
+    """A replay that drops transitions too far from the policy (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
     enabled: bool | None = Field(
-        None, description="let the replay forget what is far from the policy; whether sparsity.method is rlx2 when none"
+        None, description="drop transitions that are far from the policy; none: only if sparsity.method is rlx2"
     )
     threshold: PositiveFloat = Field(
         0.2,
         description="distance between the policy's and the oldest stored actions above which the oldest are dropped "
         "(half the mean squared difference; actions scaled to [-1, 1])",
     )
-    min_size: PositiveInt = Field(100_000, description="transitions that are kept whatever the distance")
-    period_steps: PositiveInt = Field(10_000, description="environment steps between two looks at the oldest")
-    oldest: PositiveInt = Field(2_048, description="transitions that are looked at")
-    dropped: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.1, description="share of the replay that is forgotten at once"
-    )
+    min_size: PositiveInt = Field(100_000, description="number of transitions that are kept at any distance")
+    period_steps: PositiveInt = Field(10_000, description="environment steps between two checks of the oldest")
+    oldest: PositiveInt = Field(2_048, description="number of oldest transitions that are checked")
+    dropped: Annotated[float, Field(gt=0, lt=1)] = Field(0.1, description="share of the replay that is dropped at once")

@@ -1,4 +1,4 @@
-"""The setting that names a policy version: "best", "newest" or a number."""
+"""The setting of a policy version: "best", "newest" or a number."""
 
 from typing import Annotated
 
@@ -13,6 +13,6 @@ def _checked(choice: str) -> str:
     raise ValueError(f"value should be {BEST!r}, {NEWEST!r} or a number greater than 0")
 
 
-# YAML gives numbers.
+# YAML gives integers for numbers.
 VersionChoice = Annotated[str, BeforeValidator(str), AfterValidator(_checked)]
 """A setting: a version of a policy, as actorq.domain.policy.chosen_version takes it."""

@@ -1,4 +1,4 @@
-"""What makes an environment, besides its id: keyword arguments, and wrappers around it."""
+"""The identity of an environment besides its id: keyword arguments and wrappers."""
 
 import json
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 
 from actorq.errors import InvalidInputError
 
-# Of the text of all arguments.
+# Bound on the text of all arguments.
 MAX_ARGUMENTS_BYTES = 8192
 
 
 @dataclass(frozen=True)
 class EnvironmentArguments:
-    """Two environments of one id are the same only with equal arguments. All values are JSON's.
+    """Two environments of one id are the same only with equal arguments. All values are JSON values.
 
     keywords: arguments of the function that makes the environment, by name.
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
@@ -26,12 +26,12 @@ class EnvironmentArguments:
         return self.to_text() or "no arguments"
 
     def to_text(self) -> str:
-        """One line of ASCII that `from_text` turns back into equal arguments; empty for none."""
+        """One line of ASCII; empty for none. `from_text` restores equal arguments."""
         return json.dumps(asdict(self), allow_nan=False) if self.keywords or self.wrappers else ""
 
     @classmethod
     def from_text(cls, text: str) -> "EnvironmentArguments":
-        """Restore what `to_text` returned; raises InvalidInputError."""
+        """The arguments of `to_text`'s line. Raises InvalidInputError."""
         if not text:
             return cls()
         try:

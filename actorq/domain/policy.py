@@ -1,4 +1,4 @@
-"""Policies as values: the graph a learner publishes, its checkpoints, and what a quantizer emits from them."""
+"""Policies as values: the graph that a learner publishes, its checkpoints, and the quantizer's emitted policies."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 FP32 = "fp32"
-# What an actor takes where its processor computes another scheme wrongly: it multiplies float32 numbers.
+# Fallback of an actor if its processor computes another scheme wrongly. It computes in float32.
 FALLBACK = "int8-weights"
-# Ours, as actors ask for them; what each one does is told in actorq.quantization.schemes. Packages add others: see
-# actorq.config.schemes.
+# The built-in schemes, by the names that actors use; actorq.quantization.schemes explains each. Packages add others:
+# see actorq.config.schemes.
 SCHEMES = (FP32, FALLBACK, "int8", "int8-static", "int4")
-# Schemes that multiply float32 numbers. What others compute depends on the instructions of the actor's processor.
+# Schemes that compute in float32. The results of other schemes depend on the processor's instructions.
 FLOAT_SCHEMES = (FP32, FALLBACK)
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
@@ -21,35 +21,36 @@ AUTO = "auto"
 # Names of versions besides numbers: the highest mean return in its newest evaluation, and the highest number.
 BEST, NEWEST = "best", "newest"
 
-# How a layer's weights are held.
+# Formats of a layer's weights.
 FLOAT32 = "float32"
 INT8_PER_TENSOR = "int8 per tensor"
 INT8_PER_CHANNEL = "int8 per channel"
 INT4_PER_BLOCK = "int4 per block"
 
-# Why a layer is in float that its scheme would have quantized.
+# The reason for a layer in float that its scheme would have quantized.
 FIDELITY_GATE = "fidelity gate"
 
-# The data inputs of a policy graph: observations, and for a stochastic policy standard normal noise float32[B, actions]
-# that it turns into exploration. Who wants the deterministic policy gives zeros.
+# The data inputs of a policy graph. A stochastic policy turns standard normal noise float32[B, actions] into
+# exploration. Zeros give the deterministic policy.
 OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
-# A second output of a stochastic policy, where the run asks for it: its actions without the noise that it was given.
+# Second output of a stochastic policy, if the run asks for it: the actions without noise.
 GREEDY_OUTPUT = "greedy_actions"
 
-# A publisher's next version may be so far above the highest one: no run publishes as many, and no single message uses
-# up all numbers.
+# Bound on the distance of a publisher's next version to the highest one. No run publishes as many versions, and no
+# single message can use up all numbers.
 MAX_VERSION_STEP = 2**32
 
-# A calibration batch travels with the parameters, under the name of the graph input that it feeds.
+# A calibration batch travels with the parameters. This prefix precedes the name of its graph input.
 CALIBRATION_PREFIX = "calibration:"
 
 
 @dataclass(frozen=True)
 class PolicyGraph:
-    """An ONNX model without weights: its graph inputs are the data inputs, then every parameter by name.
+    """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
     inputs: names of the data inputs, each batch first.
-    discrete_actions: the first output has one value per action, of which the largest is taken.
+    discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action's
+        index, as an integer or as a single component.
     action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
     """
 
@@ -60,13 +61,13 @@ class PolicyGraph:
 
     @property
     def topology(self) -> bytes:
-        """SHA-256 of the model: two policies with the same topology differ in their weights only."""
+        """SHA-256 of the model. Two policies with the same topology differ only in their weights."""
         return hashlib.sha256(self.model).digest()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One version of a policy's FP32 parameters, with what the quantizer needs to measure and calibrate.
+    """One version of a policy's FP32 parameters, with the calibration data of the quantizer.
 
     parameters: every parameter of the graph under its name.
     calibration: for each data input a batch of recent observations, [B, *observation].
@@ -83,11 +84,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How the weights of one layer are held: `weights` is FLOAT32 or names the quantized form.
+    """The format of one layer's weights: FLOAT32 or the name of a quantized form.
 
-    reason: why it is in float, empty for quantized ones.
-    published_units, units: outputs of the layer before and after units that do not count were taken out; 0 where none
-        were.
+    reason: why the layer is in float; empty for quantized layers.
+    published_units, units: number of the layer's outputs before and after the removal of dead units; 0 if none was
+        removed.
     """
 
     name: str
@@ -98,7 +99,7 @@ class LayerReport:
 
     @property
     def in_float(self) -> bool:
-        """Whether the weights are as the learner has them."""
+        """Whether the weights are in float32, unchanged."""
         return self.weights == FLOAT32
 
 
@@ -113,7 +114,7 @@ class OutputError:
 
 @dataclass(frozen=True)
 class RefusedRung:
-    """What the fidelity gate did not let through: the layers in float there, and the errors all the same."""
+    """A rung of the ladder that the fidelity gate refused: its layers in float, and its errors."""
 
     float_layers: tuple[str, ...]
     relative_mean_error: float
@@ -123,16 +124,16 @@ class RefusedRung:
 
 @dataclass(frozen=True)
 class FidelityReport:
-    """How far the emitted policy's outputs are from the FP32 policy's on one calibration batch.
+    """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
     Errors are |emitted - fp32| over all rows and components of the first output, in units of the output; relative ones
     are divided by the range of each action, or where there is none by the range of the FP32 outputs over the batch.
-    `argmax_agreement` is the share of rows with the same largest output, None for continuous actions.
+    `argmax_agreement` is the share of rows with the same action, None for continuous actions.
 
     layers: all layers in the order of the graph.
-    outputs: every output, the first one included.
-    passed: the errors keep to the run's thresholds.
-    refused: what was tried before and did not.
+    outputs: every output, including the first.
+    passed: whether the errors are within the run's thresholds.
+    refused: earlier attempts that the gate refused.
     """
 
     observations: int
@@ -148,21 +149,21 @@ class FidelityReport:
 
     @property
     def float_layers(self) -> tuple[str, ...]:
-        """Names of the layers whose weights are in float."""
+        """Names of the layers with weights in float."""
         return tuple(layer.name for layer in self.layers if layer.in_float)
 
     @property
     def gated_layers(self) -> tuple[str, ...]:
-        """Names of the layers that the fidelity gate has put in float."""
+        """Names of the layers that the fidelity gate put in float."""
         return tuple(layer.name for layer in self.layers if layer.reason == FIDELITY_GATE)
 
 
 @dataclass(frozen=True)
 class PolicyDescriptor:
-    """Everything about an emitted policy but its bytes; sizes in bytes, `snapshot_at` in unix seconds.
+    """Everything about an emitted policy except its bytes. Sizes in bytes, `snapshot_at` in unix seconds.
 
-    scheme: as it was asked for; `effective_scheme` tells what it came to.
-    topology: SHA-256 of its graph; empty when not known.
+    scheme: the requested scheme; `effective_scheme` is the one that acts.
+    topology: SHA-256 of its graph; empty if not known.
     """
 
     run_id: str
@@ -178,14 +179,14 @@ class PolicyDescriptor:
 
     @property
     def effective_scheme(self) -> str:
-        """What acts: "fp32" where no layer was fit to be quantized, or none passed the fidelity gate."""
+        """The scheme that acts: "fp32" if no layer could be quantized, or if none passed the fidelity gate."""
         layers = self.fidelity.layers
         return FP32 if layers and all(layer.in_float for layer in layers) else self.scheme
 
 
 @dataclass(frozen=True)
 class Policy:
-    """An emitted policy: a complete ONNX model and its description."""
+    """An emitted policy: a complete ONNX model and its descriptor."""
 
     descriptor: PolicyDescriptor
     model: bytes
@@ -193,7 +194,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class RetainedPolicy:
-    """A version in a quantizer's store, the schemes already emitted for it, and its newest evaluation if any."""
+    """A version in a quantizer's store: the schemes emitted for it so far, and its newest evaluation if any."""
 
     version: int
     learner_step: int

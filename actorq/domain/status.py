@@ -1,4 +1,4 @@
-"""How a run and its processes are: what the learner tells, and the display, the summary and the client read."""
+"""The status of a run and its processes. The learner reports it; the display, the summary and clients read it."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +13,7 @@ from actorq.telemetry.process_stats import ProcessStats
 class RunState(Enum):
     """State of a run.
 
-    Solved, budget ended and stopped are final. Interrupted is not: this learner leaves, the next one goes on.
+    Solved, budget ended and stopped are final. An interrupted run is not over: the next learner continues it.
     """
 
     WAITING_FOR_ACTORS = "waiting for actors"
@@ -34,7 +34,7 @@ class RunState(Enum):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What all actors of a run share; an actor gets it when it joins."""
+    """Settings that all actors of a run share. An actor gets them when it joins."""
 
     run_id: str
     environment_id: str
@@ -56,10 +56,10 @@ class RunSpec:
 class Exploration:
     """How each of an actor's environments explores.
 
-    epsilons: discrete actions: probability of a uniformly random one.
-    noise: continuous actions: standard deviation of Gaussian noise on each, in halves of its range.
-    random_steps: for how many steps of each environment actions are uniformly random at first.
-    report_greedy: continuous actions: whether segments tell what the policy would have done without noise.
+    epsilons: for discrete actions, the probability of a uniformly random action.
+    noise: for continuous actions, the standard deviation of Gaussian noise, with actions scaled to [-1, 1].
+    random_steps: number of first steps of each environment with uniformly random actions.
+    report_greedy: for continuous actions, whether segments contain the policy's actions without noise.
     """
 
     epsilons: tuple[float, ...]
@@ -70,11 +70,11 @@ class Exploration:
 
 @dataclass(frozen=True)
 class Membership:
-    """A learner's answer to an actor that joins: the run, its place in it, and where to go on.
+    """A learner's answer to an actor that joins: the run, the actor's place in it, and where to resume.
 
     exploration: None for an evaluator.
-    seed: of its environments and exploration, another one in each of its lives.
-    incarnation: tells this process from others of its name; later ones are higher.
+    seed: seed of environments and exploration; each life of an actor has another.
+    incarnation: distinguishes processes of the same name; later processes have higher numbers.
     """
 
     run: RunSpec
@@ -87,12 +87,12 @@ class Membership:
 
 @dataclass(frozen=True)
 class ActorReport:
-    """How an actor is, by its own measurement; activation times in seconds since the learner's snapshot.
+    """An actor's measurements of itself. Activation times are seconds since the learner's snapshot.
 
-    waited_seconds: since it started, in which its environments have waited for credit.
-    avoided_scheme: a scheme that it does not act with because its processor computes it wrongly; empty when none.
-    scheme_error: mean error of a quantized policy on its processor, relative to the range of the outputs; 0 before the
-        first comparison.
+    waited_seconds: total time in which its environments waited for credit.
+    avoided_scheme: a scheme that the actor avoids because its processor computes it wrongly; empty if none.
+    scheme_error: mean error of a quantized policy on the actor's processor, relative to the range of the outputs; 0
+        before the first comparison.
     """
 
     policy_version: int
@@ -138,7 +138,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy attributed to the run, how it was got, and each service's share in kWh."""
+    """Energy of the run in kWh, the method of measurement, and the share of each service in kWh."""
 
     kwh: float
     co2_kg: float
@@ -148,7 +148,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Receipt:
-    """A quantizer's answer to a checkpoint: what it emitted, for how many watching actors, how long it took."""
+    """A quantizer's answer to a checkpoint: the emitted policies, the number of watching actors, the time it took."""
 
     version: int
     policies: tuple[PolicyDescriptor, ...]
@@ -159,7 +159,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class DynamicCapacityStatus:
-    """How a replay of dynamic capacity is: `DynamicCapacity` in protos/actorq/v1/learner.proto."""
+    """The state of a replay of dynamic capacity: `DynamicCapacity` in protos/actorq/v1/learner.proto."""
 
     transitions: int
     distance: float | None
@@ -169,7 +169,7 @@ class DynamicCapacityStatus:
 
 @dataclass(frozen=True)
 class StorageStatus:
-    """How whole and how durable the replay is: `ReplayStorage` in protos/actorq/v1/learner.proto."""
+    """The integrity and durability of the replay: `ReplayStorage` in protos/actorq/v1/learner.proto."""
 
     disk_free_bytes: int
     disk_low: bool
@@ -181,7 +181,7 @@ class StorageStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run goes; the fields are explained at the message of the same name in protos/actorq/v1/learner.proto."""
+    """The status of a run. The message of the same name in protos/actorq/v1/learner.proto explains the fields."""
 
     run_id: str
     state: RunState
@@ -223,10 +223,10 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class EnvironmentReset:
-    """What came of forgetting a run's environment.
+    """Result of a reset of a run's environment.
 
-    set_aside: folder on the learner's disk with the earlier files; None when there were none.
-    spec: the spec that the run had; None when it had none.
+    set_aside: folder on the learner's disk with the earlier files; None if there were none.
+    spec: the earlier spec of the run; None if it had none.
     """
 
     set_aside: Path | None

@@ -1,4 +1,4 @@
-"""What actors produce: columnar trajectory segments, finished episodes and evaluations.
+"""Results of actors: columnar trajectory segments, finished episodes and evaluations.
 
 Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
 """
@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 
 Array = NDArray[np.generic]
 
 _FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
+
+# What images are of: bytes, and planes of bits as in MinAtar.
+_IMAGE_DTYPES = ("uint8", "bool")
+# Pixels of a side: the kernel of the smallest network for images.
+SMALLEST_IMAGE = 3
 
 # Of a value in a message: bounds may have one number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
@@ -22,9 +27,9 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one observation or action, without batch dimensions; bounds when the space has them.
+    """Shape and dtype of one observation or action, without batch dimensions, and bounds if the space has them.
 
-    low, high: of each element in C order, or one for all; empty when unbounded.
+    low, high: bounds of each element in C order, or one value for all elements; empty if unbounded.
     """
 
     shape: tuple[int, ...]
@@ -34,11 +39,11 @@ class ArraySpec:
 
     @property
     def bounded(self) -> bool:
-        """Whether every element has a lowest and a highest value, the one below the other."""
+        """Whether every element has both bounds, with the lower below the upper."""
         return bool(self.low and self.high) and bool(np.all(self.bounds()[0] < self.bounds()[1]))
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Lowest and highest values, float32[*shape] each; infinite where there is none."""
+        """Lowest and highest values, float32[*shape] each; infinite if unbounded."""
         low = np.broadcast_to(np.array(self.low or (-np.inf,), np.float32), int(np.prod(self.shape, dtype=np.int64)))
         high = np.broadcast_to(np.array(self.high or (np.inf,), np.float32), low.shape)
         return low.reshape(self.shape), high.reshape(self.shape)
@@ -51,11 +56,11 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What a learner must know of an environment to build its networks.
+    """All that a learner must know about an environment to build its networks.
 
-    `actions` is the spec of one action: shape () and an integer dtype for discrete actions, of which there are
-    `discrete_actions`; otherwise `discrete_actions` is 0. `reward_threshold` is the mean return at which the
-    environment's makers call it solved, if they say. A policy sees `frame_stack` successive observations.
+    `actions` is the spec of one action. Discrete actions have shape (), an integer dtype and `discrete_actions` values.
+    For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
+    call it solved, if they say so. A policy sees `frame_stack` successive observations.
     """
 
     environment_id: str
@@ -69,13 +74,31 @@ class EnvironmentSpec:
 
     @property
     def policy_observations(self) -> ArraySpec:
-        """What a policy is given: one observation, or the last `frame_stack` of them on a first axis, oldest first."""
+        """Spec of a policy's input: one observation, or the last `frame_stack` on a first axis, oldest first."""
         if self.frame_stack == 1:
             return self.observations
         return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
+
+        A stack of frames has the frames first. Otherwise the channels are the shorter of the first and the last axis.
+        """
+        shape = self.policy_observations.shape
+        return self.frame_stack == 1 and len(shape) == 3 and shape[2] <= shape[0]
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of the image that a policy sees; None where observations are no images."""
+        seen = self.policy_observations
+        if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
+            return None
+        first, second, third = seen.shape
+        return (third, first, second) if self.channels_last else (first, second, third)
+
     def differences(self, other: "EnvironmentSpec") -> str:
-        """The fields in which `other` differs, with its value and ours, as one line of bounded length."""
+        """The fields in which `other` differs, with both values, as one line of bounded length."""
         ours, theirs = _fields(self), _fields(other)
         return ", ".join(
             f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
@@ -84,12 +107,12 @@ class EnvironmentSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that `from_json` turns back into an equal spec."""
+        """Plain values for JSON. `from_json` restores an equal spec."""
         return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
-        """Restore what `to_json` returned, also after it went through JSON."""
+        """The spec of `to_json`'s values."""
         observations, actions = (
             ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
             for name in ("observations", "actions")
@@ -98,8 +121,18 @@ class EnvironmentSpec:
         return cls(**{**values, "observations": observations, "actions": actions, "environment_arguments": made_with})
 
 
+def check_image(spec: EnvironmentSpec) -> None:
+    """Raise UserError when the environment has images that none of our own networks takes."""
+    if spec.image is not None and min(spec.image[1:]) < SMALLEST_IMAGE:
+        _, height, width = spec.image
+        raise UserError(
+            f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
+            f"pixels, got {height} x {width}; give --network MODULE:FUNCTION for layers of your own"
+        )
+
+
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The fields of a spec, those of its arrays as "observations.shape"."""
+    """The fields of a spec. Fields of its arrays have names such as "observations.shape"."""
     fields: dict[str, Any] = {}
     for name, value in asdict(spec).items():
         fields.update(
@@ -115,7 +148,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class PolicySpan:
-    """From step `first_step` of its segment on, this policy acted for every environment of the batch."""
+    """The policy that acted for every environment of the batch, from step `first_step` of the segment on."""
 
     first_step: int
     version: int
@@ -136,19 +169,20 @@ class Segment:
     """T consecutive steps of N environments, time-major.
 
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
-                  are only stacked upon; of the others row t + 1 follows action t, the last is only bootstrapped from.
+                  only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
+                  to bootstrap.
     actions:      [T, N, *action]
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
-    valid:        bool[T, N], false where the step only reset the environment (next-step autoreset): the
-                  observation at such a row is the final one of the ended episode, and its action was ignored
-    spans:        who acted when, ascending `first_step`, the first is 0
+    valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
+                  such a row is the final one of the ended episode, and the environment ignored the action
+    spans:        acting policies with ascending `first_step`, which is 0 for the first
     episodes:     episodes that ended inside the segment
-    ages:         uint8[N], steps since the reset at the segment's first action, at most 255: observations from before
-                  the reset belong to another episode, and a stack repeats the first one of its own instead
-    greedy_actions: [T, N, *action], continuous actions only: what the policy would have done without noise, or the
-                  random action itself while actions are uniformly random; None unless the run asked for it
+    ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the
+                  reset belong to another episode; a stack repeats the episode's first observation instead.
+    greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random action
+                  itself while actions are uniformly random; None unless the run asked for it
     """
 
     sequence: int
@@ -175,7 +209,7 @@ class Segment:
 
     @property
     def transitions(self) -> int:
-        """How many of the T * N steps are transitions, that is, not resets."""
+        """Number of transitions: those of the T * N steps that are not resets."""
         return int(np.count_nonzero(self.valid))
 
     def policy_versions(self) -> NDArray[np.int64]:
@@ -186,7 +220,7 @@ class Segment:
         return versions
 
     def check(self, spec: EnvironmentSpec) -> None:
-        """Raise InvalidInputError unless every column fits `spec` and the others, and all numbers are finite."""
+        """Raise InvalidInputError unless all columns fit `spec` and each other, and all numbers are finite."""
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
@@ -228,7 +262,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Greedy episodes of one pinned policy, as an evaluator ran them."""
+    """Results of the greedy episodes of one pinned policy in an evaluator."""
 
     sequence: int
     policy_version: int

@@ -62,21 +62,21 @@ class ExternalScalerServicer:
     """
 
     def IsActive(self, request, context):
-        """Whether there should be any actors at all: true until the run is over. KEDA polls it.
+        """Whether there should be any actors: true until the run is over. KEDA polls it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same, now and as soon as it changes (trigger `external-push`). Stays open until the caller ends it.
+        """The same, now and at each change (trigger `external-push`). Stays open until the caller ends it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetricSpec(self, request, context):
-        """The one metric that there is, and the target per replica: 1, so that the metric is the number of replicas.
+        """The only metric, and its target per replica: 1, so that the metric is the number of replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

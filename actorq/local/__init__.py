@@ -1,1 +1,1 @@
-"""A whole run on one machine: the real services as processes that are started, watched, restarted and stopped."""
+"""A whole run on one machine: starts, watches, restarts and stops the services as processes."""

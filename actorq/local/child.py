@@ -1,4 +1,4 @@
-"""One child process: its log, its lifeline, and the thread that waits for its end."""
+"""One child process: its log, its lifeline, and the thread that waits for its exit."""
 
 import os
 import signal
@@ -19,14 +19,14 @@ _TAIL_BYTES = 16 * 1024
 
 
 class Child:
-    """A started process in a session of its own, so that the terminal's Ctrl-C reaches only the launcher.
+    """A started process in its own session, so that the terminal's Ctrl-C reaches only the launcher.
 
-    Its standard input is a socket whose other end only this object holds, closed on exec like all of Python's own
-    descriptors: when the launcher is gone, however it went, the child reads the end of the file. A service that serves
-    writes a line there. Output is appended to `log`. `on_exit` and `on_ready` are called on other threads.
+    The child's standard input is a socket, its lifeline. Only this object holds the other end, which closes on exec.
+    So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
+    lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_ready`.
 
     inherited: further descriptors that the child keeps open.
-    servers: fork the child where they can.
+    servers: fork servers to use if they can run the command.
     """
 
     def __init__(
@@ -67,42 +67,42 @@ class Child:
             threading.Thread(target=self._listen, args=(on_ready,), name=f"ready-{name}", daemon=True).start()
 
     def lower_priority(self, increment: int) -> None:
-        """Let all others go first."""
+        """Give all other processes priority."""
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self.pid, increment)
 
     def terminate(self) -> None:
-        """Ask it to drain."""
+        """Ask the process to drain."""
         self._process.terminate()
 
     def release(self) -> None:
-        """Let go of its lifeline: it learns that no other process of the run is left to wait for."""
-        # The socket itself is closed with this object: a thread may wait for its child's word.
+        """Close the lifeline. The process learns that no other process of the run remains to wait for."""
+        # This only shuts the socket down, because a thread may still read from it. Deleting this object closes it.
         with suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """End it and whatever it started, at once, and wait until it is gone."""
+        """Kill the process and its children, and wait until they are gone."""
         if self._process.returncode is None:
             self._kill_group()
         self._waiter.join()
 
     def end(self, patience_s: float) -> None:
-        """Ask it to drain, and kill it where that takes longer than `patience_s` seconds; wait until it is gone."""
+        """Ask the process to drain, kill it after `patience_s` seconds, and wait until it is gone."""
         if self._process.returncode is None:
             self.terminate()
             self._waiter.join(patience_s)
         self.kill()
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines that this life of the process wrote."""
+        """The last lines that this life of the process logged."""
         with self.log.open("rb") as stream:
             end = stream.seek(0, os.SEEK_END)
             stream.seek(max(self._log_start, end - _TAIL_BYTES))
             return stream.read().decode("utf-8", "replace").splitlines()[-count:]
 
     def user_error(self) -> str | None:
-        """The line in which it told of a user's mistake, if it did."""
+        """The line in which the process reported a user's error, if any."""
         lines = [line for line in self.last_lines(50) if line.startswith(_ERROR_PREFIX)]
         return lines[-1].removeprefix(_ERROR_PREFIX) if lines else None
 
@@ -113,7 +113,7 @@ class Child:
 
     def _wait(self) -> None:
         code = self._process.wait()
-        # Environments may have processes of their own, which must not outlive the actor that was killed.
+        # Processes of the environments must not outlive a killed actor.
         self._kill_group()
         self.release()
         self._on_exit(ChildExited(self.name, self.pid, code))
@@ -124,7 +124,7 @@ class Child:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code as people say it: the signal's name, or the code."""
+    """An exit code in words: the signal's name, or the code."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Evaluates a run's retained policies without its learner: a quantizer on the run's store and an actor beside it."""
+"""Evaluates a run's retained policies without its learner: starts a quantizer on the run's store, and an actor."""
 
 import queue
 import re
@@ -25,10 +25,10 @@ from actorq.rundirectory import RunDirectory
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What to evaluate; version 0 is the newest retained one, scheme "auto" the one that is fastest here.
+    """A request for an evaluation. Version 0 is the newest retained one. Scheme "auto" is the fastest on this machine.
 
-    record: the file for a video of the episodes, which are then run one after the other.
-    else_best: of a version that is not retained, evaluate the best retained one instead: see Substitution.
+    record: the file for a video of the episodes, which then run one after the other.
+    else_best: if the version is not retained, evaluate the best retained one instead: see Substitution.
     """
 
     episodes: int
@@ -41,10 +41,10 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class Substitution:
-    """What is evaluated instead of a version that is not retained.
+    """The version evaluated in place of one that is not retained.
 
-    That with the highest mean return among the retained ones that were evaluated; the newest when none was, and then
-    without a mean return.
+    It is the retained version with the highest mean return. If none was evaluated, it is the newest, and has no mean
+    return.
     """
 
     asked_for: int
@@ -54,7 +54,7 @@ class Substitution:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All episodes, and the policy that played them."""
+    """All episodes, and the policy that acted in them."""
 
     evaluation: Evaluation
     policy: PolicyDescriptor
@@ -63,18 +63,18 @@ class EvaluationResult:
 _PATIENCE_S = 5.0
 _PEER = re.compile(r"^((actor|quantizer) at [^ ]+:\d+: )+")
 
-# What the session's threads put on its queue.
+# The session's threads put these on its queue.
 _Item = Episode | EvaluationResult | Substitution | ChildExited | ActorQError
 
 
 def evaluate_run(
     run: RunDirectory, config: RunConfig, request: EvaluationRequest
 ) -> Generator[Episode | EvaluationResult | Substitution, None, None]:
-    """Yield a substitution if there is one, each episode as it ends, then the result.
+    """Yield a substitution if there is one, each episode when it ends, then the result.
 
-    Works while the run goes on, and never changes its learner.
+    This works while the run goes on, and never changes its learner.
 
-    Raises UserError when the policy does not exist or cannot be used, ActorQError when a process fails. Close the
+    Raises UserError when the policy does not exist or is unusable, ActorQError when a process fails. Close the
     iterator to end the processes early.
     """
     certificates = config.transport.certificates_of("operator")
@@ -85,7 +85,7 @@ def evaluate_run(
         children = {}
         for name, command in _commands(run, config, quantizer, actor, request.record).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put)
-            # Of a video that is broken off the actor removes what there is.
+            # An interrupted actor needs time to remove its incomplete video.
             stack.callback(children[name].end, _PATIENCE_S if request.record and name == "actor" else 0.0)
         client = stack.enter_context(ActorClient(actor, certificates))
         policies = stack.enter_context(QuantizerClient(quantizer, certificates))
@@ -109,14 +109,14 @@ def _commands(
     return {
         "quantizer": module_command(
             Kind.QUANTIZER,
-            # The run's own quantizer may be writing there.
+            # The run's own quantizer may write to the store.
             *(*given, "--store", str(run.policies), "--read-only", "--listen", quantizer, "--name", "quantizer"),
         ),
         "actor": module_command(
             Kind.ACTOR,
             *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", config.environment),
             *("--listen", actor, "--name", "evaluator"),
-            # Only the environments' own libraries draw them.
+            # Only the environment library itself can render.
             *(("--record", str(record.absolute()), "--environment-backend", "python") if record else ()),
         ),
     }
@@ -126,18 +126,18 @@ def _ask(
     client: ActorClient, policies: QuantizerClient, request: EvaluationRequest, put: Callable[[_Item], None]
 ) -> None:
     try:
-        # When a process ends before it serves, the caller sees that; this thread is a daemon and may wait on.
+        # When a process ends before it serves, the caller sees its exit. This daemon thread may wait on.
         for channel in (policies.channel, client.channel):
             grpc.channel_ready_future(channel).result()
         for item in _evaluated(client, policies, request):
             if isinstance(item, Evaluation):
-                # An evaluation names what acted; under a scheme that the gate did not let through that is fp32.
+                # The evaluation names the scheme that acted. That is fp32 when the gate refused the requested scheme.
                 scheme = item.scheme if request.scheme == AUTO else request.scheme
                 put(EvaluationResult(item, policies.fidelity(scheme, item.policy_version)))
             else:
                 put(item)
     except (ActorQError, ValueError, grpc.FutureCancelledError) as error:
-        # The last two are what a closed channel raises: nobody listens any more.
+        # A closed channel raises the last two; the caller has left.
         put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
 
 
@@ -166,7 +166,7 @@ def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitutio
 
 
 def _as_user_error(error: ActorQError) -> ActorQError:
-    """What the services refuse here was asked for by the user, who need not know where they ran."""
+    """The services' refusal as the user's error, without the addresses of the services."""
     if not isinstance(error, InvalidInputError | NotFoundError | ConflictError):
         return error
     return UserError(_PEER.sub("", str(error)))

@@ -1,4 +1,4 @@
-"""What the supervisor of a run waits for: everything that happens arrives on one queue."""
+"""The events of a run's supervisor, which all arrive on one queue."""
 
 import queue
 import signal
@@ -13,7 +13,7 @@ from actorq.domain.status import RunStatus
 
 @dataclass(frozen=True)
 class ChildExited:
-    """A child process is gone; `code` is its exit code, or minus the signal that killed it."""
+    """A child process has ended. `code` is its exit code, or minus the signal that killed it."""
 
     name: str
     pid: int
@@ -30,14 +30,14 @@ class ChildReady:
 
 @dataclass(frozen=True)
 class SignalReceived:
-    """Someone asked the launcher to end."""
+    """The launcher was asked to end."""
 
     number: signal.Signals
 
 
 @dataclass(frozen=True)
 class StatusReceived:
-    """The learner told how the run goes."""
+    """The learner sent the status of the run."""
 
     status: RunStatus
 
@@ -48,10 +48,10 @@ Events = queue.SimpleQueue[Event]
 
 @contextmanager
 def signals_as_events(events: Events) -> Iterator[None]:
-    """Put SIGINT and SIGTERM on the queue instead of letting them end the process; main thread only.
+    """Put SIGINT and SIGTERM on the queue instead of ending the process. Main thread only.
 
-    A handler in Python is not enough: one that arrives just before the main thread blocks in the queue would run only
-    when something else wakes it. Python's own wakeup descriptor is written to at once, and a thread reads it.
+    A Python handler is not enough. If the signal arrives just before the main thread blocks in the queue, the handler
+    runs only when something else wakes the thread. Python writes to its wakeup descriptor at once; a thread reads it.
     """
     arrived, wakeup = socket.socketpair()
     wakeup.setblocking(False)

@@ -1,7 +1,7 @@
-"""Starts services as forks of processes that have imported their modules already.
+"""Starts services as forks of processes that have already imported their modules.
 
-`actorq train` opens them before it imports its own modules. So the imports of launcher, learner and the other services
-overlap, and modules that several services share are imported once. The module imports the standard library only.
+`actorq train` starts the fork servers before it imports its own modules. So the imports of launcher, learner and the
+other services overlap, and shared modules are imported once. This module imports the standard library only.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from pathlib import Path
 from actorq import ENVIRONMENT_PREFIX
 
 _LEARNER = "learner_service"
-# What the services of a run import. ONNX Runtime is not here: it starts a thread, and threads do not survive a fork.
+# Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
 _SHARED = (
     *("actorq.client", "actorq.process", "actorq.watchdog", "actorq.telemetry.energy.__main__"),
     *("actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
@@ -32,42 +32,42 @@ _COMMAND_NAME = Path("/proc/self/comm")
 _REQUEST_BYTES = 64 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DESCRIPTORS = 16
-# For which a fork is waited for, the imports of its server included.
+# Seconds to wait for a fork, including the imports of its server.
 _PATIENCE_S = 20.0
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without this project's settings.
 
-    They are in the resolved configuration already; in a child they would win over the flags that won over them here.
+    The resolved configuration already contains them. In a child they would override its flags.
     """
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 class ForkedProcess:
-    """A fork that the launcher has adopted, with what callers use of `subprocess.Popen`."""
+    """A fork that the launcher has adopted, with the methods of `subprocess.Popen` that callers use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Its exit code, or minus the signal that killed it; by one thread only."""
+        """The exit code, or minus the signal that killed the process. Only one thread may call this."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
     def terminate(self) -> None:
-        """Send SIGTERM, unless it has ended."""
+        """Send SIGTERM, unless the process has ended."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
 
 class _Server:
-    """A process that imports `modules` and then waits for commands; it ends when this end of its socket closes.
+    """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
-    once: it becomes the first command itself, instead of forking.
+    once: the server itself becomes the first command, instead of forking.
     """
 
     def __init__(self, modules: Sequence[str], once: bool) -> None:
@@ -88,7 +88,7 @@ class _Server:
     def start(
         self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
     ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
-        """Run a module; None where the server cannot. Waits for the imports of a server that forks."""
+        """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
         request = json.dumps({"module": module, "arguments": list(arguments)}).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
             return None
@@ -101,12 +101,12 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
-            # It is gone, or must not fork later what is started otherwise now.
+            # The server has ended, or it is late and must not fork the service that the caller now starts itself.
             self.close()
         return ForkedProcess(int(answer)) if answer else None
 
     def close(self) -> None:
-        """End it; a process that it has become or forked goes on."""
+        """End the server. Processes that it has become or forked live on."""
         if self._control.fileno() < 0:
             return
         self._control.close()
@@ -116,7 +116,7 @@ class _Server:
 
 @dataclass(frozen=True)
 class ForkServers:
-    """The servers of a run: one becomes the learner, the other forks the rest."""
+    """The servers of a run: one becomes the learner, the other forks the other services."""
 
     learner: _Server
     others: _Server
@@ -124,9 +124,9 @@ class ForkServers:
     def start(
         self, command: Sequence[str], descriptors: Sequence[int]
     ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
-        """Run `PYTHON -m MODULE ARGUMENTS...` in a session of its own; None where it has to be started otherwise.
+        """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
 
-        descriptors: its standard input, output and error, then others that it keeps open.
+        descriptors: standard input, output and error, then others that the process keeps open.
         """
         executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
         if executable != sys.executable or flag != "-m":
@@ -136,14 +136,14 @@ class ForkServers:
         return self.others.start(module, arguments, descriptors) if module in _FORKED else None
 
     def close(self) -> None:
-        """End the servers; what they have started goes on."""
+        """End the servers. The started processes live on."""
         self.learner.close()
         self.others.close()
 
 
 @contextmanager
 def fork_servers() -> Iterator[ForkServers | None]:
-    """Servers that begin their imports at once; None where the system cannot give forks to the launcher."""
+    """Servers that begin their imports at once; None if the launcher cannot adopt forks on this system."""
     if not _adopt_orphans(True):
         yield None
         return
@@ -156,7 +156,7 @@ def fork_servers() -> Iterator[ForkServers | None]:
 
 
 def _adopt_orphans(adopt: bool) -> bool:
-    """Become the parent of processes whose parent ends; whether the system can do that. A server's forks are such."""
+    """Become the parent of orphans, such as a server's forks. Returns whether the system supports that."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
@@ -170,7 +170,7 @@ class _Request:
 
 
 def _serve(control: socket.socket, once: bool) -> _Request | None:
-    """Fork for each request; returns the request in the process that is to run it, None when there are no more."""
+    """Fork for each request. Returns the request in the process that runs it, None when there are no more."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
         if not message:
@@ -184,7 +184,7 @@ def _serve(control: socket.socket, once: bool) -> _Request | None:
 
 
 def _fork() -> int:
-    """Fork a process that the launcher adopts. Returns its pid here, and 0 in the new process."""
+    """Fork a process that the launcher adopts. Returns its pid here and 0 in the new process."""
     reading, writing = os.pipe()
     between = os.fork()
     if not between:
@@ -202,15 +202,15 @@ def _fork() -> int:
 
 
 def _run(request: _Request) -> None:
-    """Become what was asked for."""
+    """Become the requested module."""
     for number, descriptor in enumerate(request.descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)
     if numpy := sys.modules.get("numpy"):
-        # Forks have the generator's state of their server: without this all would draw the same numbers.
+        # Forks inherit the server's generator. Without this they would all draw the same numbers.
         numpy.random.seed()
     with suppress(OSError):
-        # The command line is the server's. Tools such as ps and top show this name too.
+        # The command line is the server's. This sets the name in tools such as ps and top.
         name = request.arguments[request.arguments.index("--name") + 1] if "--name" in request.arguments else ""
         _COMMAND_NAME.write_text(name or request.module, encoding="utf-8")
     sys.argv = [request.module, *request.arguments]
@@ -219,10 +219,10 @@ def _run(request: _Request) -> None:
 
 def _main() -> None:
     descriptor, kind, *modules = sys.argv[1:]
-    # Modules stay: a collection during the imports would find nothing and take a tenth of their time.
+    # Imported modules stay alive. Garbage collection would find nothing and take a tenth of the imports' time.
     gc.disable()
     for module in modules:
-        # What is missing is told by the service that needs it.
+        # The service that needs a missing module reports it.
         with suppress(ImportError):
             import_module(module)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A run on this machine from its first process to its last."""
+"""Runs all services on this machine, from the start of a run to its end."""
 
 import logging
 import queue
@@ -32,13 +32,13 @@ def run_locally(
     servers: ForkServers | None = None,
     begun: RunStart | None = None,
 ) -> Outcome:
-    """Run all services on this machine until the run is over or a signal ends it; main thread only.
+    """Run all services on this machine until the run is over or a signal ends it. Main thread only.
 
-    run: holds the configuration already.
-    lock: the descriptor of its lock, which the services inherit.
-    actor_module: runs as the actors instead of the actor service, unless it is empty.
-    servers: fork services where they can.
-    begun: from when on the run's energy counts; from the meter's start when None.
+    run: the directory, with its configuration written.
+    lock: the descriptor of the run's lock, which the services inherit.
+    actor_module: module to run as actors instead of the actor service; empty for the actor service.
+    servers: fork servers.
+    begun: start of the run for its energy account; None for the meter's start.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -82,7 +82,7 @@ def _run_once(
 
 
 class AddressBook:
-    """An observer that passes everything on, and keeps the run's addresses on disk as processes come and go."""
+    """An observer that forwards everything, and keeps the addresses on disk as processes come and go."""
 
     def __init__(self, run: RunDirectory, addresses: Addresses, observer: Observer) -> None:
         self._run = run
@@ -91,11 +91,11 @@ class AddressBook:
         run.write_addresses(addresses)
 
     def process(self, view: ProcessView) -> None:
-        """Pass on."""
+        """Forward."""
         self._observer.process(view)
 
     def status(self, status: RunStatus) -> None:
-        """Pass on, and look up actors that are new."""
+        """Forward, and record the addresses of new actors."""
         connected = [actor.name for actor in status.actors if actor.connected]
         found = {name: address for name in connected if (address := self._run.read_announcement(name))}
         if found != self._addresses.actors:
@@ -104,10 +104,10 @@ class AddressBook:
         self._observer.status(status)
 
     def event(self, text: str) -> None:
-        """Pass on, and keep in the launcher's log."""
+        """Forward, and write to the launcher's log."""
         _log.info("%s", text)
         self._observer.event(text)
 
     def close(self) -> None:
-        """The run is over: nothing listens there any more."""
+        """Remove the addresses: the run is over."""
         self._run.addresses.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the launcher tells whoever shows the run."""
+"""The interface between the launcher and a display of the run."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ from actorq.local.services import Kind
 
 
 class ProcessState(Enum):
-    """Where a process is in its life; it runs once it serves."""
+    """The state of a process. A process runs once it serves."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -21,7 +21,7 @@ class ProcessState(Enum):
 
 @dataclass(frozen=True)
 class ProcessView:
-    """A process as its supervisor sees it; `pid` is None while there is none."""
+    """A process as its supervisor sees it. `pid` is None while no process exists."""
 
     name: str
     kind: Kind
@@ -31,16 +31,16 @@ class ProcessView:
 
 
 class Observer(Protocol):
-    """Someone who watches a run; called from the launcher's thread only, and must not block."""
+    """Receives news of a run. Only the launcher's thread calls it, so it must not block."""
 
     def process(self, view: ProcessView) -> None:
         """A process has changed."""
         ...
 
     def status(self, status: RunStatus) -> None:
-        """The learner has told how the run goes."""
+        """The learner has sent the status of the run."""
         ...
 
     def event(self, text: str) -> None:
-        """Something happened that a person wants to know."""
+        """An event that the user should see."""
         ...

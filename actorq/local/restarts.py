@@ -1,4 +1,4 @@
-"""When a process that died is started again, and when it has died too often."""
+"""Decides when to restart a process that died, and when to give up."""
 
 import random
 from collections import deque
@@ -13,9 +13,9 @@ _BACKOFF = Backoff(initial_s=0.2, maximum_s=10.0)
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """At most `limit` restarts within `window_s` seconds, further and further apart.
+    """At most `limit` restarts within `window_s` seconds, with growing delays.
 
-    hung_window_s: likewise where each time it was a call that hung: that takes longer than a crash.
+    hung_window_s: the window if each death came from a hanging call, which takes longer than a crash.
     """
 
     limit: int = 10
@@ -25,11 +25,11 @@ class RestartPolicy:
 
 
 def policy_where_calls_hang(timeout_s: float) -> RestartPolicy:
-    """Whose window holds the limit of hanging calls that each end a process after up to twice `timeout_s` seconds."""
+    """A policy for hanging calls, each of which takes up to twice `timeout_s` seconds until the process ends."""
     return RestartPolicy(hung_window_s=30.0 * (timeout_s + 30.0))
 
 
-# The meter is a witness: a run goes on without it.
+# A run continues without its meter.
 METER_POLICY = RestartPolicy(limit=3, window_s=float("inf"))
 
 
@@ -45,9 +45,9 @@ class RestartHistory:
         self.total = 0
 
     def next_delay(self, code: int = 1) -> float | None:
-        """Count a restart and return the seconds to wait before it; None when the process has died too often.
+        """Count a restart. Returns the seconds to wait before it; None when the process has died too often.
 
-        code: the exit code, which tells of a hanging call.
+        code: the exit code, which shows whether a call hung.
         """
         now = self._clock()
         for moments, window_s in ((self._recent, self._policy.window_s), (self._hung, self._policy.hung_window_s)):

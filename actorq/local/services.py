@@ -1,4 +1,4 @@
-"""Which processes a run on one machine has, and the command of each."""
+"""Lists the processes of a run on one machine, with their commands."""
 
 import socket
 import subprocess
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 
 class Kind(Enum):
-    """What a process is for."""
+    """The kind of a process."""
 
     LEARNER = "learner"
     QUANTIZER = "quantizer"
@@ -36,7 +36,7 @@ MODULES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Service:
-    """A process to run: its name in the run, its command, and the command after its first life."""
+    """A process to run: its name in the run, its first command, and its command after a restart."""
 
     name: str
     kind: Kind
@@ -45,12 +45,12 @@ class Service:
 
 
 def module_command(kind: Kind, *arguments: str, module: str = "") -> tuple[str, ...]:
-    """The command that starts a service with this interpreter; `module` in place of the service's own."""
+    """The command that starts a service with this interpreter. `module` replaces the service's own module."""
     return (sys.executable, "-m", module or MODULES[kind], *arguments)
 
 
 def is_importable(module: str) -> bool:
-    """Whether a service's interpreter finds a module; unlike this process, it has the current folder in its path."""
+    """Whether a service's interpreter finds a module. Unlike this process, it has the current folder in its path."""
     script = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
@@ -64,10 +64,10 @@ def services_of_run(
     actor_module: str = "",
     begun: RunStart | None = None,
 ) -> tuple[Service, ...]:
-    """Every process of a run, in the order in which to start them: first what takes longest to come up.
+    """All processes of a run in the order of their start: the slowest to start comes first.
 
-    actor_module: what runs as the actors instead of the actor service; the evaluator is always that.
-    begun: from when on the run's energy counts; from the meter's start when None.
+    actor_module: module to run as actors instead of the actor service. It never replaces the evaluator.
+    begun: start of the run for its energy account; None for the meter's start.
     """
 
     def service(name: str, kind: Kind, *arguments: str, restarted_with: tuple[str, ...] = ()) -> Service:
@@ -95,7 +95,7 @@ def services_of_run(
     services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, "--role", "evaluator", *life("evaluator"))))
     if config.energy.enabled:
         meter = service("meter", Kind.METER, "--learner", learner, *given)
-        # What a meter has not seen after its own death is nobody's: only the first life counts from the start.
+        # A restarted meter knows nothing of the time before. So only the first meter counts from the run's start.
         since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
         services.append(replace(meter, command=meter.command + since))
     return tuple(services)
@@ -103,12 +103,11 @@ def services_of_run(
 
 @contextmanager
 def reserved_addresses(count: int) -> Iterator[tuple[str, ...]]:
-    """Addresses with free ports, known before the processes that will serve there are up.
+    """Addresses with free ports, known before the processes that will serve there have started.
 
-    Linux lets a process listen where another has bound but does not listen, if both set SO_REUSEADDR, as gRPC does.
-    So the ports are held until the end: no one else is given them, not even while a service restarts. Elsewhere they
-    are let go at once, and another program may be quicker; then the service cannot listen, and the launcher tries
-    other ports.
+    Linux lets a process listen on a port that another has bound, if both set SO_REUSEADDR, as gRPC does. So this holds
+    the ports until the end, and no other program gets them, even while a service restarts. Other systems do not allow
+    that: there the ports are released at once. If another program takes one, the launcher tries other ports.
     """
     sockets = [socket.socket() for _ in range(count)]
     try:

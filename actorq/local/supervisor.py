@@ -1,4 +1,4 @@
-"""Keeps the processes of a run alive until the run is over, then ends them; leaves none behind."""
+"""Keeps the processes of a run alive until the run is over, then ends all of them."""
 
 import queue
 import random
@@ -29,18 +29,18 @@ METER_NICENESS = 10
 _LAST_LINES = 5
 _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
-# What every service says when its address is taken; the launcher may have been given an unlucky port.
+# All services say this when their address is taken, which may happen to the launcher's ports.
 _CANNOT_LISTEN = "cannot listen"
-# An actor also ends well when the learner, about to end itself, tells it to: time to find that out.
+# Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
 _AFTER_CLEAN_EXIT_S = 2.0
 _FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted"}
-# A learner's exit code for each way in which a run is over.
+# The learner's exit code for each final state of a run.
 _CODES = {RunState.SOLVED: EXIT_OK, RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED, RunState.STOPPED: EXIT_STOPPED}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the launcher's exit code, and for the user what went wrong, if something did."""
+    """The outcome of a run: the launcher's exit code, and the error for the user if there was one."""
 
     exit_code: int
     error: str | None = None
@@ -54,12 +54,11 @@ class _Phase(Enum):
 
 
 class Supervisor:
-    """Runs `services` in the order given and restarts those that die. Actors start once the learner serves.
+    """Runs `services` in the given order and restarts those that die. Actors start once the learner serves.
 
-    The run ends when the learner says so by its exit code (also because an operator stopped it), when a process tells
-    of a user's mistake, when one dies too often, or when a signal arrives. Then the learner is ended first, since it
-    saves the run, and the others after it; each gets `drain_s` seconds. A second signal ends everything at once.
-    A learner that somebody else interrupted is restarted like one that died.
+    The run ends when the learner's exit code says so, when a process reports a user's error, when a process dies too
+    often, or on a signal. Then the learner is ended first, because it saves the run. The others follow. Each has
+    `drain_s` seconds. A second signal ends everything at once. A learner interrupted from outside is restarted.
     Everything happens on the calling thread, which waits on `events` only.
     """
 
@@ -103,7 +102,7 @@ class Supervisor:
         self._earlier_summary_ns = run.summary_written_ns()
 
     def run(self) -> Outcome:
-        """Start everything, return when nothing runs any more."""
+        """Start everything. Returns when no process runs anymore."""
         try:
             for name in self._services:
                 if name not in self._later:
@@ -160,7 +159,7 @@ class Supervisor:
             self._observer.event(f"{number.name} again: ending everything at once")
             self._kill(list(self._children))
             return
-        self._observer.event(f"{number.name}: saving the run and ending (once more to end at once)")
+        self._observer.event(f"{number.name}: saving the run and ending (a second signal ends at once)")
         self._end(Outcome(128 + number))
 
     def _exited(self, child: Child, code: int) -> None:
@@ -184,7 +183,7 @@ class Supervisor:
             self._restart_later(child, code)
 
     def _ended_state(self) -> RunState | None:
-        """How the run ended, when its learner has told it and has written it down; its death changes nothing then."""
+        """The final state of the run, if the learner has reported and saved it. Its death then changes nothing."""
         is_new = self._run.summary_written_ns() != self._earlier_summary_ns
         if self._final_state and is_new and self._run.read_summary().get("state") == self._final_state.value:
             return self._final_state
@@ -193,7 +192,7 @@ class Supervisor:
     def _mistaken(self, child: Child, mistake: str) -> None:
         port_taken = _CANNOT_LISTEN in mistake
         if port_taken and self._histories[child.name].total:
-            # It could listen there before, so this is no mistake of the user's and passes.
+            # The process could listen there before. So this is no user's error, and will pass.
             self._restart_later(child, EXIT_USER_ERROR)
             return
         self._show(child.name, ProcessState.EXITED)
@@ -220,7 +219,7 @@ class Supervisor:
         self._show(child.name, ProcessState.RESTARTING)
 
     def _recall_actors(self, moment: float) -> None:
-        """A learner that dies while it ends the run may have sent its actors away; its next life needs them."""
+        """Restart ended actors: a learner that died while ending the run may have dismissed them."""
         self._learner_is_ending = False
         for name, service in self._services.items():
             is_gone = name not in self._children and name not in self._due and name not in self._later
@@ -232,13 +231,13 @@ class Supervisor:
         restarts = self._histories[child.name].total
         self._show(child.name, ProcessState.GIVEN_UP)
         if self._services[child.name].kind is Kind.METER:
-            self._observer.event(f"meter {fate} again: the run goes on without, see {child.log}")
+            self._observer.event(f"meter {fate} again: the run goes on without a meter, see {child.log}")
             return
         lines = "".join(f"\n  {line}" for line in child.last_lines(_LAST_LINES))
         self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))
 
     def _end(self, outcome: Outcome) -> None:
-        """Begin to end the run; the learner first, if it still runs."""
+        """Begin to end the run, the learner first if it still runs."""
         self._outcome = outcome
         for name in self._due:
             self._show(name, ProcessState.EXITED)
@@ -256,11 +255,11 @@ class Supervisor:
         self._phase = _Phase.ENDING_OTHERS
         self._terminate(list(self._children))
         for child in self._children.values():
-            # There is no learner any more that would store what actors have queued: they need not wait for it.
+            # Without a learner, actors need not wait to send their queues.
             child.release()
 
     def _terminate(self, names: list[str]) -> None:
-        # A service ends itself at the end of its drain time; the second more lets it tell why.
+        # A service ends itself after its drain time. One second more lets it log the reason.
         self._deadline = self._clock() + self._drain_s + 1.0
         for name in names:
             self._children[name].terminate()
@@ -286,11 +285,11 @@ class Supervisor:
         self._children[name] = child
         if service.kind is Kind.METER:
             child.lower_priority(METER_NICENESS)
-        # The meter serves nothing.
+        # The meter never reports that it serves.
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 
     def _start_later_ones(self) -> None:
-        """The learner serves. Earlier these would have tried in vain, and taken processor time from its start."""
+        """Start the processes that need a serving learner. Earlier they would only slow its start."""
         while self._phase is _Phase.RUNNING and self._later:
             self._start(self._later.pop(0))
 

@@ -1,4 +1,4 @@
-"""The thread that follows the learner's status over all of its lives."""
+"""A thread that follows the learner's status across restarts of the learner."""
 
 import random
 import threading
@@ -10,14 +10,14 @@ from actorq.errors import ActorQError, UnavailableError
 from actorq.transport.options import Certificates
 from actorq.transport.reconnect import Backoff, keep_connected
 
-# The learner is on this machine and a person is looking: try often.
+# Short delays: the learner is on this machine, and a user waits for the display.
 _BACKOFF = Backoff(initial_s=0.1, maximum_s=0.5)
 
 
 class StatusWatch:
-    """Calls `receive` with each status from `address`, on a thread of its own, until the run is over or `close`.
+    """Calls `receive` on its own thread with each status from `address`, until the run is over or `close`.
 
-    until_close: go on even then; a learner that dies while it ends the run has another life.
+    until_close: continue after the end of the run. A learner that dies while it ends the run is restarted.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class StatusWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching; no call of `receive` follows."""
+        """Stop. `receive` is not called after this returns."""
         self._stop.set()
         if client := self._client:
             client.close()
         self._thread.join(timeout=2.0)
 
     def wait(self) -> None:
-        """Return when the run is over or the watch was closed."""
+        """Return when the run is over or the watch is closed."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -66,6 +66,6 @@ class StatusWatch:
         except UnavailableError:
             raise
         except (ActorQError, ValueError) as error:
-            # Whatever is wrong with one life of the learner, the next may answer; ValueError is a closed channel.
+            # The next life of the learner may answer despite any error. ValueError means a closed channel.
             raise UnavailableError(f"learner at {self._address}: {error}") from error
         raise UnavailableError(f"learner at {self._address}: ended the stream before the run was over")

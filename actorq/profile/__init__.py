@@ -1,1 +1,1 @@
-"""`actorq profile`: what the parts of a run cost on this machine, and what follows for its size."""
+"""`actorq profile`: measures the costs of a run's parts on this machine, and recommends the size of a run."""

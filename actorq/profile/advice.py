@@ -1,4 +1,4 @@
-"""What follows from measured costs: the limit, the useful number of actors, what a scheme saves, and the settings."""
+"""Recommendations from measured costs: limit, number of actors, scheme, settings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from actorq.profile.model import Costs, Limit, Prediction, Workload, predict, useful_actors
 
-# Runs whose speed differs by less are equally fast.
+# Runs count as equally fast if their speeds differ by less.
 _AS_GOOD = 0.03
 _MILLION = 1e6
 _HOUR_S = 3600.0
@@ -14,11 +14,11 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Outlook:
-    """A run under one scheme with so many environments per actor.
+    """Predictions for a run under one scheme with `environments` environments per actor.
 
     configured: on this machine, with the configured number of actors.
     here: on this machine, with the best number of actors.
-    apart: where each process has a core of its own, as in pods, with as many actors as one learner can use.
+    apart: if each process has its own core, as in pods, with as many actors as one learner can use.
     """
 
     scheme: str
@@ -40,13 +40,13 @@ class Outlook:
 
     @property
     def core_hours(self) -> float:
-        """Per million transitions, with the best number of actors on this machine."""
+        """Core hours per million transitions, with the best number of actors on this machine."""
         return self.here.core_seconds_per_step * _MILLION / _HOUR_S
 
 
 @dataclass(frozen=True)
 class Pods:
-    """A deployment: how many actors, and the CPU requests of each pod in cores."""
+    """A deployment: the number of actors, and the CPU requests of each pod in cores."""
 
     actors: int
     actor_cpu: float
@@ -63,7 +63,7 @@ def outlooks(
     actors: int,
     cores: float,
 ) -> list[Outlook]:
-    """Of each scheme with each number of environments, in this order."""
+    """The outlook of each scheme with each number of environments, in this order."""
     return [
         Outlook.of(scheme, count, costs(scheme, count), work, actors, cores)
         for scheme in schemes
@@ -72,9 +72,9 @@ def outlooks(
 
 
 def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Outlook:
-    """The fastest on this machine; among those that are as fast within 3% the one that needs the least work.
+    """The fastest on this machine. Among those within 3% of it, the one that needs the least work.
 
-    Among those of as little work within 3%: with the preferred number of environments, then the first.
+    Among those within 3% of the least work: one with the preferred number of environments, or else the first.
     """
     fastest = max(each.here.steps_per_s for each in candidates)
     fast = [each for each in candidates if each.here.steps_per_s >= (1 - _AS_GOOD) * fastest]
@@ -84,7 +84,7 @@ def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Out
 
 
 def pods(outlook: Outlook) -> Pods:
-    """The deployment of a run whose processes have cores of their own; requests are rounded up to a tenth of a core."""
+    """The deployment of a run with its own cores for each process. Requests are rounded up to a tenth of a core."""
     cores, actors = outlook.apart.cores, outlook.apart.actors
     return Pods(
         actors,
@@ -96,12 +96,12 @@ def pods(outlook: Outlook) -> Pods:
 
 
 def explain(limit: Limit) -> str:
-    """What to do about a limit, in a sentence."""
+    """A remedy for a limit, in one sentence."""
     return {
         Limit.ACTORS: "The actors limit the run: more actors, more environments per actor or a faster scheme help.",
         Limit.LEARNER: "The learner limits the run: no scheme and no further actor makes it faster. Fewer samples per "
         "insert, a larger learner or smaller networks do.",
-        Limit.PROCESSORS: "The machine's cores limit the run: what saves processor time makes it faster.",
+        Limit.PROCESSORS: "The machine's cores limit the run: less processor time per step makes it faster.",
     }[limit]
 
 

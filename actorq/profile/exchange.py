@@ -1,4 +1,4 @@
-"""The folder in which the services' measurements leave what the next one needs, and their figures as JSON."""
+"""The folder through which the services' measurements exchange data, and their figures as JSON."""
 
 import json
 from argparse import ArgumentTypeError
@@ -24,7 +24,7 @@ _COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "va
 
 
 def measuring_seconds(text: str) -> float:
-    """The value of --seconds."""
+    """Parse the value of --seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -36,7 +36,7 @@ def measuring_seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class Order:
-    """What a service is to measure: for which run, in which folder, and for about how many seconds."""
+    """An order for a service to measure: the run, the folder, and the approximate seconds."""
 
     config: RunConfig
     folder: "Folder"
@@ -45,7 +45,7 @@ class Order:
 
     @classmethod
     def parse(cls, program: str, description: str, arguments: Sequence[str] | None = None) -> "Order":
-        """The order in the arguments of a process; raises UserError."""
+        """The order in the arguments of a process. Raises UserError."""
         parser = argument_parser(program, description, (RunConfig,))
         parser.add_argument("--folder", type=Path, required=True, help="where figures are written")
         parser.add_argument("--seconds", type=measuring_seconds, default=DEFAULT_SECONDS, help="time to measure")
@@ -57,16 +57,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Folder:
-    """What the measurements leave. Whoever reads what is not there raises UserError."""
+    """Data of the measurements. Reading missing data raises UserError."""
 
     path: Path
 
     def write(self, name: str, figures: Mapping[str, Any]) -> None:
-        """Leave figures of this name."""
+        """Write figures under a name."""
         (self.path / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
     def read(self, name: str) -> dict[str, Any]:
-        """Figures of this name."""
+        """Read the figures of a name."""
         try:
             figures: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
         except OSError as error:
@@ -76,7 +76,7 @@ class Folder:
         return figures
 
     def write_segments(self, spec: EnvironmentSpec, segments: Sequence[Segment]) -> None:
-        """Leave segments of equal length, without their episodes."""
+        """Write segments of equal length, without their episodes."""
         self.write("spec", spec.to_json())
         columns = {name: np.stack([getattr(segment, name) for segment in segments]) for name in _COLUMNS}
         if segments[0].greedy_actions is not None:
@@ -84,7 +84,7 @@ class Folder:
         np.savez(self.path / "segments.npz", **columns)  # type: ignore[arg-type]
 
     def spec(self) -> EnvironmentSpec:
-        """The environment's."""
+        """The spec of the environment."""
         return EnvironmentSpec.from_json(self.read("spec"))
 
     def segments(self) -> list[Segment]:
@@ -102,7 +102,7 @@ class Folder:
         ]
 
     def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Leave a policy's graph, and its parameters and calibration batches by name."""
+        """Write a policy's graph, and its parameters and calibration batches by name."""
         (self.path / "graph.onnx").write_bytes(graph.model)
         self.write(
             "graph",
@@ -111,7 +111,7 @@ class Folder:
         np.savez(self.path / "tensors.npz", **tensors)  # type: ignore[arg-type]
 
     def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
-        """What `write_graph` left."""
+        """The graph and tensors of `write_graph`."""
         told = self.read("graph")
         model = (self.path / "graph.onnx").read_bytes()
         with np.load(self.path / "tensors.npz") as file:
@@ -119,7 +119,7 @@ class Folder:
         return PolicyGraph(model, tuple(told["inputs"]), told["discrete"], tuple(told["spans"])), tensors
 
     def write_policy(self, policy: Policy) -> None:
-        """Leave an emitted policy under its scheme."""
+        """Write an emitted policy under its scheme."""
         path = self.path / f"{policy.descriptor.scheme}.onnx"
         path.write_bytes(policy.model)
         path.with_suffix(".pb").write_bytes(wire.descriptor_to_proto(policy.descriptor).SerializeToString())

@@ -1,8 +1,8 @@
-"""What a transition and a version cost on their ways between the services, measured on the real ones.
+"""Measures the cost of a transition and of a version on their ways between the real services.
 
-A learner, a quantizer and one actor run for some seconds. At first the learner is paused, so that all that it does is
-to receive and to store; the error buffer of the rate limiter has room for what the actor does in that time. Once it is
-full, the learner goes on, and the actor keeps step with it, as in any run.
+A learner, a quantizer and one actor run for some seconds. At first the learner is paused, so that it only receives and
+stores. The rate limiter's error buffer has room for the actor's transitions in that time. Once the buffer is full, the
+learner resumes, and the actor keeps step with it as in any run.
 """
 
 import queue
@@ -26,21 +26,21 @@ from actorq.local.services import Kind, module_command, reserved_addresses
 from actorq.local.watching import StatusWatch
 from actorq.process import EXIT_USER_ERROR
 
-# Within which something has to happen; an update of a large network may take seconds.
+# Timeout of each step of the measurement. One update of a large network may take seconds.
 _PATIENCE_S = 60.0
 _STATUS_PERIOD_S, _END_S = 0.2, 2.0
-# Until queues are full and caches warm.
+# Time to fill queues and warm caches.
 _WARM_UP_S = 0.5
-# Of fewer versions the quantizer's share of a window is mostly what it does without any.
+# With fewer versions, the quantizer's cost in a window is mostly idle cost.
 _FEWEST_VERSIONS = 10
 
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """Processor seconds of the processes. While the learner is paused, per transition: `actor_s`, `learner_s`.
+    """Costs in processor seconds. `actor_s`, `learner_s`: per transition while the learner is paused.
 
-    update_s: of the learner per update while all goes on, without what transitions cost.
-    quantizer_version_s, actor_version_s: of a version in fp32 while all goes on; None where there were too few.
+    update_s: of the learner per update while everything runs, without the cost of transitions.
+    quantizer_version_s, actor_version_s: per version in fp32 while everything runs; None with too few versions.
     steps_per_s: transitions per second of an actor that does not wait, beside the paused learner.
     """
 
@@ -54,7 +54,7 @@ class LinkFigures:
 
 @dataclass(frozen=True)
 class _Look:
-    """The counters of the run at a moment, and the processor seconds of its processes."""
+    """The run's counters at one time, and the processor seconds of its processes."""
 
     at: float
     steps: int
@@ -64,20 +64,20 @@ class _Look:
 
 
 class _Services:
-    """The processes, and what they tell: statuses of the learner, and that one of them has ended."""
+    """The processes and their messages: statuses of the learner, and exits."""
 
     def __init__(self, children: Mapping[str, Child], told: "queue.SimpleQueue[RunStatus | ChildExited]") -> None:
         self._children = children
         self._told = told
 
     def look(self, wanted: Callable[[RunStatus], bool]) -> _Look:
-        """Look at the first status from now on that is wanted; raises ActorQError when a process ends before."""
+        """Look at the first status that is wanted. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
             try:
                 told = self._told.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
             except queue.Empty:
-                raise ActorQError(f"the services did not go on within {_PATIENCE_S:g} s") from None
+                raise ActorQError(f"the services made no progress within {_PATIENCE_S:g} s") from None
             if isinstance(told, ChildExited):
                 raise _failure(self._children[told.name], told.code)
             if wanted(told):
@@ -86,12 +86,12 @@ class _Services:
                 )
 
     def after(self, seconds: float, steps: int = -1) -> _Look:
-        """Look when so many seconds are over and more than `steps` transitions are stored."""
+        """Look after `seconds` seconds, once more than `steps` transitions are stored."""
         moment = time.monotonic() + seconds
         return self.look(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
 
     def when_blocked(self) -> None:
-        """Wait until the actor stands still, which it does for want of credit."""
+        """Wait until the actor stops for lack of credit."""
         steps = -1
 
         def stands_still(status: RunStatus) -> bool:
@@ -102,7 +102,7 @@ class _Services:
         self.look(stands_still)
 
     def after_update(self, seconds: float) -> _Look:
-        """Look just after the first update once so many seconds are over: whole updates are counted."""
+        """Look just after the first update that ends after `seconds` seconds, so that only whole updates count."""
         updates = self.after(seconds).updates
         return self.look(lambda status: status.updates > updates)
 
@@ -112,9 +112,9 @@ class _Services:
 
 
 def measure_links(config: RunConfig, folder: Path, seconds: float, step_s: float) -> LinkFigures:
-    """Run the services for about `seconds` after their start; raises ActorQError when one of them fails.
+    """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
-    step_s: seconds of a transition in the actor's loop.
+    step_s: seconds per transition in the actor's loop.
     """
     path = folder / "links.yaml"
     steps = (_WARM_UP_S + seconds / 2) / step_s
@@ -150,7 +150,7 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str) -> dict[
 
 
 def _short_run(config: RunConfig, steps: float) -> RunConfig:
-    """The run with one actor that always acts with its policy, and does not wait for the first `steps` transitions."""
+    """The run with one actor that always acts with its policy, and does not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
     buffer = max(config.rate_limiter.error_buffer, steps * ratio)
     return config.model_copy(
@@ -177,7 +177,7 @@ def _failure(child: Child, code: int) -> ActorQError:
 
 
 def _figures(began: _Look, ended: _Look, first: _Look, last: _Look) -> LinkFigures:
-    """From a window in which the learner is paused, and from one in which it trains."""
+    """The figures from a window with a paused learner, and from a window in which it trains."""
     stored = ended.steps - began.steps
     actor_s, learner_s = ((ended.cpu[name] - began.cpu[name]) / stored for name in ("actor", "learner"))
     steps, updates, versions = last.steps - first.steps, last.updates - first.updates, last.versions - first.versions

@@ -1,4 +1,4 @@
-"""Has the services measure themselves, in processes, and puts their figures together."""
+"""Lets the services measure themselves in processes, and combines their figures."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ _DEFAULT_EPISODE_STEPS = 1000
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured, as the services told it; `links` is of fp32 at the configured environments."""
+    """The services' measurements. `links` is measured in fp32 with the configured number of environments."""
 
     config: RunConfig
     actor: dict[str, Any]
@@ -35,22 +35,22 @@ class Figures:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """Those that act on this processor."""
+        """The schemes that work on this processor."""
         return tuple(self._size(self.config.environments_per_actor)["loop_s"])
 
     @property
     def environments(self) -> tuple[int, ...]:
-        """The numbers of environments of an actor that were measured."""
+        """The measured numbers of environments per actor."""
         return tuple(size["environments"] for size in self.actor["sizes"])
 
     @property
     def dropped(self) -> dict[str, str]:
-        """Why the other schemes were not measured."""
+        """The reasons why other schemes were not measured."""
         return {**self.quantizer["failed"], **self.actor["dropped"]}
 
     @property
     def workload(self) -> Workload:
-        """What the run's settings ask for."""
+        """The work that the run's settings demand."""
         config = self.config
         return Workload.of(
             config.rate_limiter.samples_per_insert,
@@ -60,19 +60,19 @@ class Figures:
         )
 
     def costs(self, scheme: str, environments: int | None = None) -> Costs:
-        """What each part costs under a scheme; the environments of an actor are the configured ones when none."""
+        """The costs of each part under a scheme. environments: None for the configured number per actor."""
         config, valid = self.config, self.actor["valid"]
         count = environments or config.environments_per_actor
         loop = self._size(count)["loop_s"][scheme] / (count * valid)
         episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
-        # The message of a segment costs more than its transitions, so a segment of more environments costs no more.
+        # A segment's cost is mostly that of its message. So a segment of more environments costs no more.
         fewer = config.environments_per_actor / count
-        # Beside actors an update takes more than alone. What it takes more keeps the interpreter from the trainer.
+        # An update takes longer beside actors than alone. The excess keeps the interpreter from the trainer.
         versions = self.learner["version_s"] / config.publication.period_updates
         alone_s, alone_cpu_s = self.learner["update_s"], self.learner["update_cpu_s"]
         update_cpu_s = max(alone_cpu_s, self.links.update_s - versions)
         if self.learner["device"] == "cpu":
-            # Other programs lengthen what the clock shows; a trainer that never waits for data is never idle.
+            # Other programs lengthen wall-clock times. A trainer that never waits for data is never idle.
             alone_s = min(alone_s, alone_cpu_s)
         return Costs(
             ActorCosts(
@@ -91,7 +91,7 @@ class Figures:
 
     @property
     def upload_s(self) -> float:
-        """Processor seconds of an actor per transition that are not its loop's, at the configured environments."""
+        """Processor seconds of an actor per transition outside its loop, with the configured environments."""
         return max(0.0, self.links.actor_s - _loop_s(self.config, self.actor))
 
     def environment_s(self, environments: int) -> float:
@@ -103,12 +103,12 @@ class Figures:
         return float(self._size(environments)["call_s"][scheme])
 
     def rest_s(self, scheme: str) -> float:
-        """Seconds of an actor's step of all its environments that are neither theirs nor the policy's."""
+        """Seconds of an actor's step of all its environments, without the environments and the policy."""
         size = self._size(self.config.environments_per_actor)
         return max(0.0, float(size["loop_cpu_s"][scheme] - size["call_s"][scheme] - size["environment_s"]))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures, as the services told them."""
+        """The figures as JSON values."""
         return {
             "actor": self.actor,
             "learner": self.learner,
@@ -119,7 +119,7 @@ class Figures:
 
     @classmethod
     def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
-        """What `to_json` returned, for a run of these settings."""
+        """The figures of `to_json`, for a run of these settings."""
         links = LinkFigures(**tree["links"])
         steps = int(tree.get("max_episode_steps", 0))
         return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
@@ -130,7 +130,7 @@ class Figures:
 
 
 def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) -> float:
-    """What a version costs a service in a run, `fp32_s` in fp32, by what it costs alone in each scheme."""
+    """A version's cost in a service during a run: `fp32_s`, plus the scheme's extra cost over fp32 measured alone."""
     return seconds[scheme] if fp32_s is None else max(seconds[scheme], fp32_s + seconds[scheme] - seconds[FP32])
 
 
@@ -142,9 +142,9 @@ def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
 
 
 def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Figures:
-    """Measure each part for about `seconds`, one after the other; raises UserError for what cannot be measured.
+    """Measure each part for about `seconds`, one after the other. Raises UserError for a part that cannot be measured.
 
-    say: told what is measured next.
+    say: called with the name of each measurement before it begins.
     """
     with TemporaryDirectory(prefix="actorq-profile-") as name:
         folder = Folder(Path(name))
@@ -159,7 +159,7 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Fi
         _run("quantizer_service.profile", *flags)
         say("the actor, for each scheme")
         _run("actor_service.profile", *flags)
-        say("the way of transitions to the replay")
+        say("the path of transitions to the replay")
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
         links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]))
         return Figures(config, **parts, links=links, max_episode_steps=folder.spec().max_episode_steps)

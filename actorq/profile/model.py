@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-# A run that is within this share of the best one is as good.
+# Runs within this share of the best one count as equally fast.
 _AS_GOOD = 0.03
 _MOST_ACTORS = 100_000
-# Halvings of the interval that holds a rate: more than a float64 has digits.
+# Halvings of the interval of a rate: more than a float64 has digits.
 _HALVINGS = 60
 
 
 class Limit(Enum):
-    """What keeps a run from being faster."""
+    """The part that limits a run's speed."""
 
     ACTORS = "actors"
     LEARNER = "learner"
@@ -25,7 +25,7 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class Workload:
-    """What the settings of a run ask of its parts.
+    """The work that a run's settings demand of its parts.
 
     updates_per_step: gradient updates per transition.
     updates_per_version: gradient updates between two published versions.
@@ -44,10 +44,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class ActorCosts:
-    """Seconds of an actor's one thread under a scheme. A step is a transition of one environment.
+    """Costs of an actor under a scheme, in seconds of its one thread. A step is a transition of one environment.
 
     step_s: a transition: environment, policy, exploration, segment and upload.
-    version_s: taking over a new version.
+    version_s: the switch to a new version.
     evaluation_s: an evaluation of full length, by the evaluator.
     """
 
@@ -58,9 +58,9 @@ class ActorCosts:
 
 @dataclass(frozen=True)
 class LearnerCosts:
-    """Seconds of the learner.
+    """Costs of the learner in seconds.
 
-    update_s: between two updates of a trainer that never waits for data.
+    update_s: time between two updates if the trainer never waits for data.
     update_cpu_s: processor time of an update over all threads.
     step_s: receiving and storing a transition.
     version_s: a snapshot and its way to the quantizer.
@@ -74,7 +74,7 @@ class LearnerCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """What all parts cost under one scheme. quantizer_version_s: seconds of the quantizer for a version."""
+    """Costs of all parts under one scheme. quantizer_version_s: seconds of the quantizer for a version."""
 
     actor: ActorCosts
     learner: LearnerCosts
@@ -83,7 +83,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Cores:
-    """Cores that the services keep busy, on average."""
+    """Mean number of cores that each service keeps busy."""
 
     actors: float
     learner: float
@@ -92,16 +92,16 @@ class Cores:
 
     @property
     def total(self) -> float:
-        """Of all services."""
+        """Busy cores of all services."""
         return self.actors + self.learner + self.quantizer + self.evaluator
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A run with so many actors.
+    """The speed of a run.
 
     steps_per_s: transitions per second of the whole run.
-    limits: what each limit alone would allow, in transitions per second.
+    limits: transitions per second that each limit alone would allow.
     cores: busy cores by service.
     """
 
@@ -112,7 +112,7 @@ class Prediction:
 
     @property
     def limit(self) -> Limit:
-        """What the run is limited by."""
+        """The limit that holds the run back most."""
         return min(self.limits, key=lambda limit: self.limits[limit])
 
     @property
@@ -122,7 +122,7 @@ class Prediction:
 
 
 def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) -> Prediction:
-    """The steady state of a run with `actors` actors on `cores` cores; infinite cores: each process has its own."""
+    """The steady state of a run with `actors` actors on `cores` cores. Infinite cores: each process has its own."""
     busy_actor, busy_learner = _busy_actor(costs, work, actors), _busy_learner(costs, work)
     limits = {
         Limit.ACTORS: _highest(busy_actor, 1.0),
@@ -134,9 +134,9 @@ def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) 
 
 
 def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Prediction:
-    """The fewest actors with which a run is as fast as with any number, but for 3%."""
+    """The run with the fewest actors that is within 3% of the speed with any number of actors."""
     if math.isfinite(cores):
-        # More actors than cores only share them.
+        # With more actors than cores, actors only share the cores.
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
         enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
         return next(run for run in runs if run.steps_per_s >= enough)
@@ -152,7 +152,7 @@ def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Pred
 
 
 def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
-    """Versions that reach the actors at `rate` transitions/s: when the quantizer is late, newer ones replace older."""
+    """Versions per second that reach the actors at `rate` transitions/s. A late quantizer skips versions."""
     offered = rate * work.updates_per_step / work.updates_per_version
     return min(offered, 1 / costs.quantizer_version_s) if costs.quantizer_version_s > 0 else offered
 
@@ -165,7 +165,7 @@ def _busy_actor(costs: Costs, work: Workload, actors: int) -> Callable[[float], 
 
 
 def _swapping(costs: Costs, work: Workload, rate: float) -> float:
-    """Share of its time that an actor takes over new versions; it skips those for which it has no time."""
+    """Share of an actor's time for switches to new versions. It skips versions for which it has no time."""
     return min(0.5, versions_per_s(costs, work, rate) * costs.actor.version_s)
 
 
@@ -191,7 +191,7 @@ def _cores(costs: Costs, work: Workload, actors: int, rate: float) -> Cores:
 
 
 def _highest(busy: Callable[[float], float], most: float) -> float:
-    """The highest rate at which `busy`, which grows with the rate, is at most `most`."""
+    """The highest rate at which `busy` is at most `most`. `busy` grows with the rate."""
     if math.isinf(most):
         return math.inf
     low, high = 0.0, 1.0

@@ -1,1 +1,1 @@
-"""Policy graphs and how schemes quantize them: numpy and onnx, without running a model."""
+"""Analyzes policy graphs and quantizes them in schemes. Uses numpy and onnx, and never runs a model."""

@@ -1,4 +1,4 @@
-"""Small statistics of a policy's tensors over its calibration batch: what schemes learn of the observations."""
+"""Statistics of a policy's tensors over its calibration batch, for schemes that depend on observations."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Up to so many products OpenBLAS multiplies matrices on the calling thread. Beyond, its threads would wait for cores
-# that actors and learners have: 10 ms for what takes 0.1.
+# Up to this many products, OpenBLAS multiplies matrices on the calling thread. Beyond, its threads would compete with
+# actors and learners for cores, and take 10 ms instead of 0.1.
 SINGLE_THREADED_PRODUCTS = 2**18
 
-# Lowest and highest value of a tensor of the graph.
+# Lowest and highest value of a tensor.
 Range = tuple[float, float]
 
 
 class Statistic(Enum):
-    """What is to be known of a tensor x; values that are not finite count as 0, for a range not at all.
+    """A statistic of a tensor x. Values that are not finite count as 0; a range ignores them.
 
     RANGE: lowest and highest value, float64[2].
-    MEAN: of each of the last axis' entries, over all other axes: float64[K].
-    MOMENTS: mean of x x^T over all but the last axis, not centered: float64[K, K].
+    MEAN: mean of each entry of the last axis over all other axes, float64[K].
+    MOMENTS: mean of x x^T over all but the last axis, not centered, float64[K, K].
     """
 
     RANGE = "range"
@@ -40,13 +40,13 @@ Statistics = Mapping[Observed, NDArray[np.float64]]
 
 
 def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
-    """A statistic of a tensor that has one row at least."""
+    """A statistic of a tensor with at least one row."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _SUMMARIES[statistic](array)
 
 
 def _range(array: NDArray[Any]) -> NDArray[np.float64]:
-    # A hidden value may overflow where the outputs do not, before a tanh.
+    # A hidden value may overflow before a tanh although the outputs are finite.
     finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
     return np.array([finite.min(), finite.max()] if finite.size else [0.0, 0.0], np.float64)
 
@@ -58,7 +58,7 @@ def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _moments(array: NDArray[Any]) -> NDArray[np.float64]:
-    # In float64 the squares of float32 cannot overflow.
+    # Squares of float32 values cannot overflow in float64.
     rows = _finite(array.reshape(-1, array.shape[-1])).astype(np.float64)
     inputs = rows.shape[1]
     columns = np.ascontiguousarray(rows.T)

@@ -1,9 +1,10 @@
-"""Takes dead units out of a policy, exactly: sparse weights become smaller dense ones.
+"""Removes dead units from a policy, so that sparse weights become smaller dense weights.
 
-A unit without live inputs has a constant output, which is folded into the biases of the layers that read it
-(RLx2's networks, arXiv 2205.15043, have many such units; Evci et al., arXiv 1911.11134, have the masks that make them).
-A unit that nothing reads is dropped. Dead units may make other units dead, until nothing changes. Each layer keeps at
-least one unit. The policy computes the same, but for the order in which float32 numbers are added.
+A unit without live inputs has a constant output. The constant is folded into the biases of the layers that read it.
+A unit that nothing reads is dropped. The removal of units may make other units dead, so it repeats until nothing
+changes. Each layer keeps at least one unit. The policy computes the same, except for the order of float32 additions.
+
+RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are those of Evci et al. (arXiv 1911.11134).
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,12 +28,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LiveUnits:
-    """The units of a policy that stay, for each group, in their order.
+    """The units of a policy that remain, for each group, in their order.
 
     kept: bool[units] for each of `groups`.
-    alive: those of them that are alive; a layer without live units keeps a dead one.
-    constant: units whose constant output is folded.
-    biased: layers that get a bias, because something is folded into them and they have none.
+    alive: the kept units that are alive; a layer without live units keeps a dead one.
+    constant: units with a constant output to fold.
+    biased: layers without a bias that get one for folded constants.
     """
 
     groups: tuple[UnitGroup, ...]
@@ -43,15 +44,15 @@ class LiveUnits:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal keys mean equal shapes and nodes of the compact graphs."""
+        """Equal keys mean compact graphs of equal shapes and nodes."""
         parts = [np.packbits(mask).tobytes() for mask in self.kept]
         return b"".join(parts) + "\0".join(layer.output for layer in self.biased).encode()
 
 
 class Compactor:
-    """Takes dead units out of the versions of one graph.
+    """Removes dead units from the versions of one graph.
 
-    fixed: the layers whose units always stay, each with the reason.
+    fixed: the layers that keep all their units, each with the reason.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -64,7 +65,7 @@ class Compactor:
         self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
 
     def live_units(self, parameters: Parameters) -> LiveUnits | None:
-        """The units of this version that stay; None when all are alive, which takes microseconds for dense weights."""
+        """The remaining units of this version; None when all are alive. Takes microseconds for dense weights."""
         if not any(self._may_have_dead(group, parameters) for group in self._groups):
             return None
         used = {layer: units_first(layer, parameters) != 0 for layer in self._layers}
@@ -81,9 +82,9 @@ class Compactor:
         return LiveUnits(self._groups, tuple(kept), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
-        """The parameters of the compact graph; None when a folded constant is beyond float32.
+        """The parameters of the compact graph; None when a folded constant exceeds float32.
 
-        The sums that are folded are taken in float64 and rounded once.
+        Folded sums are computed in float64 and rounded once.
         """
         result = dict(parameters)
         biases = self._folded(parameters, live)
@@ -94,7 +95,7 @@ class Compactor:
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
                 weight = weight[:, live.kept[index]]
-                # A dead unit that its layer keeps must not reach the readers.
+                # A dead unit that its layer keeps must not affect the readers.
                 if not (alive := live.alive[index][live.kept[index]]).all():
                     weight = weight * alive
             if (index := self._made_by.get(layer)) is not None:
@@ -106,7 +107,7 @@ class Compactor:
         return result
 
     def graph(self, live: LiveUnits) -> Graph:
-        """The graph without the other units: the same nodes and names, and a bias for layers that get one."""
+        """The graph without removed units: the same nodes and names, and biases for `LiveUnits.biased`."""
         shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
         for layer in self._layers:
             if (index := self._read_by.get(layer)) is not None:
@@ -119,7 +120,7 @@ class Compactor:
         model = onnx.ModelProto()
         model.CopyFrom(self.whole.model)
         body = model.graph
-        # Shapes of intermediate values were noted for all units.
+        # The shapes of intermediate values count all units.
         body.ClearField("value_info")
         data = list(body.input)[: len(self.whole.inputs)]
         parameters = [
@@ -136,7 +137,7 @@ class Compactor:
         )
 
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
-        """Units before and after, of each layer that loses some, by its name."""
+        """The numbers of units before and after, by name, of each layer that loses some."""
         return {
             group.layer.name: (len(kept), int(kept.sum()))
             for group, kept in zip(self._groups, live.kept, strict=True)
@@ -144,9 +145,9 @@ class Compactor:
         }
 
     def _may_have_dead(self, group: UnitGroup, parameters: Parameters) -> bool:
-        """Whether a unit has no inputs, or nothing reads it."""
-        # One column tells of nearly all units that they have an input, and one row that somebody reads them; only the
-        # others are looked at whole.
+        """Whether a unit has no inputs or no readers."""
+        # One column shows for nearly all units that they have an input, and one row that they have a reader. Only the
+        # remaining units are checked in full.
         weight = units_first(group.layer, parameters)
         if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
             return True
@@ -159,7 +160,7 @@ class Compactor:
         return bool(candidates.any())
 
     def _settle(self, used: Mapping[Layer, Mask], alive: list[Mask], constant: list[Mask]) -> bool:
-        """Find further units without inputs, then further ones that nothing reads; whether there were any."""
+        """Find further units without inputs, then further units without readers. Returns whether there were any."""
         before = sum(int(each.sum()) for each in alive)
         for index, group in enumerate(self._groups):
             inputs = used[group.layer]
@@ -176,7 +177,7 @@ class Compactor:
         return sum(int(each.sum()) for each in alive) < before
 
     def _folded(self, parameters: Parameters, live: LiveUnits) -> dict[Layer, NDArray[np.float32]] | None:
-        """The biases into which constants are folded, of all units, by layer; None when one is beyond float32."""
+        """The biases of all units with folded constants, by layer; None when one exceeds float32."""
         biases: dict[Layer, NDArray[np.float32]] = {}
         for index, group in enumerate(self._groups):
             if not (constant := live.constant[index]).any():
@@ -195,7 +196,7 @@ class Compactor:
         return biases
 
     def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """What each reader of a group reads of units whose sums are `bias`."""
+        """Each reader's input from a group whose units have the sums `bias`."""
         evaluator, group = self._evaluators[index], self._groups[index]
         if evaluator is None:
             return [bias] * len(group.readers)
@@ -206,7 +207,7 @@ class Compactor:
 
     @cached_property
     def _evaluators(self) -> list[Any]:
-        # Only policies with constant units need it, and its import takes 20 ms.
+        # Imported here because only policies with constant units need it, and the import takes 20 ms.
         from onnx.reference import ReferenceEvaluator
 
         models = [activation(self.whole, group) for group in self._groups]
@@ -218,7 +219,7 @@ def _bias_name(layer: Layer) -> str:
 
 
 def _with_biases(nodes: Any, biased: tuple[Layer, ...]) -> Iterator[onnx.NodeProto]:
-    """The nodes with a bias for each of these layers."""
+    """The nodes, with a bias added to each of these layers."""
     products = {layer.nodes[0]: layer for layer in biased}
     for index, original in enumerate(nodes):
         layer = products.get(index)

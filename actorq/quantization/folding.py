@@ -1,8 +1,8 @@
-"""Shape inference for graphs that compute shapes: what follows from constants and sizes is computed on the way.
+"""Shape inference for graphs that compute shapes. It evaluates all that follows from constants and known sizes.
 
-ONNX's inference has such a step of its own (data_prop). It makes a shape of 2^30 sizes where ConstantOfShape asks for
-one, and misses Where and Equal, which exporters write for an expansion to the batch. Here, at most `_MOST` numbers are
-computed of each.
+ONNX's inference has a similar step (data_prop). That step creates a shape of 2^30 sizes if ConstantOfShape asks for
+one. It also misses Where and Equal, which exporters use to expand a tensor to the batch. This module computes at most
+`_MOST` numbers of each tensor.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ from actorq.quantization.nodes import attributes_of
 
 Array = NDArray[Any]
 
-# Shapes have few numbers; a tensor with more is none.
+# Shapes have few numbers. A tensor with more is not a shape.
 _MOST = 64
-# Each computes at least one more tensor.
+# Each round computes at least one more tensor.
 _ROUNDS = 16
 
 
 def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every shape that can be told; raises shape_inference.InferenceError when shapes do not fit."""
+    """The model with all inferable shapes. Raises shape_inference.InferenceError for contradictory shapes."""
     model = _inferred(model)
     for _ in range(_ROUNDS):
         shapes = _shapes(model.graph)
@@ -52,7 +52,7 @@ def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 
 
 def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The outputs of nodes that follow from constants and known shapes."""
+    """The outputs of nodes that depend only on constants and known shapes."""
     known: dict[str, Array] = {}
     for tensor in graph.initializer:
         if np.prod(tensor.dims, dtype=object) <= _MOST:
@@ -80,13 +80,13 @@ def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str
         with np.errstate(all="ignore"):
             value = _FUNCTIONS[node.op_type]([known.get(name) for name in node.input], attributes)
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, MemoryError):
-        # ONNX Runtime says what is wrong with it.
+        # ONNX Runtime reports the error in the node.
         return None
     return None if value is None else np.asarray(value)
 
 
 def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
-    """Put constants in the place of the nodes that make these values."""
+    """Replace the nodes of these values by constants."""
     kept = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
     constants = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
@@ -117,7 +117,7 @@ def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     steps = inputs[4] if len(inputs) > 4 else np.ones_like(starts)
     cut: list[slice] = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # The largest numbers stand for the end; going down, the lowest for before the beginning.
+        # The largest integers mean the end. With a negative step, the lowest mean a position before the beginning.
         last = None if step < 0 and end < -data.shape[axis] else int(end)
         cut[int(axis)] = slice(int(start), last, int(step))
     result: Array = data[tuple(cut)]
@@ -140,7 +140,7 @@ def _divided(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
         return np.asarray(a / b)
     if not b.all():
         return None
-    # Toward zero, as in C; a float would not hold every int64.
+    # Rounded toward zero, as in C. A float cannot represent every int64.
     quotient = a // b
     return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype))
 

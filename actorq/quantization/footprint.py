@@ -1,7 +1,7 @@
-"""What it takes to run a graph, known before it is run: bytes of its tensors and multiplications, for so many rows.
+"""The cost of a graph for a number of rows, known before it runs: bytes of its tensors, and multiplications.
 
-Shapes come from ONNX's shape inference with the batch filled in, so a shape that depends on the values of data is
-refused. Declared shapes of intermediate tensors are not believed.
+Shapes come from ONNX's shape inference with the batch size filled in. A shape that depends on the values of data is
+refused. Declared shapes of intermediate tensors are ignored.
 """
 
 import math
@@ -18,23 +18,22 @@ from actorq.quantization.operators import check_rank, node_name
 
 MIB = 1024**2
 MAX_TENSOR_BYTES = 256 * MIB
-# All tensors of a run together, as if none gave its memory back. Weights are bounded on their own.
+# Bound on all tensors of a run together, as if no memory was reused. Weights have their own bound.
 MAX_BYTES = 1024 * MIB
-# Multiply-adds: about 20 s of one core.
+# Multiply-adds: about 20 s on one core.
 MAX_WORK = 2**38
-# Of what does not depend on data inputs: ONNX Runtime computes that when it opens a session, which nothing can end.
+# Bound on constant computations: ONNX Runtime makes them while it opens a session, which cannot be interrupted.
 MAX_CONSTANT_WORK = 2**33
-# More than one, so that what was traced for a batch of one shows.
+# More than one row, so that a graph traced for a batch of one fails.
 TRIAL_ROWS = 2
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Footprint:
-    """The cost of a graph whose operators are allowed; see operators.
+    """The cost of a graph with allowed operators (see operators).
 
-    inputs: the data inputs. Raises InvalidInputError when even `TRIAL_ROWS` rows take too much, or a shape cannot be
-    told.
+    inputs: the data inputs. Raises InvalidInputError when `TRIAL_ROWS` rows cost too much or a shape is unknown.
     """
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
@@ -45,12 +44,12 @@ class Footprint:
         graph.ClearField("value_info")
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
-        # Rows that were asked for, and those of them that fit.
+        # Requested number of rows, and the number that fits.
         self._known: dict[int, int] = {}
         self.check(TRIAL_ROWS)
 
     def check(self, rows: int) -> None:
-        """Raise InvalidInputError that names the tensor or bound when a batch of so many rows takes too much."""
+        """Raise InvalidInputError that names the tensor or the bound when a batch of `rows` rows costs too much."""
         graph, tensors = self._inferred(rows)
         shapes = {name: shape for name, (shape, _) in tensors.items()}
         total, work, constant_work, live = 0, 0, 0, set(self._inputs)
@@ -65,11 +64,11 @@ class Footprint:
                 _check_work(node, work, MAX_WORK, f"multiplications for {rows} rows")
         if total > MAX_BYTES:
             raise InvalidInputError(
-                f"graph: its tensors take {total:,} bytes for {rows} rows; at most {MAX_BYTES:,} are taken"
+                f"graph: its tensors take {total:,} bytes for {rows} rows; at most {MAX_BYTES:,} are allowed"
             )
 
     def fitting(self, batch: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """The batch, or evenly spaced rows of it where all of them would take too much."""
+        """The batch, or evenly spaced rows of it if all rows would cost too much."""
         rows = len(next(iter(batch.values())))
         if rows not in self._known:
             self._known = {rows: self._most(rows)}
@@ -79,7 +78,7 @@ class Footprint:
         return {name: array[chosen] for name, array in batch.items()}
 
     def _most(self, rows: int) -> int:
-        """The rows, or half of them, or a quarter and so on: as many as fit."""
+        """The first of `rows`, `rows` / 2, `rows` / 4 and so on that fits."""
         while rows > TRIAL_ROWS:
             try:
                 self.check(rows)
@@ -89,7 +88,7 @@ class Footprint:
         return rows
 
     def _inferred(self, rows: int) -> tuple[onnx.GraphProto, dict[str, tuple[tuple[int, ...], int]]]:
-        """The graph, and shape and bytes of every tensor in it."""
+        """The graph, and the shape and bytes of each of its tensors."""
         for value in self._model.graph.input:
             if value.name in self._inputs:
                 value.type.tensor_type.shape.dim[0].dim_value = rows
@@ -109,7 +108,7 @@ class Footprint:
             for name in filter(None, node.output):
                 if name not in shapes:
                     raise InvalidInputError(
-                        f"graph: {node_name(node)} makes {name!r} of a size that depends on data or cannot be told; "
+                        f"graph: {node_name(node)} makes {name!r} with a size that depends on data or is unknown; "
                         "export the policy with the batch as its only free size"
                     )
                 check_rank(name, len(shapes[name][0]))
@@ -117,7 +116,7 @@ class Footprint:
 
 
 def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """The sizes of a tensor; None when one of them is not known."""
+    """The sizes of a tensor; None when one of them is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
@@ -135,23 +134,23 @@ def _bytes(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> int:
 
 
 def _checked_size(node: onnx.NodeProto, tensors: Mapping[str, tuple[tuple[int, ...], int]], rows: int) -> int:
-    """Bytes of what a node makes."""
+    """Bytes of a node's outputs."""
     for name in filter(None, node.output):
         if (size := tensors[name][1]) > MAX_TENSOR_BYTES:
             raise InvalidInputError(
                 f"graph: {node_name(node)} makes {name!r} of {size:,} bytes for {rows} rows; at most "
-                f"{MAX_TENSOR_BYTES:,} are taken"
+                f"{MAX_TENSOR_BYTES:,} are allowed"
             )
     return sum(tensors[name][1] for name in node.output if name)
 
 
 def _check_work(node: onnx.NodeProto, work: int, most: int, what: str) -> None:
     if work > most:
-        raise InvalidInputError(f"graph: {work:,} {what} up to {node_name(node)}; at most {most:,} are taken")
+        raise InvalidInputError(f"graph: {work:,} {what} up to {node_name(node)}; at most {most:,} are allowed")
 
 
 def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """Multiply-adds of a node, or the elements that it reads and writes."""
+    """Multiply-adds of a node, or the number of elements that it reads and writes."""
     outputs = sum(math.prod(shapes[name]) for name in node.output if name)
     inputs = [shapes.get(name, ()) for name in node.input]
     moved = outputs + sum(map(math.prod, inputs))
@@ -164,7 +163,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
         case "ConvTranspose":
             return moved + math.prod(inputs[0]) * math.prod(inputs[1][1:])
         case "GRU" | "LSTM" | "RNN":
-            # Each weight once for every step and row: X is [steps, rows, features].
+            # Each weight counts once per step and row: X is [steps, rows, features].
             return moved + math.prod(inputs[0][:2]) * sum(map(math.prod, inputs[1:3]))
         case "AveragePool" | "LpPool" | "MaxPool":
             kernel = next((attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"), ())
@@ -178,7 +177,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
 
 
 def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
-    """The product of the sizes of all its labels: an upper bound, whatever order the operator takes."""
+    """The product of the sizes of all labels: an upper bound for any order of evaluation."""
     if any(len(shape) > 8 for shape in inputs):
         raise InvalidInputError(f"graph: expected at most 8 dimensions of the inputs of {node_name(node)}")
     equation = next(each.s.decode("ascii", "replace") for each in node.attribute if each.name == "equation")
@@ -186,7 +185,7 @@ def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
         labels = list(term.replace("...", ""))
-        # What an ellipsis stands for has no labels: each such dimension counts on its own.
+        # The dimensions of an ellipsis have no labels. Each of them counts separately.
         labels += [f"{term}{index}" for index in range(len(shape) - len(labels))]
         for label, size in zip(labels, shape, strict=False):
             sizes[label] = max(size, sizes.get(label, 1))

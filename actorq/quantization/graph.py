@@ -1,4 +1,4 @@
-"""A learner's policy graph, validated: what it must be, and what a checkpoint of it must hold."""
+"""Validates a learner's policy graph and the checkpoints for it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,22 @@ from actorq.quantization.lifting import lift_parameters
 from actorq.quantization.operators import check_operators
 from actorq.transport.options import MAX_BLOB_BYTES
 
-# Below 13 weights of quantized operators have other forms; above, nothing here depends on the version.
+# Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
 OLDEST_OPSET = 13
-# A tensor beyond it is taken for a weight, which would never be updated: observation statistics are far smaller.
+# A larger constant counts as a weight that was not exported as a parameter. Observation statistics are far smaller.
 MAX_CONSTANT_BYTES = 64 * 1024
-# Of one row of all data inputs: 16 frames of 1024 x 1024 bytes. What a graph claims is allocated when it is tried.
+# Bound on one row of all data inputs: 16 frames of 1024 x 1024 bytes. A trial run allocates this much.
 MAX_ROW_BYTES = 16 * 1024**2
-_ELEMENT_TYPES = frozenset(
-    helper.np_dtype_to_tensor_dtype(np.dtype(name))
-    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-    + ("float16", "float32", "float64")
+BATCH_FIRST_STATES = (
+    "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
+    "state.transpose(0, 1)"
 )
+_INTEGER_TYPES = frozenset(
+    helper.np_dtype_to_tensor_dtype(np.dtype(f"{sign}int{bits}")) for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+_ELEMENT_TYPES = _INTEGER_TYPES | {
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,11 @@ class InputSpec:
 class Graph:
     """A validated policy graph.
 
-    model: the parsed ONNX model; not to be changed, plans copy it.
+    model: the parsed ONNX model. Callers must not change it; plans copy it.
     inputs: the data inputs by name.
     parameters: shape of each float32 parameter by name.
 
-    Its operators are allowed ones. What it takes to run it is checked by Footprint, inner shapes also by Reference.
+    The graph has only allowed operators. Footprint checks its cost, and Reference its inner shapes.
     """
 
     source: PolicyGraph
@@ -59,7 +64,7 @@ class Graph:
 
     @classmethod
     def parse(cls, source: PolicyGraph) -> "Graph":
-        """Parse and validate; raises InvalidInputError that says what is wrong and how to export it right."""
+        """Parse and validate. Raises InvalidInputError with the fault and how to export the graph correctly."""
         model = _parsed(source.model)
         check_operators(model)
         _check_constants(model)
@@ -86,12 +91,13 @@ class Graph:
     def from_model(
         cls, model: bytes, discrete_actions: bool = False, action_spans: tuple[float, ...] = ()
     ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
-        """The graph of a complete model, of any library, and the parameters that were inside.
+        """The graph of a complete model of any library, and the model's parameters.
 
         model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
-        discrete_actions, action_spans: as in PolicyGraph; a model does not tell.
+        discrete_actions, action_spans: as in PolicyGraph. A model tells only of discrete actions whose indices are its
+            first output: an integer.
 
-        Raises InvalidInputError that says what is wrong and how to export it right.
+        Raises InvalidInputError with the fault and how to export the model correctly.
         """
         parsed = _parsed(model)
         check_operators(parsed)
@@ -99,7 +105,8 @@ class Graph:
         _check_valid(parsed)
         parameters = lift_parameters(parsed)
         inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
-        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete_actions, action_spans)
+        discrete = discrete_actions or parsed.graph.output[0].type.tensor_type.elem_type in _INTEGER_TYPES
+        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete, action_spans)
         graph = cls.parse(source)
         graph.check_parameters(parameters)
         return graph, parameters
@@ -110,7 +117,7 @@ class Graph:
         return find_layers(self.model, self.parameters)
 
     def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Raise InvalidInputError unless there is every parameter and no other, float32, of its shape, finite."""
+        """Raise InvalidInputError unless exactly all parameters are given, in float32, of their shapes, finite."""
         _check_names("parameters", self.parameters, parameters)
         for name, shape in self.parameters.items():
             array = parameters[name]
@@ -126,7 +133,7 @@ class Graph:
                 )
 
     def check_calibration(self, calibration: Mapping[str, NDArray[Any]]) -> None:
-        """Raise InvalidInputError unless each data input has a batch of its dtype and shape, all with equal rows."""
+        """Raise InvalidInputError unless each data input has a batch of its dtype and shape, with equal rows."""
         _check_names("calibration", self.inputs, calibration)
         rows = {len(array) if array.ndim else 0 for array in calibration.values()}
         if len(rows) != 1 or not min(rows):
@@ -143,7 +150,7 @@ class Graph:
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
-    """All constants of a graph: initializers and attributes of nodes, also inside of control flow."""
+    """All constants of a graph: initializers and attributes of nodes, including those in subgraphs."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -163,11 +170,11 @@ def _parsed(model: bytes) -> onnx.ModelProto:
         raise InvalidInputError(
             f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
         ) from None
-    # Protobuf gives text that is none as bytes.
+    # Protobuf returns malformed text as bytes.
     if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
         raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
     if parsed.functions:
-        # Their bodies would have to be searched for constants and layers; exporters inline them anyway.
+        # Constants and layers would have to be searched in their bodies. Exporters inline them anyway.
         raise InvalidInputError(
             f"graph: it has local functions ({parsed.functions[0].name!r} is one); inline them with "
             "onnx.inliner.inline_local_functions"
@@ -178,12 +185,12 @@ def _parsed(model: bytes) -> onnx.ModelProto:
 def _check_valid(model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(model)
-    except Exception as error:  # Of damaged models it raises more than its own ValidationError.
+    except Exception as error:  # A damaged model raises more than ValidationError.
         raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
 
 
 def _names(graph: onnx.GraphProto) -> Iterable[object]:
-    """Every name that something here reads later."""
+    """Every name that this package reads later."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
@@ -196,7 +203,7 @@ def _names(graph: onnx.GraphProto) -> Iterable[object]:
 
 def _check_external(model: onnx.ModelProto) -> None:
     for tensor in tensors_of(model.graph):
-        # It would be read from files of this machine that the sender chooses.
+        # External data would be read from files of this machine that the sender chooses.
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InvalidInputError(
                 f"graph: constant {tensor.name!r} lies in another file; export the model without external data"
@@ -213,7 +220,7 @@ def _check_constants(model: onnx.ModelProto) -> None:
             )
         if (size := tensor.ByteSize()) > MAX_CONSTANT_BYTES:
             raise InvalidInputError(
-                f"graph: constants of at most {MAX_CONSTANT_BYTES} bytes are taken, {tensor.name!r} has {size}; "
+                f"graph: constants must have at most {MAX_CONSTANT_BYTES} bytes, {tensor.name!r} has {size}; "
                 "weights must be graph inputs after the data inputs"
             )
 
@@ -222,21 +229,30 @@ def _check_opset(model: onnx.ModelProto) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
-        raise InvalidInputError(f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}")
+        raise InvalidInputError(
+            f"graph: expected one ONNX opset from {OLDEST_OPSET} to {newest}, got {versions}; export the policy with "
+            "opset_version=17, or convert the model with onnx.version_converter.convert_version(model, 17)"
+        )
 
 
 def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
     row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
     if row > MAX_ROW_BYTES:
-        raise InvalidInputError(f"graph: observations of at most {MAX_ROW_BYTES} bytes are taken, got {row}")
+        raise InvalidInputError(f"graph: observations must have at most {MAX_ROW_BYTES} bytes, got {row}")
     weights = 4 * sum(math.prod(shape) for shape in parameters.values())
     if weights > MAX_BLOB_BYTES:
-        raise InvalidInputError(f"graph: parameters of at most {MAX_BLOB_BYTES} bytes are taken, got {weights}")
+        raise InvalidInputError(f"graph: parameters must have at most {MAX_BLOB_BYTES} bytes, got {weights}")
 
 
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not tensor.shape.dim or tensor.shape.dim[0].HasField("dim_value"):
+    free = [not dim.HasField("dim_value") for dim in tensor.shape.dim]
+    if free[:2] == [False, True]:
+        raise InvalidInputError(
+            f"graph: data input {value.name!r} must have the batch as its first dimension, but has it as its second; "
+            f"{BATCH_FIRST_STATES}"
+        )
+    if not free or not free[0]:
         raise InvalidInputError(
             f"graph: data input {value.name!r} must have a shape whose first dimension, the batch, is free; export it "
             "with dynamic_shapes"

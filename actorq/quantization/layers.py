@@ -1,7 +1,7 @@
-"""Where the layers of a policy graph are, what lies before and after them, and what stands in the way of quantizing."""
+"""Finds the layers of a policy graph, their neighbors, and obstacles to quantization."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -9,25 +9,29 @@ import onnx
 from actorq.quantization.nodes import STANDARD, attributes_of, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
-# Operators through which a weight stays the same weight.
+# Operators that rearrange a weight without changing its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
-LINEAR, CONVOLUTION = "linear", "convolution"
+# Their second and third inputs are weights [directions, gates * hidden, inputs].
+RECURRENT_OPERATORS = ("LSTM", "GRU", "RNN")
+LINEAR, CONVOLUTION, RECURRENT = "linear", "convolution", "recurrent"
 # (255 * 127) times as many products still fit the 32 bits in which they are summed, beside a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """y = x W + b, as one node (Gemm) or two (MatMul, Add), or y = x * W + b, one Conv; W and b are parameters.
+    """y = x W + b as one node (Gemm) or two (MatMul, Add), or y = x * W + b as one Conv. W and b are parameters.
+
+    Each of the two weights of an LSTM, GRU or RNN is a layer, too, with an obstacle.
 
     name: the weight's without ".weight".
-    kind: LINEAR or CONVOLUTION.
+    kind: LINEAR, CONVOLUTION or RECURRENT.
     nodes: indices in the graph's nodes; the first one multiplies.
     input, output: tensors of the graph.
-    channels: dimension of the weight that counts the outputs: 0 for [N, K] and [N, C, h, w], 1 for [K, N].
+    channels: dimension of the weight that counts the outputs: 0 in [N, K] and [N, C, h, w], 1 in [K, N] and [D, N, K].
     inputs: how many products are summed for one output, K.
     input_rank: of `input`, None when the graph does not tell.
-    first, last: no layer lies between it and any input, or output.
+    first, last: no layer lies between it and any observation, or output. A hidden state is no observation.
     obstacle: why none of the quantized operators computes it; empty for most.
     """
 
@@ -47,34 +51,37 @@ class Layer:
 
 
 def layer_name(weight: str) -> str:
-    """The layer that a weight belongs to: its name without ".weight"."""
+    """The layer of a weight: the weight's name without ".weight"."""
     return weight.removesuffix(".weight")
 
 
 def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
-    """The layers of a policy graph in its order; a weight that several nodes use makes several layers of one name.
+    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name.
 
     parameters: the shape of each parameter by name.
     """
     nodes = model.graph.node
     origins = _origins(nodes, parameters)
     matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}
-    found = {
-        index: position for index, node in enumerate(nodes) if (position := _weight_of(node, matrices)) is not None
-    }
-    after, before = _after(nodes, set(found)), _before(nodes, set(found))
+    found = [(index, position) for index, node in enumerate(nodes) for position in _weights_of(node, matrices)]
+    indices = {index for index, _ in found}
+    after, before = _after(nodes, indices), _before(nodes, indices)
+    states = _states(model, parameters)
+    observed = _reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
+    hidden = _reached(nodes, states) - observed
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in model.graph.output)
     ranks = _ranks(model)
     layers = []
-    for index, position in found.items():
+    for index, position in found:
         node = nodes[index]
         layer = _Reading(nodes, parameters, index, position, origins, uses).layer()
         layers.append(
             replace(
                 layer,
                 input_rank=ranks.get(layer.input),
-                first=not any(name in after for name in reads(node)),
+                first=after.isdisjoint(reads(node))
+                and (hidden.isdisjoint(reads(node)) or not observed.isdisjoint(reads(node))),
                 last=not any(name in before for name in node.output),
             )
         )
@@ -83,7 +90,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Origin:
-    """The parameter that a tensor is, perhaps transposed, or by other operators rearranged."""
+    """The parameter behind a tensor, perhaps transposed or rearranged by other operators."""
 
     parameter: str
     transposed: bool = False
@@ -105,16 +112,38 @@ def _origins(nodes: Sequence[onnx.NodeProto], parameters: Mapping[str, tuple[int
     return origins
 
 
-def _weight_of(node: onnx.NodeProto, matrices: set[str]) -> int | None:
-    """Which input of a node is its weight; None when it has none."""
-    if node.domain not in STANDARD or node.op_type not in _LAYERS:
-        return None
-    return next((i for i in (1, 0) if i < len(node.input) and node.input[i] in matrices), None)
+def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
+    """Which inputs of a node are its weights."""
+    if node.domain not in STANDARD or node.op_type not in (*_LAYERS, *RECURRENT_OPERATORS):
+        return []
+    found = [i for i in (1, 0, 2) if i < len(node.input) and node.input[i] in matrices]
+    return sorted(set(found) - {0}) if node.op_type in RECURRENT_OPERATORS else [i for i in found if i < 2][:1]
+
+
+def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """The data inputs that are hidden states: an output beside the actions depends on one, and has its type and shape.
+
+    The first data input is an observation.
+    """
+
+    def form(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+        tensor = value.type.tensor_type
+        return (tensor.elem_type, len(tensor.shape.dim), *(dim.dim_value for dim in tensor.shape.dim[1:]))
+
+    data = [value for value in model.graph.input if value.name not in parameters]
+    return {
+        value.name
+        for value in data[1:]
+        if any(
+            form(value) == form(output) and output.name in _reached(model.graph.node, {value.name})
+            for output in model.graph.output[1:]
+        )
+    }
 
 
 @dataclass
 class _Reading:
-    """One node with a weight, on the way to be understood as a layer."""
+    """A node with a weight, while it is analyzed."""
 
     nodes: Sequence[onnx.NodeProto]
     parameters: Mapping[str, tuple[int, ...]]
@@ -130,6 +159,19 @@ class _Reading:
         node = self.nodes[self.index]
         origin = self.origins[node.input[self.position]]
         shape = self.parameters[origin.parameter]
+        if node.op_type in RECURRENT_OPERATORS:
+            return Layer(
+                name=layer_name(origin.parameter),
+                kind=RECURRENT,
+                nodes=(self.index,),
+                input=node.input[0],
+                output=node.output[0],
+                weight=origin.parameter,
+                bias=None,
+                channels=len(shape) - 2,
+                inputs=shape[-1],
+                obstacle="recurrent: only int8-weights quantizes it",
+            )
         if self.position != 1:
             self.obstacles.append("the weight is multiplied from the left")
         if origin.rearranged:
@@ -180,7 +222,7 @@ class _Reading:
         return 0 if turned else 1
 
     def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
-        """Take an Add of a bias after a MatMul into the layer; returns the layer's output."""
+        """Add a bias to the layer if an Add follows the MatMul. Returns the layer's output."""
         for position, node in enumerate(self.nodes):
             if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
                 bias = next((name for name in node.input if name != product), product)
@@ -216,11 +258,16 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _after(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
-    names: set[str] = set()
-    for index, node in enumerate(nodes):
-        if index in layers or any(name in names for name in reads(node)):
-            names.update(node.output)
-    return names
+    return _reached(nodes, {name for index in layers for name in nodes[index].output})
+
+
+def _reached(nodes: Sequence[onnx.NodeProto], names: Set[str]) -> set[str]:
+    """These tensors, and all that depend on them."""
+    reached = set(names)
+    for node in nodes:
+        if not reached.isdisjoint(reads(node)):
+            reached.update(node.output)
+    return reached
 
 
 def _before(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:

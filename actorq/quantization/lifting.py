@@ -1,9 +1,10 @@
-"""Complete ONNX models, with their weights inside, made graphs whose weights are inputs: policies of any library.
+"""Turns complete ONNX models into graphs with weights as inputs. The models may come from any library.
 
-The result has the form in which learners publish: data inputs first, then every parameter by name.
+The result has the form of a learner's publication: data inputs first, then every parameter by name.
 """
 
 import math
+from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 import onnx
@@ -11,22 +12,26 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.layers import RECURRENT_OPERATORS
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Operators through which the exporter of torch leads the weights of recurrent layers.
+_REARRANGING = ("Slice", "Concat", "Unsqueeze", "Squeeze", "Transpose", "Reshape", "Identity", "Cast")
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
-# Their float constants say how, not what, to compute, and operators want to know them before they run.
+# Their float constants are settings, not weights. Operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
-    """Turn every float32 constant that may be trained into a graph input, in place, and return their values.
+    """Turn every trainable float32 constant into a graph input, in place, and return their values.
 
-    These are initializers and Constant nodes of the main graph of more than one element, and of one element what layers
-    and normalizations read, such as the bias of a single output. A batch dimension that was exported as 1 becomes
-    free. Raises InvalidInputError for weights of another precision, and for constants that do not hold what they say.
+    These are initializers and Constant nodes of the main graph with more than one element. Constants of one element
+    count if layers or normalizations read them, such as the bias of a single output. A batch dimension that was
+    exported as 1 becomes free. Raises InvalidInputError for weights of another precision and for damaged constants.
     """
     graph = model.graph
     _constants_to_initializers(graph)
+    _fold_recurrent_weights(model)
     fixed = {
         name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
     }
@@ -36,14 +41,14 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
         several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)
         if several and tensor.data_type in _OTHER_FLOATS:
             raise InvalidInputError(
-                f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; export the policy "
-                "in float32, which is what schemes start from"
+                f"model: constant {tensor.name!r} is {TensorProto.DataType.Name(tensor.data_type)}; schemes start "
+                "from float32: call policy.float() before torch.onnx.export, or convert the model to float32"
             )
         if several and tensor.data_type == TensorProto.FLOAT and tensor.name not in fixed:
             parameters[tensor.name] = _values(tensor)
         else:
             constants.append(tensor)
-    # Up to IR version 3 an initializer is listed as an input too.
+    # Up to IR version 3, initializers are also listed as inputs.
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
     _free_batch(graph, data)
@@ -70,23 +75,100 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
         graph.node.extend(nodes)
 
 
+def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
+    """Compute weights of LSTM, GRU and RNN that nodes make of constants, and take these nodes out.
+
+    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    made = {name: node for node in graph.node for name in node.output}
+    weights = [name for node in graph.node if node.op_type in RECURRENT_OPERATORS for name in node.input[1:3]]
+    names: dict[str, str] = {}
+    for weight in dict.fromkeys(name for name in weights if name not in constants):
+        nodes = _rearrangement(weight, made, constants.keys())
+        if nodes:
+            read = {name for node in nodes.values() for name in node.input if name in constants}
+            floats = [name for name in read if constants[name].data_type == TensorProto.FLOAT]
+            names[weight] = floats[0] if len(floats) == 1 else weight
+            value = _computed(model, nodes.values(), weight, [constants[name] for name in read])
+            graph.initializer.append(numpy_helper.from_array(value, weight))
+    if names:
+        _take_out(graph, names.keys())
+        remaining = {tensor.name for tensor in graph.initializer}
+        renamed = {weight: name for weight, name in names.items() if name not in remaining}
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+        for node in graph.node:
+            for index, name in enumerate(node.input):
+                node.input[index] = renamed.get(name, name)
+
+
+def _rearrangement(
+    tensor: str, made: Mapping[str, onnx.NodeProto], constants: Set[str]
+) -> dict[str, onnx.NodeProto] | None:
+    """The nodes that make a tensor by rearranging constants, by their output, in order; None when others do."""
+    if not tensor or tensor in constants:
+        return {}
+    node = made.get(tensor)
+    if node is None or node.op_type not in _REARRANGING:
+        return None
+    nodes: dict[str, onnx.NodeProto] = {}
+    for name in node.input:
+        before = _rearrangement(name, made, constants)
+        if before is None:
+            return None
+        nodes |= before
+    return nodes | {tensor: node}
+
+
+def _computed(
+    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
+) -> NDArray[np.float32]:
+    # Few policies need it, and its import takes 20 ms.
+    from onnx.reference import ReferenceEvaluator
+
+    result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+    graph = helper.make_graph(list(nodes), "weight", [], [result], constants)
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    (value,) = ReferenceEvaluator(part).run(None, {})
+    return np.asarray(value, np.float32)
+
+
+def _take_out(graph: onnx.GraphProto, tensors: Set[str]) -> None:
+    """Take out the nodes that make these tensors, and all nodes and constants that nothing else reads."""
+    live = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if live.intersection(node.output) - tensors:
+            live.update(node.input)
+            kept.append(node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
+    constants = [tensor for tensor in graph.initializer if tensor.name in live]
+    constants = [TensorProto.FromString(tensor.SerializeToString()) for tensor in constants]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    graph.ClearField("initializer")
+    graph.initializer.extend(constants)
+
+
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
     try:
         return np.ascontiguousarray(numpy_helper.to_array(tensor), np.float32)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"model: constant {tensor.name!r} says float32{list(tensor.dims)}, but its bytes do not hold that "
+            f"model: constant {tensor.name!r} is declared as float32{list(tensor.dims)}, but its bytes do not fit "
             f"({' '.join(str(error).split())[:100]}); is the file whole?"
         ) from None
 
 
 def _free_batch(graph: onnx.GraphProto, data: list[onnx.ValueInfoProto]) -> None:
-    """Let go of a batch of 1 that was exported without dynamic shapes; running the graph shows whether it bears it."""
+    """Free a batch of 1 that was exported without dynamic shapes. A later run shows whether the graph allows it."""
     leading = [value.type.tensor_type.shape.dim[0] for value in data if value.type.tensor_type.shape.dim]
     if not leading or any(dim.dim_value != 1 for dim in leading):
         return
     for value in (*data, *graph.output):
         if value.type.tensor_type.shape.dim:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    # Shapes of intermediate values were noted for one row.
+    # The shapes of intermediate values hold for one row.
     graph.ClearField("value_info")

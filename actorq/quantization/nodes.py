@@ -1,4 +1,4 @@
-"""What readers of a policy graph ask of its nodes: who reads a tensor, attributes, constants of one element."""
+"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-# Domains of ONNX's own operators.
+# Domain names of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every tensor that a node reads, also from inside of its subgraphs."""
+    """Every tensor that a node reads, including reads in its subgraphs."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for subgraph in (attribute.g, *attribute.graphs):
@@ -24,7 +24,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
-    """Indices of the nodes that read a tensor, once for each time; empty for a tensor that no node reads."""
+    """The indices of each tensor's readers, one for each read; empty for a tensor without readers."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for index, node in enumerate(graph.node):
         for name in reads(node):

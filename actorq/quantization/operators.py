@@ -1,7 +1,7 @@
-"""Which operators a policy's graph may have: those of networks, without control flow.
+"""Lists the operators that a policy's graph may have: those of networks, without control flow.
 
-A graph comes from a peer and is run here. An operator is in the list when its cost follows from the shapes of its
-tensors (see footprint). So loops, branches, subgraphs, sequences, strings and random numbers are not in it.
+A graph comes from a peer and runs here. An operator is allowed if its cost follows from the shapes of its tensors (see
+footprint). Loops, branches, subgraphs, sequences, strings and random numbers are therefore excluded.
 """
 
 import onnx
@@ -39,7 +39,7 @@ _ATTRIBUTES = frozenset((_Kind.FLOAT, _Kind.INT, _Kind.STRING, _Kind.TENSOR, _Ki
 
 
 def check_operators(model: onnx.ModelProto) -> None:
-    """Raise InvalidInputError that names the first node which is not allowed, or the bound that is exceeded."""
+    """Raise InvalidInputError that names the first forbidden node or the exceeded bound."""
     nodes = model.graph.node
     if len(nodes) > MAX_NODES:
         raise InvalidInputError(f"graph: expected at most {MAX_NODES} nodes, got {len(nodes)}")
@@ -64,7 +64,7 @@ def check_rank(name: str, rank: int) -> None:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """A node as errors name it."""
+    """A node's name for errors."""
     return f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
 
 
@@ -72,8 +72,8 @@ def _check_node(node: onnx.NodeProto) -> None:
     if node.domain not in _DOMAINS or node.op_type not in ALLOWED:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise InvalidInputError(
-            f"graph: {node_name(node)} has the operator {operator}, which is not taken; export the policy with ONNX's "
-            "own operators and without control flow (actorq/quantization/operators.py lists the operators)"
+            f"graph: {node_name(node)} has the operator {operator}, which is not allowed; export the policy with "
+            "ONNX's own operators and without control flow (actorq/quantization/operators.py lists the operators)"
         )
     for attribute in node.attribute:
         if attribute.type not in _ATTRIBUTES or attribute.ref_attr_name:

@@ -7,7 +7,7 @@ What each scheme becomes:
     int8-static          QuantizeLinear and DequantizeLinear around Gemm and Conv (QDQ form)
     int4                 DequantizeLinear of int4 weights in blocks; activations stay in float32
 
-A runtime that fuses the QDQ form computes with integers; any other runtime computes with the same values in float32.
+A runtime that fuses the QDQ form computes with integers. Other runtimes compute with the same values in float32.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.nodes import reads
 
-# The oldest operator set in which every operator of our own policies exists; int4 tensors are newer.
+# The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
 OPSET, INT4_OPSET = 19, 21
 _MICROSOFT = "com.microsoft"
 
@@ -65,7 +65,7 @@ class _Form:
         }
 
     def add(self, node: onnx.NodeProto) -> None:
-        """Add what computes the outputs of a node."""
+        """Add nodes that compute the outputs of a node."""
         if node.op_type in self._rewrite:
             self._rewrite[node.op_type](node)
         elif node.domain in ("", "ai.onnx"):
@@ -80,7 +80,7 @@ class _Form:
         self._make("DynamicQuantizeLinear", [values], [integers, scale, zero_point])
         self._make("MatMulInteger", [integers, weight, zero_point], [f"{at}:int32"])
         self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
-        # In the order in which ONNX Runtime multiplies.
+        # In the same order as ONNX Runtime.
         self._make("Mul", [scale, weight_scale], [f"{at}:unit"])
         product = f"{at}:product" if bias else at
         self._make("Mul", [f"{at}:sum", f"{at}:unit"], [product])
@@ -129,7 +129,7 @@ class _Form:
         at, size = node.output[0], {attribute.name: attribute.i for attribute in node.attribute}
         units, inputs, block = size["N"], size["K"], size["block_size"]
         pairs = self._array(packed).reshape(units, -1)
-        # Low half first; [0, 15] stands for [-8, 7].
+        # Low half first. [0, 15] stands for [-8, 7].
         integers = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(units, -1)[:, :inputs].astype(np.int8) - 8
         element = helper.tensor_dtype_to_np_dtype(TensorProto.INT4)
         self._set(f"{packed}:int4", np.ascontiguousarray(integers.T).astype(element))
@@ -152,7 +152,7 @@ class _Form:
 
 
 def _padded(names: Iterable[str], count: int) -> list[str]:
-    """The names of inputs, with empty ones for optional inputs that are left out."""
+    """The names of inputs, with empty names for missing optional inputs."""
     given = list(names)
     return given + [""] * (count - len(given))
 

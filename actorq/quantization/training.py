@@ -1,4 +1,4 @@
-"""How a quantized layer rounds, told to a learner that trains with the rounding. Each scheme's plan tells it."""
+"""Describes how a quantized layer rounds, for a learner that trains with the rounding. Each scheme's plan gives it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A layer's output, or its input, by the layer's name."""
+    """A layer's input or output, by the layer's name."""
 
     layer: str
     output: bool
@@ -16,8 +16,8 @@ class Place(NamedTuple):
 class Uint8:
     """Activations in uint8: real = scale (q - zero_point).
 
-    grid: scale, a float32 value, and zero point for values from low to high.
-    place: whose range on the calibration batch gives them; None for the layer's own input at each call.
+    grid: computes the scale, a float32 value, and the zero point from the lowest and highest value.
+    place: the tensor whose range on the calibration batch is used; None for the layer's own input at each call.
     """
 
     grid: Callable[[float, float], tuple[float, int]]
@@ -26,14 +26,14 @@ class Uint8:
 
 @dataclass(frozen=True)
 class TrainingForm:
-    """What a quantized layer computes. Weights are int8, or have 4 bits in blocks.
+    """The computation of a quantized layer. Weights are int8, or have 4 bits in blocks.
 
-    inputs: how its inputs are rounded; None where they are float, or rounded in blocks.
-    outputs: how its outputs are rounded; None where they are float.
-    block: inputs of a row that share a scale, of 4-bit weights and of int8 inputs; 0 for int8 weights.
-    largest_bias: of a bias that is an integer in units of the input's and the weight's scales, and bounds these below;
-        0 for a bias in float.
-    per_channel: int8 weights have a scale for each output channel, not one for all.
+    inputs: rounding of its inputs; None if they are float or rounded in blocks.
+    outputs: rounding of its outputs; None if they are float.
+    block: number of inputs in a row that share a scale, for 4-bit weights and int8 inputs; 0 for int8 weights.
+    largest_bias: bound of a bias that is an integer in units of input scale times weight scale. It bounds these scales
+        from below. 0 for a bias in float.
+    per_channel: whether int8 weights have a scale for each output channel instead of one for all.
     """
 
     inputs: Uint8 | None = None
@@ -44,5 +44,5 @@ class TrainingForm:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Those whose ranges it takes."""
+        """The places whose ranges the layer uses."""
         return tuple(each.place for each in (self.inputs, self.outputs) if each is not None and each.place is not None)

@@ -1,7 +1,7 @@
-"""Which units of a policy graph may be taken out: those of linear layers that only linear layers read.
+"""Finds the units of a policy graph that may be removed: units of linear layers with only linear layers as readers.
 
-Between the two there may be any number of elementwise operators, also of several branches: Relu, Elu, x * sigmoid(x).
-A unit is then a column of every tensor on the way, and taking it out changes nothing that does not read that column.
+Between a layer and its readers there may be elementwise operators, also in branches: Relu, Elu, x * sigmoid(x).
+A unit is then one column of every tensor between them. Its removal changes only what reads that column.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import LINEAR, Layer
 from actorq.quantization.nodes import STANDARD, readers_of, reads, scalars_of
 
-# What computes each element from that element alone, or from several tensors' elements at the same place.
+# Operators that compute each element from the elements at the same place of their inputs.
 _ELEMENTWISE = (
     *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "Gelu", "Swish", "Mish", "HardSwish", "Softplus"),
     *("Tanh", "Sigmoid", "HardSigmoid", "Softsign", "Clip", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg"),
@@ -25,10 +25,10 @@ _MOVING = ("Transpose", "Identity")
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """The units of one layer, and who reads them.
+    """The units of one layer, and their readers.
 
-    layer: makes them.
-    readers: the linear layers that read them, in the order of the graph.
+    layer: computes the units.
+    readers: the linear layers that read the units, in the order of the graph.
     nodes: indices of the elementwise nodes between, in topological order.
     """
 
@@ -39,7 +39,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class Units:
-    """groups: whose units may be taken out, in the order of the graph; fixed: the other linear layers, with reasons."""
+    """groups: groups of removable units, in the order of the graph; fixed: the other linear layers, with reasons."""
 
     groups: tuple[UnitGroup, ...]
     fixed: Mapping[str, str]
@@ -68,7 +68,7 @@ class _Reading:
         self._products = {layer.nodes[0]: layer for layer in self.layers}
 
     def group(self, layer: Layer) -> UnitGroup | str:
-        """The units of a layer, or why they have to stay."""
+        """The units of a layer, or the reason why they must stay."""
         if obstacle := self._obstacle(layer):
             return obstacle
         tensors, between, readers = {layer.output}, [], []
@@ -93,7 +93,7 @@ class _Reading:
 
     def _obstacle(self, layer: Layer) -> str:
         if layer.kind != LINEAR:
-            return "convolution"
+            return layer.obstacle or layer.kind
         if layer.obstacle:
             return layer.obstacle
         for parameter in filter(None, (layer.weight, layer.bias)):
@@ -102,7 +102,7 @@ class _Reading:
         return ""
 
     def _leads_only_to(self, name: str, layer: Layer) -> bool:
-        """Whether a parameter is read once, by this layer, perhaps transposed before."""
+        """Whether this layer alone reads a parameter, once, perhaps transposed before."""
         while len(self._readers[name]) == 1 and name not in self._outputs:
             index = self._readers[name][0]
             if index in layer.nodes:
@@ -122,9 +122,9 @@ class _Reading:
 
 
 def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto | None:
-    """An ONNX model of what lies between the units and their readers; None where they read the layer's output itself.
+    """An ONNX model of the nodes between the units and their readers; None if the readers read the layer's output.
 
-    Its input is the layer's output, float32[B, units]; its outputs are what each of the readers reads, in their order.
+    Its input is the layer's output, float32[B, units]. Its outputs are the inputs of the readers, in their order.
     """
     if not group.nodes:
         return None
@@ -134,7 +134,7 @@ def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto | None:
     made = [node for node in graph.model.graph.node if node.op_type == "Constant" and node.output[0] in wanted]
     source = helper.make_tensor_value_info(group.layer.output, onnx.TensorProto.FLOAT, [None, None])
     outputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(reader.input for reader in group.readers)]
-    # Without a node between an output would be the input itself, which ONNX does not allow.
+    # Without a node between, an output would be the input itself, which ONNX forbids.
     copies = []
     for value in outputs:
         if value.name == source.name:

@@ -1,1 +1,1 @@
-"""Files that outlive a process: written whole, each with a checksum."""
+"""Files that outlive a process. They are written whole, each with a checksum."""

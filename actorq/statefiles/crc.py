@@ -1,4 +1,4 @@
-"""The CRC-32 of messages and files. It is that of zlib, from Intel's ISA-L, which takes a tenth of the time."""
+"""The CRC-32 of messages and files: zlib's CRC-32, computed by Intel's ISA-L in a tenth of the time."""
 
 from isal.isal_zlib import crc32
 

@@ -1,4 +1,4 @@
-"""State files that outlive a process: written whole, and checked by a digest when they are read."""
+"""State files with a digest: written whole, checked on reading."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from actorq.errors import InvalidInputError
 from actorq.statefiles.files import replace_file
 
 _DIGEST = "digest"
-# 128 bits: damage is found, and the file stays readable.
+# 128 bits detect damage and keep the file readable.
 _DIGEST_CHARACTERS = 32
 _SIGNED_TEXT = re.compile(rb"(.*)# digest: ([0-9a-f]{32})\n?", re.DOTALL)
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def write_document(path: Path, values: Mapping[str, Any], *, sync: bool = True, indent: int | None = None) -> None:
-    """Replace the file by a JSON object of `values` and a field "digest". Raises OSError; then nothing changes."""
+    """Replace the file by a JSON object of `values` and a field "digest". Raises OSError and then changes nothing."""
     text = json.dumps({**values, _DIGEST: _digest(values)}, indent=indent)
     replace_file(path, text if indent is None else f"{text}\n", sync=sync)
 
@@ -34,7 +34,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def decode_document(name: str, data: bytes) -> dict[str, Any]:
-    """The values of a document that was read as bytes; `name` is for the InvalidInputError of a damaged one."""
+    """The values of a document's bytes. Raises InvalidInputError that mentions `name` for a damaged document."""
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -50,20 +50,20 @@ def decode_document(name: str, data: bytes) -> dict[str, Any]:
 
 
 def copy_of(path: Path) -> Path:
-    """Where `write_twice` puts its second copy."""
+    """The path of `write_twice`'s second copy."""
     return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
 def write_twice(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a document and a copy of it, so that one fault on the disk leaves one of the two whole."""
+    """Write a document and a copy, so that one disk fault leaves one of them whole."""
     for each in (path, copy_of(path)):
         write_document(each, values)
 
 
 def read_either(path: Path) -> dict[str, Any] | None:
-    """The values of a document that was written twice; None when there is neither of the two files.
+    """The values of a document that was written twice; None when both files are missing.
 
-    Logs one line when only the copy is whole. Raises InvalidInputError when no file that is there is whole.
+    Logs one line when only the copy is whole. Raises InvalidInputError when all existing files are damaged.
     """
     damage = ""
     for each in (path, copy_of(path)):
@@ -83,18 +83,18 @@ def read_either(path: Path) -> dict[str, Any] | None:
 
 
 def remove_both(path: Path) -> None:
-    """Remove a document that was written twice, the copy first: then the document alone still counts."""
+    """Remove a document and its copy. The copy goes first, so that the document counts until the end."""
     for each in (copy_of(path), path):
         each.unlink(missing_ok=True)
 
 
 def sign_text(text: str) -> str:
-    """The text with its digest in a last line, which is a comment in YAML."""
+    """The text with its digest in a last line, a comment in YAML."""
     return f"{text}# {_DIGEST}: {_digest_of_bytes(text.encode())}\n"
 
 
 def is_as_signed(data: bytes) -> bool:
-    """Whether a text is as `sign_text` returned it."""
+    """Whether the data is an unchanged text of `sign_text`."""
     signed = _SIGNED_TEXT.fullmatch(data)
     return signed is not None and _digest_of_bytes(signed[1]) == signed[2].decode()
 

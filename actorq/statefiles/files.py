@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files whole or not at all."""
 
 import io
 import os
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
-    """Write `data` (text as UTF-8) aside, then put it in place of what is there: readers see the old or the new.
+    """Replace the file by `data` (text as UTF-8) in one step. Readers see the old or the new file.
 
-    Aside is `.NAME.partial` in the same folder, hidden, so that whoever opens the folder knows what was left
-    half-written. Raises OSError; then the file is as it was.
+    The data is first written to the hidden file `.NAME.partial` in the same folder. The name shows that an abandoned
+    one is incomplete. Raises OSError and then leaves the file unchanged.
 
-    sync: return only when file and name are on the disk, so that they outlive a power failure.
+    sync: return only when file and name are on the disk, so that they survive a power cut.
     """
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
@@ -25,7 +25,7 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
 
 
 def append_whole(file: io.FileIO, data: bytes) -> None:
-    """Append all of `data` to a file that was opened with "ab" and no buffer, or nothing: then OSError is raised."""
+    """Append all of `data`, or nothing and raise OSError. The file must be opened with "ab" and without a buffer."""
     size = os.fstat(file.fileno()).st_size
     try:
         while data:
@@ -41,7 +41,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Return when what the file holds is on the disk."""
+    """Return when the content of the file is on the disk."""
     _sync(path)
 
 

@@ -1,4 +1,4 @@
-"""What a check of a run's folder says about each file."""
+"""Findings of a check of a run's folder, one for each file."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -14,12 +14,12 @@ State = Literal["whole", "damaged", "missing", "unchecked"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One file.
+    """The state of one file.
 
-    path: relative to the folder that was checked; empty for the folder itself.
+    path: relative to the checked folder; empty for the folder itself.
     state: "unchecked" for a file without a checksum that no resume reads.
-    detail: one line: what the file holds, or what is wrong with it.
-    on_resume: one line: what a resume does about a file that is not whole.
+    detail: one line about the content or the damage.
+    on_resume: one line: how a resume handles a damaged file.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Finding:
     on_resume: str = ""
 
     def below(self, folder: str) -> "Finding":
-        """The same finding with a path that begins with `folder`."""
+        """The same finding with `folder` in front of its path."""
         return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
 
     def to_json(self) -> dict[str, Any]:
@@ -41,12 +41,12 @@ class Finding:
         return cls(**values)
 
 
-# What a resume does about a document of which the other copy is whole.
+# How a resume handles a document with one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
 
 
 def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume: str) -> Finding:
-    """What a document's digest tells; `whole` describes the values of a whole one."""
+    """Check a document's digest. `whole` describes the values of an undamaged one."""
     try:
         return Finding(path.name, "whole", whole(read_document(path)))
     except FileNotFoundError:
@@ -56,9 +56,9 @@ def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume
 
 
 def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: str) -> list[Finding]:
-    """What the digests of a document and its copy tell; nothing when there is neither.
+    """Check the digests of a document and its copy; no findings when both are missing.
 
-    when_lost: what a resume does when none of the two is whole.
+    when_lost: how a resume handles the loss of both.
     """
     found = [check_document(each, whole, "") for each in (path, copy_of(path))]
     if all(finding.state == "missing" for finding in found):
@@ -68,7 +68,7 @@ def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: s
 
 
 def report(found: Iterable[Finding]) -> str:
-    """The findings as one line of JSON, for the process that asked for the check."""
+    """The findings as one line of JSON, for the process that requested the check."""
     return json.dumps([finding.to_json() for finding in found])
 
 

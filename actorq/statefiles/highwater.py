@@ -1,7 +1,7 @@
-"""A high-water mark: the highest number that may have been used, on disk before the number is used.
+"""A high-water mark: the highest number that may have been used. It is on disk before the number is used.
 
-Numbers are reserved in blocks, and the next block is reserved on another thread before the last one is used up. So
-nearly no caller waits for the disk.
+The mark reserves numbers in blocks. Another thread reserves the next block before the current one is used up. So
+callers almost never wait for the disk.
 """
 
 import logging
@@ -14,34 +14,34 @@ from actorq.statefiles.documents import read_document, write_document
 _log = logging.getLogger(__name__)
 
 BLOCK = 64
-# How far numbers go on above the known ones when the mark is lost: more than a run uses between two checkpoints.
+# If the mark is lost, numbers continue this far above the known ones. A run uses fewer between two checkpoints.
 LEAP = 2**14
 
 
 class HighWaterMark:
-    """Promises that no number is used in two lives of a process, also after SIGKILL or a power cut.
+    """Guarantees that no number is used in two lives of a process, also after SIGKILL or a power cut.
 
-    path: the file of the mark; made by the first `reserve`.
-    known: the highest number that is known to be used, from other files; 0 for none.
-    block: numbers that one write of the file reserves.
+    path: the file of the mark; the first `reserve` creates it.
+    known: the highest number that other files show as used; 0 for none.
+    block: number of reserved numbers per write.
 
-    A mark that is missing although numbers are known, or damaged, is told and replaced: numbers go on `LEAP` above.
-    One thread calls `reserve` and `close`.
+    A damaged mark, or a missing one when numbers are known, is logged and replaced: numbers continue `LEAP` above. Only
+    one thread may call `reserve` and `close`.
     """
 
     def __init__(self, path: Path, known: int, block: int = BLOCK) -> None:
         self._path = path
         self._block = block
         self.floor = _floor(path, known)
-        """Numbers up to this one may have been used before this object was made."""
+        """Earlier objects may have used numbers up to this one."""
         self._highest = self.floor
-        # On disk. Read without the lock, which is held during a write.
+        # The mark on disk. Reads skip the lock, which is held during a write.
         self._stored = self.floor if path.exists() else 0
         self._writing = threading.Lock()
         self._ahead: threading.Thread | None = None
 
     def reserve(self, number: int) -> None:
-        """Return when the number is below the mark on disk; raises OSError when the disk does not take the mark."""
+        """Return when the mark on disk is above the number. Raises OSError when the disk refuses the write."""
         self._highest = max(self._highest, number)
         if number > self._stored:
             self._write(number, number)
@@ -50,7 +50,7 @@ class HighWaterMark:
             self._ahead.start()
 
     def close(self) -> None:
-        """Give back the numbers that were reserved and not used, so that the next life has no gap."""
+        """Return the reserved numbers that are unused, so that the next life has no gap."""
         with self._writing:
             if self._highest < self._stored:
                 try:
@@ -62,11 +62,11 @@ class HighWaterMark:
         try:
             self._write(number, number + self._block)
         except OSError as error:
-            # `reserve` tries again, and raises where the number is above the mark.
+            # `reserve` tries again, and raises if the number is above the mark.
             _log.warning("cannot reserve numbers in %s: %s", self._path, error)
 
     def _write(self, number: int, needed: int) -> None:
-        """Reserve a block above `number`, unless the mark is at `needed` by now: it only rises."""
+        """Reserve a block above `number`, unless the mark has reached `needed`. The mark only rises."""
         with self._writing:
             if needed > self._stored:
                 self._store(number + self._block)

@@ -1,6 +1,6 @@
-"""Append-only files of JSON lines, each line with a CRC-32 of itself: damage costs the lines that it hits, no others.
+"""Append-only files of JSON lines. Each line has its own CRC-32, so that damage costs only the damaged lines.
 
-A line is an ordinary JSON object whose last field is "crc": the CRC-32 of the bytes before `, "crc": `.
+A line is a JSON object with a last field "crc": the CRC-32 of the bytes before `, "crc": `.
 """
 
 import json
@@ -21,9 +21,9 @@ def encode_line(values: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line without its newline, and its object; None for the object of a damaged line.
+    """Each line without its newline, with its object, or with None for a damaged line.
 
-    A damaged newline joins two lines; both are read all the same.
+    A damaged newline joins two lines. Both are read all the same.
     """
     with path.open("rb") as file:
         for line in file:
@@ -36,7 +36,7 @@ def _objects(line: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         body = line[start : end.start()]
         if crc32(body) == int(end[1]):
             yield line[start : end.end()], json.loads(body + b"}")
-            # The byte after an object is the newline, or what has become of it.
+            # The byte after an object is the newline, damaged or not.
             start = end.end() + 1
     if rest := line[start:].rstrip(b"\n"):
         yield rest, None

@@ -1,4 +1,4 @@
-"""The files of one policy version in a quantizer's store: the emitted models, their descriptions, the evaluation."""
+"""The files of a policy version in a quantizer's store: emitted models, their descriptors, the evaluation."""
 
 import hashlib
 import logging
@@ -49,7 +49,7 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
 
 
 def read_mean_return(folder: Path) -> float | None:
-    """The newest evaluation of a version; None for a version without one, and with a warning for a damaged file."""
+    """The mean return of a version's newest evaluation; None without one. A damaged file is logged."""
     path = folder / "evaluation.json"
     if not path.exists():
         return None
@@ -61,7 +61,7 @@ def read_mean_return(folder: Path) -> float | None:
 
 
 def read_descriptor(folder: Path, scheme: str) -> PolicyDescriptor:
-    """The description of an emitted policy; raises InvalidInputError that names the file."""
+    """The descriptor of an emitted policy. Raises InvalidInputError that names the file."""
     path = folder / f"policy-{scheme}.json"
     try:
         return descriptor_from_json(read_json(path))
@@ -70,7 +70,7 @@ def read_descriptor(folder: Path, scheme: str) -> PolicyDescriptor:
 
 
 def read_policy(folder: Path, scheme: str) -> Policy:
-    """An emitted policy whose digest fits its description; raises InvalidInputError that names the file."""
+    """An emitted policy with a verified digest. Raises InvalidInputError that names the file."""
     descriptor = read_descriptor(folder, scheme)
     return Policy(descriptor, read_verified(folder / f"policy-{scheme}.onnx", descriptor.sha256))
 
@@ -81,7 +81,7 @@ def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
 
 
 def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
-    """The inverse; raises KeyError, TypeError or ValueError when the object is not one."""
+    """The descriptor of a JSON object. Raises KeyError, TypeError or ValueError for a malformed object."""
     digests = {name: bytes.fromhex(tree[name]) for name in ("sha256", "topology")}
     return PolicyDescriptor(**{**tree, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
 

@@ -1,4 +1,4 @@
-"""Writes that may fail without ending the learner, as on a full disk."""
+"""Repeats writes that may fail, as on a full disk, without ending the learner."""
 
 import logging
 from collections.abc import Callable
@@ -7,16 +7,16 @@ _log = logging.getLogger(__name__)
 
 
 class Tolerated:
-    """Tries a write again and again. It says in one line when the write begins to fail, and when it works again."""
+    """A write with retries. It logs one line when the write begins to fail, and one when it works again."""
 
     def __init__(self, what: str) -> None:
         """what: names the file in the log."""
         self._what = what
         self.error: OSError | None = None
-        """What went wrong at the last attempt; None when nothing did."""
+        """The error of the last attempt; None after a success."""
 
     def attempt(self, write: Callable[[], object]) -> bool:
-        """Call `write`; False when it raised OSError."""
+        """Call `write`. Returns False when it raised OSError."""
         try:
             write()
         except OSError as error:

@@ -1,1 +1,1 @@
-"""What processes say about themselves: logs, resources, energy."""
+"""Reports of processes about themselves: logs, metrics, resources, energy."""

@@ -1,11 +1,11 @@
-"""A bounded histogram of a measured quantity; knows nothing of Prometheus, which reads it."""
+"""A bounded histogram of a measured quantity. Prometheus reads it; this module does not know Prometheus."""
 
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
 
-# 1 ms to 1 min: from emitting a small policy to loading a large one over a slow network.
+# Bucket bounds from 1 ms (emission of a small policy) to 1 min (load of a large one over a slow network).
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -25,6 +25,6 @@ class Histogram:
             self._sum += value
 
     def snapshot(self) -> tuple[list[tuple[float, int]], float]:
-        """(bound, how many values do not exceed it) for each bound and infinity, and the sum of all values."""
+        """For each bound and infinity (bound, number of values up to it), and the sum of all values."""
         with self._lock:
             return list(zip((*self._bounds, float("inf")), accumulate(self._counts), strict=True)), self._sum

@@ -1,4 +1,4 @@
-"""A small HTTP server on threads of its own, for metrics and probes."""
+"""A small HTTP server on its own threads, for metrics and probes."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from actorq.errors import UserError
 from actorq.transport.addresses import split_listen_address
 
-# For which a client may say nothing: each connection holds a thread.
+# A connection may be silent for this long: it occupies a thread.
 _PATIENCE_S = 10.0
 
 
@@ -20,7 +20,7 @@ class HttpServer:
     """
 
     def __init__(self, flag: str, listen: str, application: Callable[..., Iterable[bytes]]) -> None:
-        """Bind and serve; raises UserError that names `flag` when `listen` is no address or cannot be bound."""
+        """Bind and serve. Raises UserError that names `flag` when `listen` is malformed or cannot be bound."""
         host, port = split_listen_address(flag, listen)
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -36,7 +36,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -46,7 +46,7 @@ class _Handler(WSGIRequestHandler):
     timeout = _PATIENCE_S
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are many and all the same."""
+        """Log nothing: requests are frequent and all alike."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -57,7 +57,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        # Not the inherited one: it asks DNS for the host's name, for long where nobody answers, and nothing uses it.
+        # The inherited method asks DNS for the host's name, which nothing uses, and waits long without a server.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()

@@ -1,4 +1,4 @@
-"""The one logger set-up: lines on standard error, which launchers and clusters collect."""
+"""The one setup of loggers: lines on standard error, which launchers and clusters collect."""
 
 import logging
 import sys
@@ -14,21 +14,21 @@ _BURST, _LINES_PER_SECOND = 100.0, 1.0
 
 
 def configure_logging(name: str) -> None:
-    """Log to standard error as "TIME NAME LEVEL module: message"; `name` is the process's name in the run."""
+    """Log to standard error as "TIME NAME LEVEL module: message". `name` is the process's name in the run."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(name))
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # These tell at INFO what their callers tell better.
+    # Their INFO lines repeat what their callers log better.
     for noisy in ("grpc", "asyncio", "onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class FloodFilter(logging.Filter):
-    """Keeps each place in the code from writing more than some lines at once, and one a second in the long run.
+    """Limits each place in the code to a burst of lines, then to one line a second.
 
-    What a peer does may be worth a line, but no peer may fill the disk with them. The next line that is written tells
-    how many were left out.
+    A peer's action may deserve a line, but no peer may fill the disk with lines. The next written line tells how many
+    were left out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +37,7 @@ class FloodFilter(logging.Filter):
         self._places: dict[tuple[str, int], _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written. Errors always are: they are faults of our own, and few."""
+        """Whether to write a record. Errors always pass: they are faults of this process, and few."""
         if record.levelno >= logging.ERROR:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), _Place(_BURST, self._clock()))
@@ -49,14 +49,14 @@ class FloodFilter(logging.Filter):
 
 @dataclass
 class _Place:
-    """A place in the code: lines that it may write now, since when, and how many it has left out."""
+    """A place in the code: the lines that it may write now, since when, and how many it left out."""
 
     lines: float
     at: float
     left_out: int = 0
 
     def take(self, now: float) -> int | None:
-        """How many lines were left out before this one, None when this one is left out too."""
+        """The number of lines left out before this one; None when this one is left out too."""
         self.lines = min(_BURST, self.lines + (now - self.at) * _LINES_PER_SECOND)
         self.at = now
         if self.lines < 1:
@@ -68,9 +68,10 @@ class _Place:
 
 
 class LineFormatter(logging.Formatter):
-    """One line of at most 2 kB for each record, and the lines of its traceback, which are indented.
+    """Formats a record as one line of at most 2 kB, with an indented line for each line of its traceback.
 
-    A message may quote a peer: what is not printable is escaped, so that no peer can forge a line or reach a terminal.
+    A message may quote a peer. Characters that are not printable are escaped, so that no peer can forge a line or
+    control a terminal.
     """
 
     def __init__(self, name: str) -> None:
@@ -78,11 +79,11 @@ class LineFormatter(logging.Formatter):
         super().__init__(f"%(asctime)s.%(msecs)03d {shown} %(levelname)s %(name)s: %(message)s", _DATE_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 logging names it so
-        """The line of the record itself."""
+        """The line of the record without its traceback."""
         return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line and what follows it."""
+        """The line, then the traceback."""
         line, *traceback = super().format(record).split("\n")
         if len(traceback) > _MAX_TRACEBACK_LINES:
             left_out = len(traceback) - _MAX_TRACEBACK_LINES

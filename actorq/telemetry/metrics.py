@@ -1,9 +1,9 @@
-"""Serves a process's metrics to Prometheus: read when they are scraped, from a registry of the process's own.
+"""Serves a process's metrics to Prometheus from a registry of its own. Metrics are collected at each scrape.
 
-Beside them it answers probes, for whoever asks after the process's health but has no client certificate.
+The same server answers health probes for clients without a certificate.
 
-Services give families made with the functions here. A family whose value is not known yet is served without a sample,
-so that every name is there from the start. The reference of the documentation is made of these calls.
+Services create metric families with the functions here. A family without a known value is served without a sample, so
+that every name exists from the start. The documentation's reference is generated from these calls.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ def gauge(name: str, text: str, value: float | None) -> Metric:
 
 
 def counter(name: str, text: str, value: float | None) -> Metric:
-    """A value that only rises; served as `name`_total; no sample when it is None."""
+    """A value that only rises, served as `name`_total; no sample when it is None."""
     return labelled_counter(name, text, (), {} if value is None else {(): value})
 
 
 def labelled_gauge(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float | None]
 ) -> Metric:
-    """A gauge for each combination of label values whose value is known."""
+    """A gauge for each combination of label values with a known value."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for of_labels, value in values.items():
         if value is not None:
@@ -49,7 +49,7 @@ def labelled_gauge(
 
 
 def labelled_counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
-    """A counter for each combination of label values; served as `name`_total."""
+    """A counter for each combination of label values, served as `name`_total."""
     family = CounterMetricFamily(name, text, labels=labels)
     for of_labels, value in values.items():
         family.add_metric(of_labels, value)
@@ -57,7 +57,7 @@ def labelled_counter(name: str, text: str, labels: tuple[str, ...], values: Mapp
 
 
 def histogram(name: str, text: str, values: Histogram) -> Metric:
-    """A distribution, served with its cumulative buckets, its sum and its count."""
+    """A distribution, served as cumulative buckets, sum and count."""
     buckets, total = values.snapshot()
     return HistogramMetricFamily(name, text, buckets=_named(buckets), sum_value=total)
 
@@ -71,13 +71,13 @@ def open_metrics(
     loop: asyncio.AbstractEventLoop,
     patience_s: float = 5.0,
 ) -> HttpServer:
-    """Serve what `collect` tells on `loop`, how calls ended, and what the process uses; and answer probes.
+    """Serve the metrics of `collect` (called on `loop`), of ended calls and of the process's resources. Answer probes.
 
-    /healthz is 200 while `alive` holds on `loop`, /readyz while `serving` does, and 503 otherwise.
+    /healthz is 200 while `alive` (called on `loop`) is true, /readyz while `serving` is true; otherwise 503.
 
-    patience_s: a `loop` that does not answer in this time hangs; the scrape still gets what needs no loop.
+    patience_s: a `loop` that does not answer in this time hangs. The scrape still gets the metrics that need no loop.
 
-    Raises UserError when `listen` is no address or cannot be bound.
+    Raises UserError when `listen` is malformed or cannot be bound.
     """
     on_loop = _OnLoop(loop, patience_s)
     registry = CollectorRegistry()
@@ -93,7 +93,7 @@ def open_metrics(
 def _application(
     metrics: Callable[..., Iterable[bytes]], probes: Mapping[str, Callable[[], bool]]
 ) -> Callable[..., Iterable[bytes]]:
-    """Answers probes by their paths; all other paths are for the metrics."""
+    """Answers probes at their paths, and metrics at all other paths."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         probe = probes.get(environ["PATH_INFO"])
@@ -108,14 +108,14 @@ def _application(
 
 
 class _OnLoop:
-    """Asks on the event loop, where services live, for a request that came on another thread."""
+    """Calls functions on the event loop, where services live, for requests on other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
         self._loop = loop
         self._patience_s = patience_s
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What `question` answers; raises UnavailableError when the loop hangs or is closed."""
+        """The result of `question`. Raises UnavailableError when the loop hangs or is closed."""
         answer: Future[T] = Future()
 
         def ask() -> None:
@@ -134,7 +134,7 @@ class _OnLoop:
             raise UnavailableError(f"the service has not answered for {self._patience_s:.0f} s") from None
 
     def holds(self, condition: Callable[[], bool]) -> bool:
-        """Whether the loop answers, and with True."""
+        """Whether the loop answers in time, with True."""
         try:
             return self.ask(condition)
         except UnavailableError:

@@ -1,4 +1,4 @@
-"""What a process costs the machine that it runs on, by its own measurement."""
+"""Measures the resources that a process uses."""
 
 import os
 import platform
@@ -11,23 +11,23 @@ from pathlib import Path
 import psutil
 
 FORK_SERVER = "actorq-forks"
-"""Name of the process that forks the services of a run on one machine, as ps shows it."""
+"""Name in ps of the process that forks the services of a run on one machine."""
 
 
 @dataclass(frozen=True)
 class ProcessStats:
-    """Resources of one operating-system process since it started, without those of its children."""
+    """Resources of one operating-system process since its start, without its children."""
 
     name: str
     """Name within the run, such as `actor-0`."""
     role: str
-    """Service that it belongs to, such as `actor`."""
+    """Service of the process, such as `actor`."""
     node: str
-    """Machine that it runs on; the meter of that machine must report the same name."""
+    """Machine of the process. The meter of that machine must report the same name."""
     pid: int
     """Process id; in a container it is often 1."""
     started_at: float
-    """When it started, in Unix seconds."""
+    """Start in Unix seconds."""
     cpu_seconds: float
     """CPU time, user and system, of all its threads."""
     resident_bytes: int
@@ -37,7 +37,7 @@ class ProcessStats:
 
     @property
     def incarnation(self) -> str:
-        """Tells this life of the process from its others: process ids alone are reused, above all in containers."""
+        """Identifies this life of the process. Process ids alone are reused, above all in containers."""
         return f"{self.pid}-{round(self.started_at * 1000)}"
 
 
@@ -46,9 +46,9 @@ def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
 
     Args:
         name: the process's name within the run.
-        role: the service that it belongs to.
-        node: the machine's name. By default the host name, which in a Kubernetes pod is the *pod's* name: pass
-            the node's name there, or no meter's energy can be shared with this process.
+        role: the service of the process.
+        node: the machine's name, by default the host name. In a Kubernetes pod the host name is the *pod's* name; pass
+            the node's name there, or this process gets no share of a meter's energy.
     """
     process = psutil.Process()
     with process.oneshot():
@@ -62,15 +62,15 @@ def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
         started_at=_started_at(process.pid),
         cpu_seconds=times.user + times.system,
         resident_bytes=resident,
-        # The kernel counts resident pages lazily, so the peak can lag a little behind the present.
+        # The kernel updates its count of resident pages lazily, so the peak can be below the current value.
         peak_resident_bytes=max(_peak_resident_bytes(), resident),
     )
 
 
 def measure_launcher(node: str = "") -> ProcessStats | None:
-    """The launcher of a run on one machine, with its fork server; asked by a process of the run. None once it is gone.
+    """Measure the launcher of a run on one machine, with its fork server. Only the launcher's children can call this.
 
-    The imports that services share are work of the fork server.
+    Returns None once the launcher has ended. The fork server's work is the import of shared modules.
     """
     try:
         launcher = psutil.Process(os.getppid())
@@ -93,24 +93,24 @@ def measure_launcher(node: str = "") -> ProcessStats | None:
 
 @lru_cache(maxsize=8)
 def _started_at(pid: int) -> float:
-    """Start in Unix seconds; asked once, because it is derived from the wall clock, which may be adjusted.
+    """Start in Unix seconds. Callers keep it, because it depends on the wall clock, which may be adjusted.
 
-    psutil adds the process's age to the boot's time, which Linux tells in whole seconds: it may be a second off.
+    psutil adds the process's age to the boot time in whole seconds, so its result may be a second off.
     """
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return psutil.Process(pid).create_time()
-    # The name in parentheses may hold anything. Field 22 is the start in clock ticks after the boot.
+    # The name in parentheses may contain anything. Field 22 is the start in clock ticks after boot.
     ticks = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
 
 
 def _peak_resident_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Peak of the resident set.
+    """Peak of the resident set in bytes.
 
-    Linux keeps `ru_maxrss` across fork and exec, so a small process started by a big one would report the big
-    one's peak; VmHWM belongs to the program that runs.
+    Linux keeps `ru_maxrss` across fork and exec, so a small child of a big process would report the big peak. VmHWM
+    belongs to the running program.
     """
     try:
         for line in status.read_text().splitlines():

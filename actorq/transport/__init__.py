@@ -1,1 +1,1 @@
-"""Channels, servers, streams of blobs, errors on the wire, reconnection: gRPC as this project uses it."""
+"""gRPC as this project uses it: channels, servers, streams of blobs, errors, reconnection."""

@@ -10,7 +10,7 @@ import grpc
 
 @dataclass(frozen=True, order=True)
 class CallEnd:
-    """Which method ended how: `code` is the name of the gRPC status as this side saw it."""
+    """A method and how its call ended: `code` is the name of the gRPC status that the server saw."""
 
     service: str
     method: str
@@ -26,7 +26,7 @@ class CallCounts:
         self._lock = threading.Lock()
 
     def follow(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
-        """Count the call of this context when it ends, also when its client is simply gone."""
+        """Count the call of this context when it ends, also when its client disappears."""
         service, _, method = path.lstrip("/").rpartition("/")
 
         def count(ended: Any) -> None:
@@ -43,6 +43,6 @@ class CallCounts:
 
 
 def _code(context: Any) -> grpc.StatusCode:
-    # gRPC sets a code only for a call that was aborted; one whose handler did not get to its end was cancelled.
+    # gRPC sets a code only for an aborted call. A call was canceled if its handler did not finish.
     code: grpc.StatusCode | None = context.code()
     return code or (grpc.StatusCode.OK if context.done() else grpc.StatusCode.CANCELLED)

@@ -8,9 +8,9 @@ from actorq.transport.payload.checksums import ChecksummedChannel
 
 
 def open_channel(address: str, certificates: Certificates | None = None) -> grpc.Channel:
-    """Open a channel to "HOST:PORT"; with certificates it is mutual TLS. It connects at the first call.
+    """Open a channel to "HOST:PORT". Certificates make it mutual TLS. The first call connects.
 
-    Without TLS, which finds changed bytes itself, messages carry checksums.
+    Without TLS, messages carry checksums. TLS detects changed bytes itself.
     """
     host, separator, port = address.rpartition(":")
     if not (separator and host and port.isdigit() and 0 < int(port) < 65536):

@@ -1,4 +1,4 @@
-"""The one map between the domain's errors and gRPC statuses: how a server ends a call, how a client reads its end."""
+"""The one map between the domain's errors and gRPC statuses, for servers and clients."""
 
 import logging
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_SUMMARY_BYTES = 500
 
-# What a service says of a fault of its own. Without it, INTERNAL and UNKNOWN are gRPC's words for a broken connection.
+# Marks a service's own fault. INTERNAL and UNKNOWN without this text mean a broken connection.
 _OWN_FAULT = "the service's log has the details"
 _OVERSIZED = "eceived message larger than max"
-# gRPC says this of a message that is too large for its own sender.
+# gRPC's text for a message that is too large for its own sender.
 _UNSENT = "ent message larger than max"
-# A service says this of a request that is not protobuf. Our clients send protobuf, so the connection has changed it.
+# A service's text for a request that is not protobuf. Our clients send protobuf, so the connection changed it.
 MALFORMED = "must be a message of this method in protobuf"
-# Trailing metadata of a call that a service has ended: the CRC-32 of its status and details.
+# Trailing metadata of a call that a service ended: the CRC-32 of its status and details.
 _SIGNATURE = "actorq-status-crc32"
 
 _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
@@ -58,7 +58,7 @@ _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
 
 
 def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
-    """The domain's error that a failed call stands for; `peer` names the other side in its message."""
+    """The domain's error for a failed call. `peer` names the other side in its message."""
     status, details = error.code(), one_line(error.details() or "no details")
     kind = _ERROR.get(status, ActorQError)
     final = not issubclass(kind, UnavailableError)
@@ -74,9 +74,9 @@ def _signature(status: grpc.StatusCode, details: str) -> str:
 
 
 def _is_as_sent(error: grpc.RpcError) -> bool:
-    """Whether the status is the one that the service sent; without TLS its bytes may have changed on the way.
+    """Whether the status is the one that the service sent. Without TLS its bytes may have changed on the way.
 
-    gRPC signs no status. Its own is believed only when a message was too large for its sender.
+    gRPC signs no status. One of gRPC's own counts only when a message was too large for its sender.
     """
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _UNSENT in (error.details() or ""):
         return True
@@ -85,7 +85,7 @@ def _is_as_sent(error: grpc.RpcError) -> bool:
 
 
 def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:
-    """Whether gRPC or the service could not read the bytes that came through the connection."""
+    """Whether gRPC or the service could not read the received bytes."""
     if status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
         return _OWN_FAULT not in details
     oversized = status is grpc.StatusCode.RESOURCE_EXHAUSTED and _OVERSIZED in details
@@ -93,26 +93,26 @@ def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:
 
 
 def _reason(details: str) -> str:
-    """Why a peer is not there: of all addresses that gRPC tried and lists, what went wrong with the last one."""
+    """Why a peer cannot be reached. gRPC lists all addresses that it tried; the reason is that of the last one."""
     if details == "max connection age":
-        return "the connection has reached the age at which both ends show their certificates again"
+        return "the connection reached its maximum age; the next connection checks the certificates again"
     if not details.startswith("failed to connect"):
         return details
-    # The end of a failed handshake's text is "OK".
+    # gRPC's text of a failed handshake ends with "OK".
     reason = details.removesuffix(": OK").rpartition(": ")[2]
     if "WRONG_VERSION_NUMBER" in details:
         return "it serves without TLS"
     if reason.startswith("Hostname Verification Check failed"):
-        return "its certificate is for other names than that"
+        return "its certificate is for other names"
     if reason == "Socket closed":
-        # While connecting: a service that goes away later says "Stream removed".
-        return "it hung up: with mutual TLS, one does on whoever has no valid certificate of its authority"
+        # This text comes only while connecting: a service that goes away later says "Stream removed".
+        return "it closed the connection: with mutual TLS, a peer refuses a certificate that is not of its authority"
     return f"TLS handshake failed, {reason}" if "handshake failed" in details else reason
 
 
 @contextmanager
 def translated(peer: str) -> Iterator[None]:
-    """Turn the gRPC errors of the calls inside into the domain's errors."""
+    """Turn gRPC errors of the calls inside into errors of the domain."""
     try:
         yield
     except grpc.RpcError as error:
@@ -120,13 +120,13 @@ def translated(peer: str) -> Iterator[None]:
 
 
 async def abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
-    """End a call with the status of one of the domain's errors; anything else is logged and INTERNAL."""
+    """End a call with the status of a domain error. Any other error is logged and becomes INTERNAL."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
             if kind is UnavailableError:
-                # A caller that should come again later does, and often.
+                # Only at debug level: callers repeat such calls often, as they should.
                 _log.debug("%s refused: %s", method, error)
             else:
                 _log.warning("%s refused: %s", method, error)
@@ -143,13 +143,13 @@ async def _end(context: grpc.aio.ServicerContext, status: grpc.StatusCode, detai
 
 
 def _release(error: BaseException) -> None:
-    """Let go of what the calls held that led to an error.
+    """Release the objects that an error's frames hold.
 
-    The error and its frames refer to each other, so that a refused checkpoint of a hundred megabytes, a local of such a
-    frame, would stay until the garbage collector runs, which goes by the number of objects and not by their size.
+    The error and its frames refer to each other. A refused checkpoint of a hundred megabytes, a local variable of such
+    a frame, would stay until the garbage collector runs. The collector goes by the number of objects, not their size.
 
-    The frames themselves are left alone: one error may have gone through several tasks, and to clear the frame of a
-    coroutine that is suspended is to close the coroutine, which then ends its task.
+    The frames themselves stay as they are. One error may have passed through several tasks. Clearing the frame of a
+    suspended coroutine closes the coroutine, and so ends its task.
     """
     link: BaseException | None = error
     while link is not None:

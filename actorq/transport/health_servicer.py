@@ -1,7 +1,7 @@
-"""grpc.health.v1: whether the services of a server are serving.
+"""The health service grpc.health.v1: whether the services of a server are serving.
 
-grpcio's own servicer holds a lock while it writes to a watcher: a watcher that never reads would keep a server from
-saying that it is not serving any more.
+grpcio's own servicer holds a lock while it writes to a watcher. A watcher that never reads could so keep a server from
+reporting NOT_SERVING.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ _MOST_QUOTED_BYTES = 128
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The status of each named service; the empty name stands for the server as a whole."""
+    """The status of each named service. The empty name means the server as a whole."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, Status] = {}
         self._changed = asyncio.Event()
 
     def set(self, names: Iterable[str], serving: bool) -> None:
-        """Say of these services whether they are serving; never waits."""
+        """Set the status of these services. Never waits."""
         response = health_pb2.HealthCheckResponse
         self._statuses.update(dict.fromkeys(names, response.SERVING if serving else response.NOT_SERVING))
         changed, self._changed = self._changed, asyncio.Event()

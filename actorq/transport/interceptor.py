@@ -1,4 +1,4 @@
-"""What every call of a server goes through: its request is checked, it counts, and its errors become statuses."""
+"""Handles what all calls of a server share: checks of requests, counts, and the map from errors to statuses."""
 
 import asyncio
 import inspect
@@ -15,19 +15,19 @@ from actorq.transport.requests import checked, tolerant
 from actorq.transport.security.access import Gate
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
-# Answered also when all calls are taken: whether a service is well must not depend on its callers.
+# Answered also at the limit of open calls: the health of a service must not depend on its callers.
 _FREE_METHOD = "/grpc.health.v1.Health/Check"
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps all handlers of a server, those of health and reflection too.
+    """Wraps all handlers of a server, also those of health and reflection.
 
-    A malformed request is INVALID_ARGUMENT, and one whose checksum does not fit is DATA_LOSS. One of the domain's
-    errors is its own status. A call beyond the quota is RESOURCE_EXHAUSTED.
+    A malformed request becomes INVALID_ARGUMENT, a wrong checksum DATA_LOSS, a call beyond the quota
+    RESOURCE_EXHAUSTED. Each domain error has its own status.
 
-    counts: how the calls of this project's services ended.
+    counts: counts how the calls of this project's services ended.
     open_calls: bounds the calls that are open at a time.
-    gate: refuses calls by their certificates, before all else; None without TLS.
+    gate: checks the certificate of each call before all else; None without TLS.
     """
 
     def __init__(self, counts: CallCounts, open_calls: Quota, gate: Gate | None = None) -> None:
@@ -37,10 +37,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._handlers: set[asyncio.Task[Any]] = set()
 
     async def finished(self, timeout_s: float) -> None:
-        """Wait until the handlers of all calls have ended, for so many seconds at most.
+        """Wait until the handlers of all calls have ended, for `timeout_s` seconds at most.
 
-        A call ends for its client before its handler has cleaned up. A handler that still runs when the event loop is
-        closed is reported with a traceback.
+        A call ends for its client before its handler has cleaned up. asyncio reports a handler that still runs when the
+        event loop closes with a traceback.
         """
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=timeout_s)
@@ -104,7 +104,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if method != _FREE_METHOD:
             peer = context.peer()
             self._open_calls.take(peer)
-            # Not in a `finally`: a call that is cancelled leaves its generator to the garbage collector.
+            # Not in a `finally`: a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._open_calls.give_back(peer))
 
     async def _abort(self, context: grpc.aio.ServicerContext, method: str, error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Limits and keepalive that both ends of every connection share.
 
-Keepalive has to be set on both sides together: a server that allows fewer pings than its clients send closes the
-connection with "too_many_pings".
+Both sides must set keepalive together. A server closes a connection with "too_many_pings" when its clients ping more
+often than it allows.
 """
 
 import os
@@ -17,9 +17,9 @@ from actorq.transport.security.identity import identity_uri, parse_identity
 # gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
 CHUNK_BYTES = 512 * 1024
 MAX_SEGMENT_BYTES = 1024 * 1024
-# A segment's or chunk's message with its field headers; anything larger is refused by the receiving end.
+# Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
-# What a receiver assembles from chunks at most: ten times the FP32 tensors of a 4096 x 3 policy.
+# Bounds what a receiver assembles from chunks: ten times the FP32 tensors of a 4096 x 3 policy.
 MAX_BLOB_BYTES = 2 * 1024**3
 UNARY_DEADLINE_S = 10.0
 
@@ -30,8 +30,8 @@ _SHARED = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 2),
-    # A peer that is stopped still has a kernel, which takes the ping. Its missing answer counts by this timeout, which
-    # is a minute by default: with it, a silent peer is gone 30 s after its last word.
+    # The kernel of a stopped peer still acknowledges pings in TCP, so only this timeout finds the missing answer. The
+    # default is a minute. With this value the connection to a silent peer ends after 30 s.
     ("grpc.http2.ping_timeout_ms", _KEEPALIVE_MS // 2),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -39,22 +39,22 @@ _SHARED = [
 CLIENT_OPTIONS = [
     *_SHARED,
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Which is also how long connecting may take: of a thousand clients that come at once most are not served in less.
+    # This also bounds the time to connect. With less, most of a thousand clients that come at once could not connect.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Until it is over, calls fail without an attempt: it is no longer than the first waits of `transport.reconnect`.
+    # Calls fail without an attempt during this wait. So it must not exceed the first waits of `transport.reconnect`.
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How many peers a server takes, and how long it waits for them (docs/decisions/0022-bounds-of-peers.md).
+    """Limits on the peers of a server (docs/decisions/0022-bounds-of-peers.md).
 
-    connections: TCP connections, also before their handshake; the file descriptors of the process may allow fewer.
-    streams_per_connection: calls that one connection has open; its other calls wait at the client.
-    open_calls: calls that are open at a time, half of them at most from one address.
-    handshake_s: what TLS and HTTP/2 may take to begin.
-    idle_s: after which a connection without a call is closed.
+    connections: TCP connections, also before their handshake; the process's limit of file descriptors may lower it.
+    streams_per_connection: open calls of one connection; its other calls wait at the client.
+    open_calls: calls that are open at a time, at most half of them from one address.
+    handshake_s: time limit of the TLS and HTTP/2 handshakes.
+    idle_s: a connection without a call is closed after this time.
     """
 
     connections: int = 4096
@@ -64,7 +64,7 @@ class ServerLimits:
     idle_s: float = 300.0
 
 
-# Left to files, pipes and the connections that this process opens itself.
+# File descriptors that stay free for files, pipes and outgoing connections.
 _OWN_DESCRIPTORS = 256
 
 
@@ -73,7 +73,7 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
     return [
         *_SHARED,
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
-        # With it two servers could listen on one port and share its connections by chance.
+        # With so_reuseport, two servers could listen on one port and share its connections by chance.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", min(limits.connections, _spare_descriptors())),
         ("grpc.max_concurrent_streams", limits.streams_per_connection),
@@ -83,7 +83,7 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
 
 
 def _spare_descriptors() -> int:
-    """File descriptors that connections may take without keeping the process from its files."""
+    """File descriptors that connections may take so that enough remain for files."""
     if os.name != "posix":
         return 2**31 - 1
     import resource
@@ -94,11 +94,11 @@ def _spare_descriptors() -> int:
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM texts for mutual TLS: the authority that signs everyone, and one's own certificate and key.
+    """PEM texts for mutual TLS: the authority of all members, and this process's certificate and key.
 
-    directory: where they were read, None for those that were not.
-    readable_key: whether others may read the key.
-    uris: among the certificate's alternative names; None where they are not known.
+    directory: the folder that they were read from, or None.
+    readable_key: whether other users may read the key.
+    uris: the URIs among the certificate's alternative names; None where they are not known.
     """
 
     authority: bytes
@@ -110,12 +110,12 @@ class Certificates:
 
     @classmethod
     def of(cls, directory: Path | None, member: str, readable_key: bool = False) -> "Certificates | None":
-        """Those of one member of a run, None without a folder.
+        """The certificates of one member of a run; None without a folder.
 
-        directory: the member's own folder, as a pod gets it, or a folder that has one for each role, as `actorq
-        certificates init` makes it.
+        directory: the member's own folder, as a pod gets it, or a folder of `actorq certificates init` with a folder
+        for each role.
         member: the role, such as "learner".
-        readable_key: accept a key that others may read.
+        readable_key: accept a key that other users may read.
         """
         if directory is None:
             return None
@@ -124,24 +124,24 @@ class Certificates:
 
     @classmethod
     def load(cls, directory: Path, readable_key: bool = False) -> "Certificates":
-        """Read ca.crt, tls.crt and tls.key, the names that Kubernetes secrets have, and check that they can be used.
+        """Read and check ca.crt, tls.crt and tls.key, the names of Kubernetes secrets.
 
-        Raises UserError when they cannot: files are missing or no PEM, belong to different certificates, others may
-        read the key, or the certificate has expired, is not valid yet or is not of that authority.
+        Raises UserError when a file is missing or no PEM, certificate and key do not belong together, other users may
+        read the key, or the certificate is expired, not valid yet, or not signed by the authority.
         """
         try:
             read = cls._read(directory, readable_key)
             if not readable_key:
                 _check_private(directory / "tls.key")
-            # gRPC tells only its own log of a broken certificate, and everyone else of a port that it cannot bind.
+            # gRPC reports a broken certificate only in its own log; to callers it says that it cannot bind the port.
             uris = shake_hands(*_files(directory))
-            # Whoever renews them may have done so meanwhile: what was checked must be what was read.
+            # A renewal may have replaced the files meanwhile: the checked files must be those that were read.
             is_whole = cls._read(directory) == read
             return replace(read, uris=uris) if is_whole else cls.load(directory, readable_key)
         except ssl.SSLCertVerificationError as error:
             raise UserError(
-                f"certificates: nobody would accept {directory / 'tls.crt'} with the authority in ca.crt beside it "
-                f"({error.verify_message}); make new ones, or set this machine's clock"
+                f"certificates: no peer would accept {directory / 'tls.crt'} with the authority in ca.crt beside it "
+                f"({error.verify_message}); make new certificates, or set this machine's clock"
             ) from None
         except ssl.SSLError as error:
             raise UserError(
@@ -155,7 +155,7 @@ class Certificates:
             ) from None
 
     def require_role(self, role: str, run: str) -> None:
-        """Raise UserError unless this certificate is for a role of a run, as peers will want it."""
+        """Raise UserError unless this certificate is for this role of this run. Peers check the same."""
         if self.uris is None:
             return
         try:
@@ -165,11 +165,11 @@ class Certificates:
         if (identity.role, identity.run) != (role, run):
             raise UserError(
                 f"certificates: the {role} of run {run} needs a certificate with {identity_uri(role, run)}, but "
-                f"{self.directory} has that of the {identity.role} of run {identity.run}; transport.run names the run"
+                f"{self.directory} has one of the {identity.role} of run {identity.run}; transport.run names the run"
             )
 
     def changed(self) -> bool:
-        """Whether the folder holds others by now; False for those that were not read, or when they cannot be."""
+        """Whether the folder now holds others. False for those that were not read from files, or if reading fails."""
         try:
             return self.directory is not None and self._read(self.directory) != self
         except OSError:
@@ -182,7 +182,7 @@ class Certificates:
 
 
 def _check_private(key: Path) -> None:
-    """Raise UserError when the key is open to others. The group may read it: a pod's secrets belong to its group."""
+    """Raise UserError when other users may read or replace the key. The group may read it, as in a pod."""
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise UserError(

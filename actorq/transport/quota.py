@@ -1,4 +1,4 @@
-"""A bounded amount that peers share: open calls, or bytes of uploads that are not whole yet."""
+"""A bounded amount that peers share: open calls, or bytes of incomplete uploads."""
 
 import threading
 from collections import Counter
@@ -7,14 +7,14 @@ from actorq.errors import ExhaustedError
 
 
 def address_of(peer: str) -> str:
-    """The machine of a gRPC peer: "ipv4:10.0.0.1:5000" is "ipv4:10.0.0.1", whatever the connection's port."""
+    """The machine of a gRPC peer without the port: "ipv4:10.0.0.1" of "ipv4:10.0.0.1:5000"."""
     return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
 
 
 class Quota:
-    """At most `total` units at a time, and at most half of them for one address, so that no peer takes all.
+    """At most `total` units at a time, at most half of them for one address, so that no peer takes all.
 
-    Half, and not less: a thousand actors may share one node's or one gateway's address. Thread-safe.
+    The share is half because a thousand actors may share the address of one node or gateway. Thread-safe.
 
     what: names the unit in errors.
     """
@@ -29,12 +29,12 @@ class Quota:
 
     @property
     def taken(self) -> int:
-        """How many units are taken now."""
+        """The number of units taken now."""
         with self._lock:
             return self._sum
 
     def take(self, peer: str, units: int = 1) -> None:
-        """Take units for a peer; raises ExhaustedError, and takes none, when its address or all would have too many."""
+        """Take units for a peer. Raises ExhaustedError, and takes none, when that would exceed one of the bounds."""
         address = address_of(peer)
         with self._lock:
             if self._sum + units > self._total:
@@ -50,11 +50,11 @@ class Quota:
             self._sum += units
 
     def give_back(self, peer: str, units: int = 1) -> None:
-        """Return units that the peer took."""
+        """Return a peer's units."""
         address = address_of(peer)
         with self._lock:
             self._sum -= units
             self._taken[address] -= units
-            # Addresses come and go; those without a unit are forgotten.
+            # Entries without units are deleted, so that the table stays bounded.
             if not self._taken[address]:
                 del self._taken[address]

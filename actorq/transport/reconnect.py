@@ -1,4 +1,4 @@
-"""The one retry loop: a long stream is opened again and again, with capped exponential backoff and jitter."""
+"""The one retry loop: opens a long stream again after each failure, with exponential backoff and jitter."""
 
 import logging
 import math
@@ -12,16 +12,16 @@ from actorq.errors import ActorQError, ExhaustedError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
-# For which the same error is not logged again.
+# Seconds for which the same error is not logged again.
 _QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds between attempts: doubling from `initial_s` to `maximum_s`, each drawn from its upper half.
+    """Seconds between attempts: they double from `initial_s` to `maximum_s`. Each is drawn from the delay's upper half.
 
-    In the first `eager_s` seconds without the peer no delay is longer than `eager_maximum_s`: a peer that starts or
-    moves is back within that time, and its clients find it at once.
+    In the first `eager_s` seconds without the peer, no delay exceeds `eager_maximum_s`. A peer that starts or moves is
+    back within that time, and its clients find it at once.
     """
 
     initial_s: float = 0.1
@@ -30,7 +30,7 @@ class Backoff:
     eager_maximum_s: float = 0.5
 
     def delay(self, failures: int, rng: random.Random, away_s: float = math.inf) -> float:
-        """Seconds to wait after so many failures in a row (1 or more), the first of them `away_s` seconds ago."""
+        """Seconds to wait after `failures` failures in a row (1 or more). The first was `away_s` seconds ago."""
         longest = min(self.maximum_s, self.eager_maximum_s) if away_s < self.eager_s else self.maximum_s
         ceiling = min(longest, self.initial_s * 2.0 ** min(failures - 1, 30))
         return ceiling * rng.uniform(0.5, 1.0)
@@ -46,17 +46,15 @@ def keep_connected(
     on_retry: Callable[[], None] = lambda: None,
     retried: tuple[type[ActorQError], ...] = (UnavailableError, ExhaustedError),
 ) -> None:
-    """Call `connect(connected)` until it returns or `stop` is set; the errors in `retried` are tried again.
+    """Call `connect(connected)` until it returns or `stop` is set. Errors in `retried` lead to another attempt.
 
     `connect` opens one stream and works on it until it breaks. It calls `connected()` once the peer has answered,
-    which resets the backoff. All other errors are raised to the caller: trying again would not mend them.
+    which resets the backoff. All other errors are raised, because another attempt would not help.
 
-    The same error is logged once a minute: a pod may wait for days for a run that is over to go on. The end of a stream
-    that worked is no warning, because servers with TLS end connections now and then; an attempt that fails is.
+    The same error is logged once a minute at most: a pod may wait for days for a finished run to continue. The end of a
+    stream that worked is no warning, because servers with TLS end connections now and then. A failed attempt is one.
 
-    `on_retry` is called for each of them.
-
-    A service that is full raises ExhaustedError, and has room later.
+    `on_retry` is called before each retry. A full service raises ExhaustedError, and has room later.
     """
     backoff = backoff or Backoff()
     failures = 0

@@ -1,7 +1,7 @@
-"""Requests that are no protobuf of their type, or whose checksum does not fit: not an exception inside gRPC.
+"""Turns requests that cannot be read into errors of the domain.
 
-gRPC answers a deserializer that raises with INTERNAL or UNKNOWN, and logs a traceback. Here the deserializer returns
-the fault, and the handler raises it. A malformed request becomes INVALID_ARGUMENT, and a changed one DATA_LOSS.
+When a deserializer raises, gRPC answers INTERNAL or UNKNOWN and logs a traceback. Here the deserializer returns the
+fault, and the handler raises it. A malformed request becomes INVALID_ARGUMENT, and a changed one DATA_LOSS.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from actorq.transport.errors import MALFORMED
 
 
 class Malformed:
-    """Stands for a request that cannot be read; `error` is for its caller."""
+    """Stands for an unreadable request. The handler raises `error` to the caller."""
 
     def __init__(self, error: ActorQError) -> None:
         self.error = error
@@ -33,12 +33,12 @@ def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def checked(request: Any, streaming: bool) -> Any:
-    """A request, or the iterator of a stream's requests, that raises the error of one that cannot be read."""
+    """The request, or an iterator over a stream's requests. Raises the error of an unreadable request."""
     return _Checked(request) if streaming else _well_formed(request)
 
 
 class _Checked:
-    """Passes the requests of a stream on."""
+    """Iterates over the requests of a stream."""
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
         self._requests = requests
@@ -47,7 +47,7 @@ class _Checked:
         return self
 
     async def __anext__(self) -> Any:
-        # Not before: gRPC's iterator complains of never having been awaited where a call is refused unread.
+        # Not earlier: gRPC's iterator warns that it was never awaited when a call is refused unread.
         return _well_formed(await anext(aiter(self._requests)))
 
 

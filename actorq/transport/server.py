@@ -1,4 +1,4 @@
-"""The one way to serve: limits, TLS, health, reflection, error statuses, a port or a clear error, a graceful end."""
+"""The one gRPC server: limits, TLS, health, reflection, error statuses, a clear error for a used port, graceful end."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ from actorq.transport.security.renewal import Renewal
 _log = logging.getLogger(__name__)
 
 _LIFE_PERIOD_S = 1.0
-# What the handlers of calls that were cancelled may take to clean up.
+# Time that handlers of canceled calls have to clean up.
 _HANDLERS_S = 1.0
 
 
 class Server:
-    """A gRPC server on one address with health and reflection for the services that were added to it.
+    """A gRPC server on one address, with health and reflection for the added services.
 
-    Health has two answers. That of the server as a whole (the empty name, for liveness) is SERVING after `start`, while
-    the service says that it is alive. That of each service (for readiness) is SERVING after `start`, or after
-    `say_ready`. `stop` first sets both to NOT_SERVING and lets running calls finish.
+    Health has two answers. The server as a whole (the empty name, for liveness) is SERVING after `start`, while the
+    service says that it is alive. Each service (for readiness) is SERVING after `start` or `say_ready`. `stop` first
+    sets both to NOT_SERVING, then lets running calls finish.
 
-    `calls` counts how each ended. `serving` tells whether the services are SERVING, and `alive` whether the service
-    said so when it was last asked. With certificates, `access` says who may call. Certificates that are renewed in
-    their folder count from the next connection on.
+    `calls` counts how calls ended. `serving` tells whether the services are SERVING. `alive` is the service's last
+    answer. With certificates, `access` says who may call. Renewed certificates in the folder count from the next
+    connection on.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Server:
         limits: ServerLimits | None = None,
         access: Access | None = None,
     ) -> None:
-        """Raises UserError when the deny list of `access` cannot be used."""
+        """Raises UserError when the deny list of `access` is unusable."""
         self.calls = calls or CallCounts()
         limits, access = limits or ServerLimits(), access or Access()
         self._gate = Gate(access) if certificates else None
@@ -65,10 +65,10 @@ class Server:
     async def start(
         self, service_names: Iterable[str], ready: bool = True, alive: Callable[[], bool] = lambda: True
     ) -> str:
-        """Bind, serve `service_names` (which were registered at `grpc_server`), and return "HOST:PORT".
+        """Bind, serve `service_names` (registered at `grpc_server`), and return "HOST:PORT".
 
-        ready: whether the services are SERVING at once; otherwise `say_ready` has to follow.
-        alive: whether the service makes progress; asked every second, on the event loop.
+        ready: whether the services are SERVING at once. Otherwise the caller has to call `say_ready`.
+        alive: whether the service makes progress. The event loop asks every second.
 
         Raises UserError when the address cannot be bound.
         """
@@ -92,13 +92,13 @@ class Server:
             self._set_services(True)
 
     async def say_not_serving(self) -> None:
-        """Tell health checks to send nobody here any more; calls are still taken until `stop`."""
+        """Tell health checks NOT_SERVING, so that no new clients come. The server still takes calls until `stop`."""
         self._leaving = True
         self._health.set(("",), False)
         self._set_services(False)
 
     async def stop(self, grace_s: float) -> None:
-        """Say NOT_SERVING, take no new calls, give running ones `grace_s` seconds, then cancel them."""
+        """Say NOT_SERVING and refuse new calls. Running calls have `grace_s` seconds, then they are canceled."""
         await self.say_not_serving()
         await self.grpc_server.stop(grace_s)
         await self._interceptor.finished(_HANDLERS_S)
@@ -106,7 +106,7 @@ class Server:
             task.cancel()
 
     async def _follow(self, alive: Callable[[], bool]) -> None:
-        """Have the health of the server as a whole follow the service's life."""
+        """Keep the health of the server as a whole equal to `alive`."""
         while not self._leaving:
             if alive() != self.alive:
                 self.alive = not self.alive
@@ -114,7 +114,7 @@ class Server:
                 if self.alive:
                     _log.info("the service makes progress again: health is SERVING")
                 else:
-                    _log.error("the service makes no progress: health is NOT_SERVING until it goes on")
+                    _log.error("the service makes no progress: health is NOT_SERVING until it does")
             await asyncio.sleep(_LIFE_PERIOD_S)
 
     def _set_services(self, serving: bool) -> None:
@@ -142,7 +142,7 @@ def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
     renewal = Renewal(certificates)
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC on a thread of its own, before the handshake of each new connection."""
+        """gRPC calls this on its own thread before the handshake of each new connection."""
         renewed = renewal.take()
         return None if renewed is None else _configuration(renewed)
 

@@ -57,22 +57,22 @@ class ActorServiceServicer:
     """
 
     def GetActorStatus(self, request, context):
-        """How the actor is.
+        """The status of the actor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Run greedy episodes of a policy on this actor, beside its own work: each episode as it ends, then the evaluation.
-        One at a time; another caller gets RESOURCE_EXHAUSTED.
+        """Run greedy episodes of a policy on this actor, beside its other work. Sends each episode when it ends, then the
+        evaluation over all episodes. One call at a time; a second caller gets RESOURCE_EXHAUSTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Stop acting, send what is queued, and end the process with exit code 0. Answers when the queue is empty or its
+        """Stop acting, send the queued segments, and end the process with exit code 0. Answers when the queue is empty or the
         deadline is near. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

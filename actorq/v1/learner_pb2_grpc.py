@@ -92,81 +92,81 @@ class LearnerServiceServicer:
     """
 
     def Join(self, request, context):
-        """An actor announces itself and receives all that it needs to act. Idempotent: the same incarnation, or the same
-        nonce, gets the same incarnation and index again. A process that joins for the first time takes over its name at
-        once: the stream of the process before ends with FAILED_PRECONDITION, and so does its next Join.
+        """An actor joins the run and receives all that it needs to act. Idempotent: the same incarnation, or the same nonce,
+        gets the same incarnation and index again. A process that joins for the first time takes over its name at once. The
+        stream of the earlier process then ends with FAILED_PRECONDITION, and so does its next Join.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamTrajectories(self, request_iterator, context):
-        """The actor opens the stream with its environment's spec, then sends segments or evaluations in sequence, and
-        reports about itself. The learner answers with acknowledgements (what is stored and survives a crash of the
-        learner), what survives a power cut too, credits (how far the actor may send) and directives. When the stream
-        breaks, also with UNAVAILABLE because the learner moves, the actor keeps what it has, opens another and goes on after
-        the last stored number, which after a power cut is lower than the last acknowledged one. The learner drops what it
-        has already, so that each segment is stored exactly once.
+        """The actor opens the stream with its environment's spec. Then it sends segments or evaluations in sequence, and
+        reports about itself. The learner answers with acknowledgements (stored segments, which survive a crash of the
+        learner), durable sequences (which also survive a power cut), credits (how far the actor may send) and directives.
+        When the stream breaks, also with UNAVAILABLE because the learner moves, the actor keeps its queue, opens a new
+        stream and continues after the last stored sequence. After a power cut that is lower than the last acknowledged
+        one. The learner drops duplicates, so that each segment is stored exactly once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How the run goes. UNAVAILABLE while a restarted learner is restoring its run, for a second or two.
+        """The status of the run. UNAVAILABLE for a second or two while a restarted learner restores its run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """How the run goes, now (or once a restarted learner has restored it) and then every `period`, until the caller
+        """The status of the run at once (a restarted learner first restores it) and then every `period`, until the caller
         leaves or the run is over. The last message has the final state. When the learner moves, the last message has
-        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE: call again, the run goes on.
+        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE. Call again then, because the run goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTraining(self, request, context):
-        """Stop updating; actors fill the replay as far as the rate limiter lets them, then wait. Idempotent.
+        """Pause updates. Actors fill the replay as far as the rate limiter allows, then wait. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTraining(self, request, context):
-        """Go on updating. Idempotent.
+        """Resume updates. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SaveCheckpoint(self, request, context):
-        """Write a checkpoint now and answer when it is on disk.
+        """Write a checkpoint now. Answers when it is on disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetEnvironment(self, request, context):
-        """Forget the environment's spec that the first actor told, so that the next actor's spec counts. For a run whose
-        first actor told a wrong one. Replay, checkpoints and evaluations are set aside, and all actors are disconnected
-        with UNAVAILABLE. FAILED_PRECONDITION for a run that has made progress, unless `discard` is set.
+        """Forget the environment's spec, so that the next actor's spec counts. For a run whose first actor reported a wrong
+        one. Replay, checkpoints and evaluations are set aside, and all actors are disconnected with UNAVAILABLE.
+        FAILED_PRECONDITION for a run that has made progress, unless `discard` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """End the run for good: a checkpoint and the summary are written, actors are told to stop. Idempotent.
+        """End the run for good. The learner writes a checkpoint and the summary, and tells actors to stop. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportEnergy(self, request, context):
-        """The meter of a node reports the node's energy; the learner shares it out to the run's processes by CPU time.
+        """A node's meter reports the energy of the node. The learner shares it out to the run's processes by CPU time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -72,8 +72,8 @@ class QuantizerServiceServicer:
     """
 
     def PublishCheckpoints(self, request_iterator, context):
-        """The learner publishes. It opens the stream, waits for `ready`, sends the graph if the quantizer lacks it, then
-        one checkpoint for each version. Every checkpoint is answered by a receipt once its policies are stored and
+        """The learner publishes. It opens the stream, waits for `ready`, sends the graph if the quantizer lacks it, then one
+        checkpoint for each version. The quantizer answers each checkpoint with a receipt once its policies are stored and
         served. A malformed message ends the stream with INVALID_ARGUMENT and changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -81,15 +81,15 @@ class QuantizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchPolicies(self, request, context):
-        """The newest policy of a scheme, now and whenever there is a newer one: for each a descriptor, then its blob. A
-        slow caller skips versions and always gets the newest next; it never delays the others.
+        """The newest policy of a scheme, now and after each newer version: a descriptor, then the blob. A slow caller skips
+        versions and always gets the newest next. It never delays the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """One retained policy: a descriptor, then its blob. It is emitted now if nobody asked for this scheme before.
+        """One retained policy: a descriptor, then its blob. If nobody used this scheme before, the policy is emitted now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,18 +103,18 @@ class QuantizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFidelityReport(self, request, context):
-        """How faithful a retained policy is to its FP32 origin.
+        """The fidelity of a retained policy to its FP32 origin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HoldPolicy(self, request, context):
-        """Keeps a version retained while it is being evaluated, however many newer ones come. It ends when the version's
-        evaluation has come with the learner's checkpoints, from then on the version is retained if it is among the best;
-        when the granted time is over; or when the quantizer restarts. Asking again for the same version replaces the time.
-        At most 16 versions are held; one more takes the place of the one that was asked for the longest ago. NOT_FOUND when
-        the version is not retained, FAILED_PRECONDITION from a quantizer that only reads.
+        """Keep a version retained during its evaluation, for any number of newer versions. The hold ends in three cases: the
+        learner sends the version's evaluation (the version then stays if it is among the best); the granted time is over;
+        the quantizer restarts. Another request for the same version replaces the time. At most 16 versions are held; one
+        more replaces the hold with the oldest request. NOT_FOUND when the version is not retained, FAILED_PRECONDITION
+        from a read-only quantizer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,7 +1,7 @@
-"""Domain objects to messages and back: the only place that knows both.
+"""Converts between domain objects and messages. No other module knows both.
 
-Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. Decoding holds every field to `actorq.wire.bounds` and
-raises InvalidInputError. The domain object that receives a value checks whether it fits.
+Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. Decoding checks every field against
+`actorq.wire.bounds` and raises InvalidInputError. The receiving domain object checks whether a value fits.
 """
 
 from actorq.wire.joining import (

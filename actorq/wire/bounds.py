@@ -1,7 +1,7 @@
-"""The limits of all that a peer may send, and the checks that hold a decoded value to them.
+"""Limits of all values that a peer may send, and checks of decoded values.
 
-Each check takes the name of what it checks and the value, and returns the value. It raises InvalidInputError that names
-the limit and the value. docs/concepts/limits.md has the limits as a table.
+Each check takes a name and a value, and returns the value. It raises InvalidInputError with the name, the limit and
+the value. docs/concepts/limits.md has the limits as a table.
 """
 
 import math
@@ -16,13 +16,13 @@ from actorq.text import one_line
 from actorq.transport.options import MAX_MESSAGE_BYTES
 
 MAX_DIMENSIONS = 32
-# No message can hold a larger tensor, nor one element of a larger space.
+# No message can hold a larger tensor or a larger element of a space.
 MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
-# Versions are added to and compared as int64.
+# Versions are compared, and added to, as int64.
 MAX_VERSION = 2**62 - 1
 # Sequences, incarnations and counters are stored as int64.
 MAX_COUNT = 2**63 - 1
-# As UTF-8; most names have one byte for each character.
+# In UTF-8; most characters of names take one byte.
 MAX_NAME_BYTES = 128
 MAX_TEXT_BYTES = 1024
 MAX_PAGE_TOKEN_CHARACTERS = 19
@@ -33,7 +33,7 @@ MAX_UNIX_S = 2**33
 MAX_SECONDS = 1e12
 MAX_KWH = 1e12
 MAX_RATE = 1e12
-# Sums and means of so large numbers stay finite.
+# Sums and means of such large numbers stay finite.
 MAX_MAGNITUDE = 1e30
 MAX_DISCRETE_ACTIONS = 65_536
 MAX_FRAME_STACK = 256
@@ -72,13 +72,13 @@ def name(what: str, value: str) -> str:
 
 
 def optional_name(what: str, value: str) -> str:
-    """A name, or nothing."""
+    """A name, or an empty string."""
     return text(what, value, MAX_NAME_BYTES)
 
 
 def text(what: str, value: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Words for people on one line: printable characters of at most `most_bytes` in UTF-8."""
-    # A character has at least one byte, so that a long text is not encoded.
+    """Text on one line: printable characters, at most `most_bytes` in UTF-8."""
+    # Each character has at least one byte. So a text that is much too long is not encoded.
     if len(value) > most_bytes or len(value.encode("utf-8", "replace")) > most_bytes:
         raise InvalidInputError(
             f"{what}: must have at most {most_bytes} bytes as UTF-8, got {len(value)} characters, {quoted(value)}"
@@ -89,22 +89,22 @@ def text(what: str, value: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def quoted(value: str) -> str:
-    """A peer's text as an error quotes it: short and printable."""
+    """A peer's text, short and printable, to quote in an error."""
     return f"'{one_line(value, _LONGEST_QUOTE_BYTES)}'"
 
 
 def version(what: str, value: int) -> int:
-    """A policy's version below 2^62, or 0 for none."""
+    """A policy's version below 2^62; 0 for none."""
     return within(what, value, 0, MAX_VERSION)
 
 
 def count(what: str, value: int, most: int = MAX_COUNT) -> int:
-    """A sequence, an incarnation or a counter: at most `most`, by default what an int64 holds."""
+    """A sequence, an incarnation or a counter: at most `most`, by default the largest int64."""
     return within(what, value, 0, most)
 
 
 def within(what: str, value: Number, least: Number, most: Number) -> Number:
-    """A number from `least` to `most`. NaN is none."""
+    """A number from `least` to `most`. NaN fails."""
     if not least <= value <= most:
         raise InvalidInputError(f"{what}: must be {least} to {most}, got {value}")
     return value
@@ -116,17 +116,17 @@ def amount(what: str, value: float, most: float) -> float:
 
 
 def seconds(what: str, value: float) -> float:
-    """Seconds that something took."""
+    """A duration in seconds."""
     return within(what, value, 0.0, MAX_SECONDS)
 
 
 def figure(what: str, value: float) -> float:
-    """A return, a reward or another number of either sign whose sums stay finite."""
+    """A return, a reward or another signed number. Sums of such numbers stay finite."""
     return within(what, value, -MAX_MAGNITUDE, MAX_MAGNITUDE)
 
 
 def items(what: str, values: T, most: int) -> T:
-    """A repeated field or a map of at most `most` items; to be asked before the items are decoded."""
+    """A repeated field or a map of at most `most` items. Call it before decoding the items."""
     if len(values) > most:
         raise InvalidInputError(f"{what}: must have at most {most} items, got {len(values)}")
     return values
@@ -147,11 +147,11 @@ def dimensions(what: str, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def shape(what: str, sizes: Sequence[int], element_bytes: int) -> tuple[int, ...]:
-    """The shape of an array of at most `MAX_TENSOR_BYTES`; takes microseconds, whatever the sizes are."""
+    """The shape of an array of at most `MAX_TENSOR_BYTES`. Takes microseconds for any sizes."""
     sizes = dimensions(what, sizes)
     if sizes and min(sizes) < 0:
         raise InvalidInputError(f"{what}: shape must not be negative, got {list(sizes)}")
-    # At most 32 sizes of 63 bits. An empty array must not have a huge size beside its zero.
+    # Sizes are bounded even beside a 0: an empty array must not have a huge size.
     nbytes = math.prod(sizes) * element_bytes or math.prod(filter(None, sizes)) * element_bytes
     if nbytes > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"{what}: shape must have at most {MAX_TENSOR_BYTES} bytes, got {list(sizes)}")
@@ -171,7 +171,7 @@ def duration_s(what: str, value: Duration, least: float, most: float) -> float:
 
 
 def page_token(value: str) -> str:
-    """A token that the page before has given, which is a version in decimal digits, or nothing."""
+    """The token of the page before: a version in decimal digits, or empty."""
     if value and not (len(value) <= MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
         raise InvalidInputError(f"page_token: must be the next_page_token of the page before, got {quoted(value)}")
     return value

@@ -1,4 +1,4 @@
-"""An actor joins a run and opens its stream: the calls of LearnerService that begin its part."""
+"""Messages of an actor that joins a run and opens its stream."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ def role_from_proto(value: learner_pb2.ActorRole) -> Role:
 
 @dataclass(frozen=True)
 class Joining:
-    """Who joins a run: see `JoinRequest` in protos/actorq/v1/learner.proto."""
+    """An actor that joins a run: see `JoinRequest` in protos/actorq/v1/learner.proto."""
 
     name: str
     incarnation: int
@@ -47,7 +47,7 @@ class Joining:
 
 
 def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
-    """Encode who joins a run."""
+    """Encode an actor's request to join a run."""
     return learner_pb2.JoinRequest(
         actor_name=joining.name,
         incarnation=joining.incarnation,
@@ -58,7 +58,7 @@ def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
 
 
 def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
-    """Decode who joins a run."""
+    """Decode an actor's request to join a run."""
     return Joining(
         name=bounds.name("actor_name", message.actor_name),
         incarnation=bounds.count("incarnation", message.incarnation),
@@ -70,9 +70,9 @@ def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
 
 @dataclass(frozen=True)
 class StreamOpening:
-    """Whose stream opens, and the environment that the actor made.
+    """The opening of an actor's stream, with the spec of its environment.
 
-    lost_through: the highest acknowledged sequence that the learner has lost and the actor has no more; 0 for none.
+    lost_through: the highest acknowledged sequence that the learner lost and the actor no longer has; 0 for none.
     """
 
     name: str

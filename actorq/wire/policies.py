@@ -1,4 +1,4 @@
-"""Policies: their descriptions, receipts and what a store retains."""
+"""Messages about policies: descriptors, receipts, contents of a store."""
 
 import math
 
@@ -18,7 +18,7 @@ from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
 
 
 def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
-    """Encode a policy's description."""
+    """Encode a policy's descriptor."""
     return policy_pb2.PolicyDescriptor(
         run_id=descriptor.run_id,
         version=descriptor.version,
@@ -34,7 +34,7 @@ def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescri
 
 
 def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescriptor:
-    """Decode a policy's description."""
+    """Decode a policy's descriptor."""
     return PolicyDescriptor(
         run_id=bounds.name("policy.run_id", message.run_id),
         version=bounds.version("policy.version", message.version),
@@ -131,7 +131,7 @@ def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
 
 
 def _error(what: str, value: float) -> float:
-    # An infinite error is one that the fidelity gate has refused.
+    # The fidelity gate has refused a policy with an infinite error.
     return value if value == math.inf else bounds.amount(f"fidelity.{what}", value, bounds.MAX_MAGNITUDE)
 
 

@@ -1,4 +1,4 @@
-"""Resources of processes and the energy of nodes."""
+"""Messages about the resources of processes and the energy of nodes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a learner and a quantizer tell each other before blobs: who publishes, what follows, what is there already."""
+"""Messages of a publication before its blobs: the publisher, the headers, the quantizer's state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
 
 @dataclass(frozen=True)
 class Opening:
-    """A publisher names its run and the scheme of the run's actors."""
+    """The opening of a publication: the run and the scheme of its actors."""
 
     run_id: str
     scheme: str
@@ -19,7 +19,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class GraphHeader:
-    """All of a `PolicyGraph` but its model, whose SHA-256 is `topology`."""
+    """A `PolicyGraph` without its model. `topology` is the model's SHA-256."""
 
     topology: bytes
     inputs: tuple[str, ...]
@@ -29,7 +29,7 @@ class GraphHeader:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """All of a `Checkpoint` but its tensors."""
+    """A `Checkpoint` without its tensors."""
 
     version: int
     learner_step: int
@@ -39,7 +39,7 @@ class CheckpointHeader:
 
 @dataclass(frozen=True)
 class Ready:
-    """What a quantizer has already, and the encodings of blobs that it takes."""
+    """A quantizer's state: the graph and version that it has, and the encodings of blobs that it takes."""
 
     newest_version: int
     topologies: tuple[bytes, ...]
@@ -47,12 +47,12 @@ class Ready:
 
 
 def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
-    """Encode who publishes."""
+    """Encode the opening of a publication."""
     return quantizer_pb2.PublishOpen(run_id=opening.run_id, scheme=opening.scheme)
 
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
-    """Decode who publishes."""
+    """Decode the opening of a publication."""
     return Opening(
         run_id=bounds.name("open.run_id", message.run_id),
         scheme=bounds.optional_name("open.scheme", message.scheme),
@@ -60,7 +60,7 @@ def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
 
 
 def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
-    """Encode what is said of a graph before its model."""
+    """Encode the header that precedes a graph's model."""
     return quantizer_pb2.GraphHeader(
         topology=header.topology,
         inputs=header.inputs,
@@ -70,7 +70,7 @@ def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
 
 
 def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
-    """Decode what is said of a graph before its model."""
+    """Decode the header that precedes a graph's model."""
     inputs = bounds.items("graph.inputs", message.inputs, bounds.MAX_INPUTS)
     spans = tuple(bounds.items("graph.action_spans", message.action_spans, bounds.MAX_OUTPUT_COMPONENTS))
     if not all(0 < span <= bounds.MAX_MAGNITUDE for span in spans):
@@ -86,7 +86,7 @@ def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
 
 
 def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.CheckpointHeader:
-    """Encode what is said of a checkpoint before its tensors."""
+    """Encode the header that precedes a checkpoint's tensors."""
     return quantizer_pb2.CheckpointHeader(
         version=header.version,
         learner_step=header.learner_step,
@@ -96,7 +96,7 @@ def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.Checkp
 
 
 def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> CheckpointHeader:
-    """Decode what is said of a checkpoint before its tensors; its version is at least 1."""
+    """Decode the header that precedes a checkpoint's tensors. Its version is at least 1."""
     if not message.HasField("snapshot_at"):
         raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
     return CheckpointHeader(
@@ -108,14 +108,14 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
 
 
 def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
-    """Encode what a quantizer has already."""
+    """Encode a quantizer's state."""
     return quantizer_pb2.PublishReady(
         newest_version=ready.newest_version, topologies=ready.topologies, encodings=ready.encodings
     )
 
 
 def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
-    """Decode what a quantizer has already."""
+    """Decode a quantizer's state."""
     topologies = bounds.items("ready.topologies", message.topologies, bounds.MAX_TOPOLOGIES)
     return Ready(
         newest_version=bounds.version("ready.newest_version", message.newest_version),
@@ -125,5 +125,5 @@ def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
 
 
 def encodings_from_proto(values: Sequence[tensor_pb2.BlobEncoding]) -> tuple[tensor_pb2.BlobEncoding, ...]:
-    """Decode the encodings of blobs that a peer takes; ones that this version does not know are kept."""
+    """Decode the encodings of blobs that a peer takes. Unknown encodings are kept."""
     return tuple(bounds.items("encodings", values, bounds.MAX_ENCODINGS))

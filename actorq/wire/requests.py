@@ -1,4 +1,4 @@
-"""What callers ask for in single calls: policies, pages, holds, greedy episodes, statuses."""
+"""Requests of unary calls: policies, pages, holds, greedy episodes, statuses."""
 
 from dataclasses import dataclass
 
@@ -6,19 +6,19 @@ from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.publications import encodings_from_proto
 
-# All environments take seeds up to here, and each adds its number to it.
+# Environments take seeds up to this value. An actor adds the number of the environment to it.
 _MAX_SEED = 2**31 - 1
 _MAX_PAGE_SIZE = 1000
-# Longer than any service grants.
+# Longer than any service's grant.
 _MAX_HOLD_S = 366 * 86_400.0
 _WATCH_PERIOD_S = (0.05, 3600.0)
 
 
 @dataclass(frozen=True)
 class PolicyRequest:
-    """A policy of a scheme: this version, or for a watcher those above it; 0 for the newest or any.
+    """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`.
 
-    encodings: of blobs, that the caller takes.
+    encodings: encodings of blobs that the caller takes.
     """
 
     scheme: str
@@ -28,7 +28,7 @@ class PolicyRequest:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A page of the retained versions: at most `size` of them, 0 for the default, after the page that gave `token`."""
+    """A page of at most `size` retained versions (0 for the default), after the page that gave `token`."""
 
     size: int
     token: str
@@ -36,7 +36,7 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class HoldRequest:
-    """Keep a version retained for so many seconds."""
+    """A request to keep a version retained for `seconds`."""
 
     version: int
     seconds: float
@@ -44,7 +44,7 @@ class HoldRequest:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """Greedy episodes of a policy; an empty scheme is the run's own, version 0 the newest."""
+    """A request for greedy episodes of a policy. An empty scheme is the run's scheme, version 0 the newest."""
 
     episodes: int
     scheme: str
@@ -53,7 +53,7 @@ class EvaluateRequest:
 
 
 def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> PolicyRequest:
-    """Decode which policies are watched."""
+    """Decode a request to watch policies."""
     return PolicyRequest(
         scheme=bounds.optional_name("scheme", message.scheme),
         version=bounds.version("after_version", message.after_version),
@@ -62,7 +62,7 @@ def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> Pol
 
 
 def policy_request_from_proto(message: quantizer_pb2.GetPolicyRequest) -> PolicyRequest:
-    """Decode which policy is asked for."""
+    """Decode a request for a policy."""
     return PolicyRequest(
         scheme=bounds.optional_name("scheme", message.scheme),
         version=bounds.version("version", message.version),
@@ -71,21 +71,21 @@ def policy_request_from_proto(message: quantizer_pb2.GetPolicyRequest) -> Policy
 
 
 def fidelity_request_from_proto(message: quantizer_pb2.GetFidelityReportRequest) -> PolicyRequest:
-    """Decode of which policy the report is asked for."""
+    """Decode a request for a fidelity report."""
     return PolicyRequest(
         scheme=bounds.optional_name("scheme", message.scheme), version=bounds.version("version", message.version)
     )
 
 
 def page_request_from_proto(message: quantizer_pb2.ListPoliciesRequest) -> PageRequest:
-    """Decode which page is asked for."""
+    """Decode a request for a page of retained versions."""
     return PageRequest(
         size=bounds.count("page_size", message.page_size, _MAX_PAGE_SIZE), token=bounds.page_token(message.page_token)
     )
 
 
 def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldRequest:
-    """Decode what is to be held, and for how long."""
+    """Decode a request to hold a version."""
     return HoldRequest(
         version=bounds.version("version", message.version),
         seconds=bounds.duration_s("duration", message.duration, -_MAX_HOLD_S, _MAX_HOLD_S),
@@ -93,7 +93,7 @@ def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldReq
 
 
 def evaluate_request_from_proto(message: actor_pb2.EvaluateRequest) -> EvaluateRequest:
-    """Decode which episodes are asked for."""
+    """Decode a request for greedy episodes."""
     return EvaluateRequest(
         episodes=bounds.within("episodes", message.episodes, 1, bounds.MAX_EVALUATION_EPISODES),
         scheme=bounds.optional_name("scheme", message.scheme),
@@ -103,6 +103,6 @@ def evaluate_request_from_proto(message: actor_pb2.EvaluateRequest) -> EvaluateR
 
 
 def watch_period_from_proto(message: learner_pb2.WatchStatusRequest) -> float:
-    """Decode the seconds between two statuses; a second when there are none."""
+    """Decode the period of a status stream in seconds; 1 by default."""
     least, most = _WATCH_PERIOD_S
     return bounds.duration_s("period", message.period, least, most) if message.HasField("period") else 1.0

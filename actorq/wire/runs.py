@@ -1,4 +1,4 @@
-"""How a run and its actors are: reports and status."""
+"""Messages about the state of a run and its actors: reports and status."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -66,7 +66,7 @@ def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
 
 
 def actor_self_status_to_proto(status: ActorSelfStatus) -> actor_pb2.GetActorStatusResponse:
-    """Encode what an actor says of itself."""
+    """Encode an actor's status of itself."""
     return actor_pb2.GetActorStatusResponse(
         actor_name=status.name,
         activity=status.activity,
@@ -76,7 +76,7 @@ def actor_self_status_to_proto(status: ActorSelfStatus) -> actor_pb2.GetActorSta
 
 
 def actor_self_status_from_proto(message: actor_pb2.GetActorStatusResponse) -> ActorSelfStatus:
-    """Decode what an actor says of itself."""
+    """Decode an actor's status of itself."""
     return ActorSelfStatus(
         name=bounds.name("actor_name", message.actor_name),
         activity=bounds.text("activity", message.activity),
@@ -98,7 +98,7 @@ def run_state_from_proto(value: learner_pb2.RunState) -> RunState:
 
 
 def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
-    """Encode how a run goes."""
+    """Encode the status of a run."""
     return learner_pb2.RunStatus(
         run_id=status.run_id,
         state=run_state_to_proto(status.state),
@@ -156,7 +156,7 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
 
 
 def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
-    """Decode how a run goes."""
+    """Decode the status of a run."""
     actors = bounds.items("status.actors", message.actors, bounds.MAX_ACTORS)
     processes = bounds.items("status.processes", message.processes, bounds.MAX_PROCESSES)
     return RunStatus(
@@ -184,7 +184,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         processes=tuple(map(_usage_from_proto, processes)),
         energy=_energy_from_proto(message.energy),
         starved_s=bounds.seconds("status.starved_s", message.starved_s),
-        # Training that diverged has a loss of NaN or infinity, and must be seen.
+        # Not checked: a loss of NaN or infinity shows that training diverged.
         loss=message.loss,
         activation_s=(
             bounds.seconds("status.activation_s", message.activation_s) if message.HasField("activation_s") else None
@@ -205,7 +205,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
 
 
 def environment_reset_to_proto(reset: EnvironmentReset) -> learner_pb2.ResetEnvironmentResponse:
-    """Encode what came of forgetting a run's environment."""
+    """Encode the result of an environment reset."""
     return learner_pb2.ResetEnvironmentResponse(
         set_aside=str(reset.set_aside or ""),
         environment=environment_to_proto(reset.spec) if reset.spec else None,
@@ -213,7 +213,7 @@ def environment_reset_to_proto(reset: EnvironmentReset) -> learner_pb2.ResetEnvi
 
 
 def environment_reset_from_proto(message: learner_pb2.ResetEnvironmentResponse) -> EnvironmentReset:
-    """Decode what came of forgetting a run's environment."""
+    """Decode the result of an environment reset."""
     folder = bounds.text("set_aside", message.set_aside)
     return EnvironmentReset(
         set_aside=Path(folder) if folder else None,

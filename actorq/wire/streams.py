@@ -1,4 +1,4 @@
-"""Messages of the two long streams: of an actor to its learner, and of a learner to its quantizer."""
+"""Messages of the two long streams: from an actor to its learner, and from a learner to its quantizer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from actorq.wire.trajectories import evaluation_to_proto, segment_to_proto
 
 @dataclass(frozen=True)
 class Reported:
-    """How an actor is, and the highest sequence that it has sent before."""
+    """An actor's report, and the highest sequence that it sent before the report."""
 
     report: ActorReport
     sent_sequence: int
@@ -32,12 +32,12 @@ class Reported:
 
 @dataclass(frozen=True)
 class StreamAnswer:
-    """What a learner answers on an actor's stream.
+    """A learner's answer on an actor's stream.
 
-    acknowledged, durable: the highest sequences that are stored, and that survive a power cut.
+    acknowledged, durable: the highest stored sequence, and the highest that survives a power cut.
     credit_through: the highest sequence that the actor may send.
-    evaluate_version: the version to be evaluated next; 0 for none.
-    stop: the run is over.
+    evaluate_version: the version to evaluate next; 0 for none.
+    stop: whether the run is over.
     """
 
     acknowledged: int
@@ -93,7 +93,7 @@ def stream_answer_from_proto(message: learner_pb2.StreamTrajectoriesResponse) ->
 
 
 def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.PublishCheckpointsRequest:
-    """Encode a message of a learner's stream that has no blob."""
+    """Encode a message without a blob of a learner's stream."""
     if isinstance(publication, Opening):
         return quantizer_pb2.PublishCheckpointsRequest(open=opening_to_proto(publication))
     return quantizer_pb2.PublishCheckpointsRequest(evaluation=evaluation_to_proto(publication))
@@ -112,7 +112,7 @@ def checkpoint_to_protos(
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """Encode a checkpoint: its header, then the parts of its tensors.
 
-    tensors: safetensors. encodings: of blobs, those that the quantizer takes.
+    tensors: in safetensors format. encodings: encodings of blobs that the quantizer takes.
     """
     yield quantizer_pb2.PublishCheckpointsRequest(checkpoint=checkpoint_header_to_proto(header))
     for part in split_blob(tensors, header.version, encodings=encodings):

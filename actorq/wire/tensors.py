@@ -1,4 +1,4 @@
-"""Tensors, their specs, and timestamps."""
+"""Messages of tensors, their specs, and timestamps."""
 
 import math
 from functools import lru_cache
@@ -36,9 +36,9 @@ def tensor_to_proto(array: NDArray[Any]) -> tensor_pb2.Tensor:
 
 
 def tensor_from_proto(message: tensor_pb2.Tensor) -> NDArray[Any]:
-    """Decode an array, a read-only view of a copy of the message's bytes."""
+    """Decode an array: a read-only view of a copy of the message's bytes."""
     dtype, shape, expected = _layout(message.dtype, bounds.dimensions("tensor", message.shape))
-    # Protobuf copies the bytes each time they are asked for.
+    # Protobuf copies the bytes at each access.
     data = message.data
     if len(data) != expected:
         raise InvalidInputError(f"tensor: {dtype}{list(shape)} must have {expected} bytes, got {len(data)}")
@@ -47,7 +47,7 @@ def tensor_from_proto(message: tensor_pb2.Tensor) -> NDArray[Any]:
     return np.ndarray(shape, dtype, data)
 
 
-# The tensors of a run have few shapes.
+# Cached, because the tensors of a run have few shapes.
 @lru_cache(maxsize=256)
 def _layout(data_type: tensor_pb2.DataType, sizes: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """The dtype, shape and number of bytes of a tensor."""
@@ -65,7 +65,7 @@ def array_spec_to_proto(spec: ArraySpec) -> tensor_pb2.TensorSpec:
 
 
 def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
-    """Decode the spec of an array, which has at least one element."""
+    """Decode the spec of an array with at least one element."""
     dtype = _dtype_from_proto(message.dtype)
     shape = bounds.shape("tensor", message.shape, dtype.itemsize)
     elements = math.prod(shape)
@@ -86,16 +86,16 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
 
 
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
-    """Encode unix seconds; decoding gives exactly the same number for any time of this century."""
+    """Encode unix seconds. Decoding gives exactly the same number for any time of this century."""
     message = Timestamp()
-    # Apart, because the nanoseconds since 1970 need more digits than a float has.
+    # Split, because a float has too few digits for nanoseconds since 1970.
     seconds = math.floor(unix_seconds)
     message.FromNanoseconds(seconds * 10**9 + round((unix_seconds - seconds) * 1e9))
     return message
 
 
 def timestamp_from_proto(message: Timestamp, what: str = "timestamp") -> float:
-    """Decode a time from 1970 to 2242 to unix seconds; an error names `what`."""
+    """Decode a time from 1970 to 2242 to unix seconds. An error names `what`."""
     return bounds.unix_seconds(what, message)
 
 

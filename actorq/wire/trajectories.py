@@ -1,4 +1,4 @@
-"""Segments, episodes, evaluations and the spec of an environment."""
+"""Messages of segments, episodes, evaluations and environment specs."""
 
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
@@ -65,7 +65,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
 
 
 def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
-    """Decode a segment; its arrays are read-only."""
+    """Decode a segment. Its arrays are read-only."""
     return Segment(
         sequence=bounds.count("segment.sequence", message.sequence),
         observations=tensor_from_proto(message.observations),

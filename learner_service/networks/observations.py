@@ -6,15 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.plugins import load
 from learner_service.kernels.linear import Linear, keep_fp32
-from learner_service.networks.nature import nature_layers
+from learner_service.networks.images import image_layers
 from learner_service.networks.normalizer import Normalizer
-
-# Frames are channels-first, [K, height, width], and bytes.
-_FRAME_AXES, _FRAME_DTYPE = 3, "uint8"
 
 
 class Observations(nn.Module):
@@ -27,17 +24,18 @@ class Observations(nn.Module):
         super().__init__()
         self.normalizer = None if are_frames(spec) else normalizer
         # Decided once, so that the exported graph has neither a cast nor a reshape where none is needed.
-        self._frames = are_frames(spec)
+        self._bytes = are_frames(spec) and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
         # Channels last is how oneDNN's convolutions want them: an update of the Nature CNN takes three quarters of the
         # time. The exported graph is the same.
-        self._layout = torch.channels_last if self._frames else torch.preserve_format
+        first = are_frames(spec) and not spec.channels_last
+        self._layout = torch.channels_last if first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return what the first layer takes."""
         x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
-        if self._frames:
+        if self._bytes:
             # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
             x = x / 255
         if self.normalizer is not None:
@@ -46,9 +44,8 @@ class Observations(nn.Module):
 
 
 def are_frames(spec: EnvironmentSpec) -> bool:
-    """Whether a policy sees a stack of frames, uint8[K, height, width]."""
-    seen = spec.policy_observations
-    return seen.dtype == _FRAME_DTYPE and len(seen.shape) == _FRAME_AXES
+    """Whether a policy sees images, or a stack of frames."""
+    return spec.image is not None
 
 
 def input_size(spec: EnvironmentSpec) -> int:
@@ -59,14 +56,15 @@ def input_size(spec: EnvironmentSpec) -> int:
 def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int] | None:
     """Layers for what a linear one cannot take, and how many features they give; None where none are needed.
 
-    They are the user's (`config.network`), or the Nature CNN for frames. A new instance with each call: policy, critics
+    They are the user's (`config.network`), or convolutions for images. A new instance with each call: policy, critics
     and targets have their own. forward: float32[B, *policy_observations] -> float32[B, features]. Raises UserError when
     the user's function does not give such a module.
     """
     if config.network is not None:
         return _own_layers(config.network, spec)
-    if are_frames(spec):
-        layers = nature_layers(spec.policy_observations.shape)
+    if spec.image is not None:
+        check_image(spec)
+        layers = image_layers(spec.image, spec.channels_last)
         return layers, _features(layers, spec)
     return None
 

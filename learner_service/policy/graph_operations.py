@@ -135,6 +135,11 @@ def _reshape(nodes: Nodes, call: Call) -> None:
     nodes.add("Reshape", call, [call.arguments[0], shape], allowzero=1)
 
 
+def _permute(nodes: Nodes, call: Call) -> None:
+    require(len(call.arguments) > 2 and call.arguments[1] == 0 and not call.options, f"{call.name} of rows")
+    nodes.add("Transpose", call, call.arguments[:1], perm=list(call.arguments[1:]))
+
+
 def _linear(nodes: Nodes, call: Call) -> None:
     given = len(call.arguments) == 3 and call.arguments[2] is not None and not call.options
     require(given and call.result.ndim == 2, f"{call.name} without bias, or on more than rows")
@@ -176,6 +181,7 @@ _OPERATIONS: dict[str, _Write] = {
         for name in ("relu", "tanh", "exp", "sigmoid")
     },
     **{_TENSOR + name: _reshape for name in ("flatten", "view", "reshape")},
+    _TENSOR + "permute": _permute,
     _TENSOR + "clamp": _clamp,
     _TENSOR + "mean": _mean,
     _TENSOR + "chunk": _chunk,

@@ -15,7 +15,12 @@ from learner_service.policy.recorded_calls import record
 
 OPSET = 21
 _IR_VERSION = 10
-_TYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE, torch.uint8: TensorProto.UINT8}
+_TYPES = {
+    torch.float32: TensorProto.FLOAT,
+    torch.float64: TensorProto.DOUBLE,
+    torch.uint8: TensorProto.UINT8,
+    torch.bool: TensorProto.BOOL,
+}
 # Numbers of rows of the two examples.
 _ROWS = (5, 7)
 

@@ -16,11 +16,11 @@ from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
 from actorq.errors import InvalidInputError, UserError
-from actorq.process import EXIT_OK, main
+from actorq.process import EXIT_OK, EXIT_REFUSED, main
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.statefiles.files import replace_file
-from quantizer_service.command.comparison import Comparison, compare
+from quantizer_service.command.comparison import Comparison, Emitted, compare
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
 
@@ -29,7 +29,7 @@ _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes
 relative to the action range, and what the fidelity gate says. Each scheme is what a quantizer would serve: where the
 gate refuses one, its most sensitive layers stay in float, in the end all. The one marked * is the given --scheme; auto
 takes the fastest that passes at --batch. Settings of this command are flags only. Exit codes: 0, 2 for a mistake in
-what was given, with nothing written."""
+what was given, 7 for a --scheme that the gate refused; after 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
 
@@ -46,10 +46,15 @@ class QuantizeSettings(Settings):
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
-    force: bool = Field(False, description="replace the output file if it is there")
+    force: bool = Field(
+        False,
+        description="replace the output file if it is there, and write a scheme that the gate refused, all in float",
+    )
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
     discrete_actions: bool = Field(
-        False, description="the largest of the first output is taken: the gate looks at agreement, not at errors"
+        False,
+        description="the first output has a value for each action, or is the action: the gate looks at agreement, not "
+        "at errors (default: no, but yes where it is an integer)",
     )
     action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the outputs seen")] = Field(
         (), description="highest minus lowest action of each component"
@@ -72,11 +77,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
         comparison, batches = _compare(path, how)
     except InvalidInputError as error:
         raise UserError(f"{path}: {error}") from None
-    chosen = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
-    print_table(comparison, batches, chosen)
-    _say_what_it_means(comparison, how, chosen)
+    scheme = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
+    print_table(comparison, batches, scheme)
+    _say_what_it_means(comparison, how, scheme)
+    try:
+        chosen = comparison.of(scheme)
+    except InvalidInputError as error:
+        raise UserError(str(error)) from None
+    if chosen.refused and not how.force:
+        sys.stderr.write(
+            f"error: {scheme}: the fidelity gate refused it, so nothing is written; give another --scheme, wider "
+            "thresholds (--gate.*), or --force to write the policy in float\n"
+        )
+        return EXIT_REFUSED
     if how.output is not None:
-        _write(how.output, comparison, chosen)
+        _write(how.output, chosen)
     return EXIT_OK
 
 
@@ -128,17 +143,13 @@ def _check_output(path: Path, force: bool) -> None:
         raise UserError(f"--output: there is no folder {path.parent}")
 
 
-def _write(path: Path, comparison: Comparison, scheme: str) -> None:
+def _write(path: Path, chosen: Emitted) -> None:
     """Write a model that was run and whose outputs were compared: the comparison has nothing else."""
     try:
-        model = comparison.of(scheme).model
-    except InvalidInputError as error:
-        raise UserError(str(error)) from None
-    try:
-        replace_file(path, model, sync=True)
+        replace_file(path, chosen.model, sync=True)
     except OSError as error:
         raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
-    _say(f"{path}: {scheme}, {len(model):,} bytes")
+    _say(f"{path}: {chosen.scheme}{', all in float' if chosen.refused else ''}, {len(chosen.model):,} bytes")
 
 
 def _say(text: str) -> None:

@@ -19,6 +19,8 @@ from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.prepared_graph import PreparedGraph
 
 RUN_ID = "quantize"
+# Of the bytes or of the time of fp32; timings differ by as much from call to call.
+LEAST_GAIN = 0.95
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,17 @@ class Emitted:
     def is_float(self) -> bool:
         """Whether no layer is quantized, so that it is FP32 under another name."""
         return bool(self.report.layers) and all(layer.in_float for layer in self.report.layers)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the gate let none of its layers be quantized."""
+        return not self.report.passed or (self.is_float and bool(self.report.refused))
+
+    def gains(self, fp32: "Emitted") -> bool:
+        """Whether it is smaller, or at one of the batches faster, than fp32."""
+        seconds = zip(self.seconds.values(), fp32.seconds.values(), strict=True)
+        smaller = len(self.model) < LEAST_GAIN * len(fp32.model)
+        return not self.is_float and (smaller or any(own < LEAST_GAIN * of_fp32 for own, of_fp32 in seconds))
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ def compare(
     passed, failed = {}, {}
     for name in scheme_names():
         try:
-            (passed[name],) = quantize_and_check(RUN_ID, compact, [Ladder(name)], thresholds)
+            (passed[name],) = quantize_and_check(RUN_ID, compact, [Ladder(name)], thresholds, all_rows=True)
         except InvalidInputError as error:
             if name == FP32:
                 raise

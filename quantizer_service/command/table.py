@@ -53,6 +53,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if kept and item.scheme != FP32:
             told = (f"{layer.name} ({layer.reason})" if layer.reason else layer.name for layer in kept)
             yield f"{item.scheme}: in float {', '.join(told)}"
+        if item.scheme != FP32 and not item.refused and not item.gains(comparison.of(FP32)):
+            why = "no layer is quantized" if item.is_float else "it is neither smaller nor faster"
+            yield f"{item.scheme}: nothing is gained over fp32: {why}"
     for scheme, reason in comparison.failed.items():
         yield f"{scheme}: {reason}"
 

@@ -108,13 +108,15 @@ class Emitter:
 
 
 def quantize_and_check(
-    run_id: str, version: CompactVersion, ladders: Sequence[Ladder], thresholds: GateConfig
+    run_id: str, version: CompactVersion, ladders: Sequence[Ladder], thresholds: GateConfig, all_rows: bool = False
 ) -> list[Attempt]:
     """Quantize a version on each ladder, at the first rung whose fidelity passes the gate.
 
+    all_rows: see ReferenceRun.of.
+
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
     """
-    run = version.run(run_id, ladders)
+    run = version.run(run_id, ladders, all_rows)
     gate = FidelityGate(version.published.graph.source, run, thresholds)
     return [
         ladder.first_passing(version.checkpoint.version, partial(version.form.plans(ladder.scheme).quantize, run), gate)

@@ -16,6 +16,9 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     Relative errors are divided by the graph's action spans; where it has none by the range of the first expected
     output, or by 1 where all its values are equal. Raises InvalidInputError when the model cannot run or its outputs
     are not finite.
+
+    Agreement compares the largest component of the first output. It compares the output itself where that has one
+    component, or is an integer: then the policy has chosen its actions.
     """
     session = open_session(emission.model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
@@ -24,14 +27,16 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     action = expected[first]
     span = np.array(source.action_spans) if source.action_spans else float(action.max() - action.min()) or 1.0
     relative = errors[first] / span
-    agreement = float((outputs[first].argmax(1) == action.argmax(1)).mean()) if source.discrete_actions else None
+    kind = session.get_outputs()[0].type
+    chosen = action.shape[1] == 1 or "int" in kind or "bool" in kind
+    agree = (outputs[first] == action).all(1) if chosen else outputs[first].argmax(1) == action.argmax(1)
     return FidelityReport(
         observations=len(action),
         mean_error=float(errors[first].mean()),
         max_error=float(errors[first].max()),
         relative_mean_error=float(relative.mean()),
         relative_max_error=float(relative.max()),
-        argmax_agreement=agreement,
+        argmax_agreement=float(agree.mean()) if source.discrete_actions else None,
         layers=emission.layers,
         outputs=tuple(
             OutputError(name, tuple(error.mean(axis=0).tolist()), tuple(error.max(axis=0).tolist()))

@@ -59,11 +59,12 @@ class CompactVersion:
     form: CompactForm
     parameters: Mapping[str, NDArray[Any]]
 
-    def run(self, run_id: str, ladders: Iterable[Ladder]) -> ReferenceRun:
+    def run(self, run_id: str, ladders: Iterable[Ladder], all_rows: bool = False) -> ReferenceRun:
         """Run the FP32 policy, to quantize it on these ladders; see ReferenceRun.of."""
         observed = (self.form.plans(ladder.scheme).observed(ladder.rung) for ladder in ladders)
         references = self.published.reference, self.form.reference
-        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, frozenset().union(*observed))
+        wanted = frozenset().union(*observed)
+        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, wanted, all_rows)
 
 
 class PreparedGraph:

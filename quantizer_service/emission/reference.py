@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Observed, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import BATCH_FIRST_STATES, Graph
+from actorq.quantization.layers import RECURRENT_OPERATORS
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
     call_session,
@@ -47,7 +48,10 @@ class Reference:
         }
         zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
         # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
-        outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
+        try:
+            outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}{_remedy(self._graph)}") from None
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(self._graph.source.action_spans)) not in (0, components):
             raise InvalidInputError(
@@ -81,7 +85,7 @@ class Reference:
         """A session with these tensors as outputs besides the graph's own."""
         if not inner:
             return self._session
-        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph")
+        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph", probe=True)
         self._probes[inner] = session
         while len(self._probes) > _MAX_PROBES:
             del self._probes[next(iter(self._probes))]
@@ -91,6 +95,19 @@ class Reference:
 def rows_of(calibration: Batch) -> int:
     """Rows of a calibration batch, which all its tensors have."""
     return len(next(iter(calibration.values())))
+
+
+def _remedy(graph: Graph) -> str:
+    """What a graph may need that does not run on a batch of several rows; empty when that is not known."""
+    operators = {node.op_type for node in graph.model.graph.node}
+    if operators & set(RECURRENT_OPERATORS):
+        return f"; {BATCH_FIRST_STATES}"
+    if "Reshape" in operators:
+        return (
+            "; a Reshape may hold the batch of the export: export with a free batch (dynamic_shapes), and write "
+            "x.flatten(1) or x.reshape(-1, ...) in the policy"
+        )
+    return ""
 
 
 def _with_outputs(graph: Graph, names: frozenset[str]) -> bytes:

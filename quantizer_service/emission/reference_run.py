@@ -45,15 +45,17 @@ class ReferenceRun:
         compact: Reference,
         parameters: Mapping[str, NDArray[Any]],
         observed: Set[Observed] = frozenset(),
+        all_rows: bool = False,
     ) -> "ReferenceRun":
         """Run the FP32 policy; raises InvalidInputError when it does not run or its outputs are not finite.
 
         published: runs the graph as it was published.
         compact, parameters: runs the graph without dead units, with these; `published` where all units are alive.
         observed: statistics that will be asked for; the same run measures them.
+        all_rows: compare policies on the whole calibration batch, also a large policy.
         """
         weights = sum(array.size for array in checkpoint.parameters.values())
-        batch = measured_batch(checkpoint.calibration, weights)
+        batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights)
         now = {each for each in observed if batch is checkpoint.calibration or not _of_all_rows(each)}
         # The hidden tensors of a compact graph are others: it is run when they are asked for.
         outputs, statistics = published.observe(checkpoint.parameters, batch, now if compact is published else ())

@@ -22,6 +22,22 @@ def fidelity() -> str:
     return "\n\n".join(parts)
 
 
+def foreign() -> str:
+    """Agreement of each policy of another library, as it is printed and as it is measured."""
+    rows = [
+        (
+            each["library"],
+            each["policy"],
+            each["form"],
+            each["scheme"],
+            f"{each['printed']:.1f}%",
+            f"{each['measured']:.2f}%",
+        )
+        for each in figures("foreign")["models"]
+    ]
+    return table(("library", "policy", "output", "scheme", "printed agreement", "measured agreement"), rows)
+
+
 def inference() -> str:
     """Time of a call of each network at each batch size."""
     cells = figures("inference")["cells"]

@@ -13,6 +13,7 @@ from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
 from benchmarks.policy import fidelity, sparse_policy, swap
 from benchmarks.policy.figures import Bytes, Calls, Errors, Figures
+from benchmarks.policy.foreign import __main__ as foreign
 from benchmarks.policy.inference_timing import Timing
 from benchmarks.policy.sparse_policy import DenseCost
 from benchmarks.training import cartpole, joint, returns, rlx2
@@ -78,6 +79,7 @@ def _sparse_policy(figures: dict[str, Any]) -> list[Target]:
 VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
     "fidelity": _fidelity,
+    "foreign": lambda figures: foreign.targets(figures["models"]),
     "joint": _joint,
     "parity": _parity,
     "returns": _returns,

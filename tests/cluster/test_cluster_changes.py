@@ -129,7 +129,7 @@ def test_volumes_of_another_size_are_one_line(run: ClusterRun, tmp_path: Path) -
     assert "volume data" in fault
     assert "cannot grow" in fault or "--cascade=orphan" in fault
     fault = run.failing("up", changed(run, tmp_path, shrink))
-    assert fault.startswith("error: volume policies has 2Gi, the overlay says 1Gi: a volume cannot shrink; say 2Gi in")
+    assert fault.startswith("error: volume policies has 2Gi, the overlay says 1Gi: a volume cannot shrink; set 2Gi in")
 
 
 def test_a_second_learner_refuses_and_gets_no_calls(run: ClusterRun) -> None:

@@ -1,11 +1,14 @@
 """A user's mistake is one line that says what was expected and what to do, exit code 2, and changes nothing."""
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from tests.integration.training_run import actorq
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,19 @@ def test_a_mistake_is_told_in_one_line(arguments: list[str], expected: str, tmp_
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert expected in result.stderr
     assert "Nowhere-v0" not in arguments or list(tmp_path.iterdir()) == []
+
+
+def test_images_too_small_for_our_networks_name_the_setting_before_any_service_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    result = actorq("train", "--environment", "environment_doubles:TinyImages-v0", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "error: environment environment_doubles:TinyImages-v0: expected images of at least 3 x 3 pixels, got 2 x 8; "
+        "give --network MODULE:FUNCTION for layers of your own\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer"])

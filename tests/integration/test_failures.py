@@ -82,7 +82,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     # It does not end before the second one.
     os.kill(process_id(status, "learner"), signal.SIGSTOP)
     run.signal(signal.SIGINT)
-    run.await_line("once more to end at once")
+    run.await_line("a second signal ends at once")
     run.signal(signal.SIGINT)
     code, printed = run.finish()
     assert code == 130

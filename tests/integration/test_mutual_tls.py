@@ -168,7 +168,7 @@ def test_a_service_refuses_the_certificates_of_another_role_or_run(certificates:
     store = ("--store", str(tmp_path / "policies"))
     assert refusal("quantizer", *store, "--transport.certificates", str(certificates / "actor")) == (
         "error: certificates: the quantizer of run actorq needs a certificate with "
-        f"spiffe://actorq/run/actorq/role/quantizer, but {certificates / 'actor'} has that of the actor of run actorq; "
+        f"spiffe://actorq/run/actorq/role/quantizer, but {certificates / 'actor'} has one of the actor of run actorq; "
         "transport.run names the run"
     )
     of_lab = ("--transport.certificates", str(certificates), "--transport.run", "lab")

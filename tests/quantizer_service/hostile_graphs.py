@@ -173,15 +173,15 @@ def _random(model: onnx.ModelProto) -> None:
 
 # By what they ask for: the graph, and what the refusal must tell.
 REFUSED: dict[str, tuple[PolicyGraph, str]] = {
-    "a loop": (loop(), "node 'z' (Loop) has the operator Loop, which is not taken"),
-    "a branch": (branch(), "node 'z' (If) has the operator If, which is not taken"),
+    "a loop": (loop(), "node 'z' (Loop) has the operator Loop, which is not allowed"),
+    "a branch": (branch(), "node 'z' (If) has the operator If, which is not allowed"),
     "a local function": (_changed(_function), "local functions"),
-    "another domain": (_changed(_other_domain), "the operator com.microsoft.MatMul, which is not taken"),
+    "another domain": (_changed(_other_domain), "the operator com.microsoft.MatMul, which is not allowed"),
     "random numbers": (_changed(_random), "node 'noise' (RandomNormal) has the operator"),
     "4 GiB in one tensor": (filled(2**30), "(ConstantOfShape) makes 'z' of 4,294,967,296 bytes for 2 rows"),
     "2^64 bytes": (filled(2**62), "(ConstantOfShape) makes 'z' of 18,446,744,073,709,551,616 bytes"),
     "a size by arithmetic": (filled_after_arithmetic(), "makes 'z' of 34,359,738,368 bytes"),
-    "a size of the observations": (with_a_lie(), "makes 'z' of a size that depends on data"),
+    "a size of the observations": (with_a_lie(), "makes 'z' with a size that depends on data"),
     "2^40 by doubling": (doubled(40), "(Concat) makes"),
     "many products": (squares(4096, 100), "multiplications for 2 rows up to node"),
     "many products of constants": (squares_of_constants(512, 100), "multiplications of constants up to node"),

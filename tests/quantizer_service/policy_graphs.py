@@ -1,6 +1,7 @@
 """Policy graphs as learners publish them, and checkpoints of them, for the tests of this room."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -234,6 +235,81 @@ def pooled(size: int = 16) -> PolicyGraph:
     )
 
 
+def residual(size: int = 12) -> PolicyGraph:
+    """Float images, and a block of convolutions whose shortcut is a convolution too (He et al. 2016)."""
+    nodes = [
+        helper.make_node("Conv", ["observation", "in.weight", "in.bias"], ["x"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["x"], ["xr"]),
+        helper.make_node("Conv", ["xr", "a.weight", "a.bias"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["ar"]),
+        helper.make_node("Conv", ["ar", "b.weight", "b.bias"], ["b"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["xr", "shortcut.weight", "shortcut.bias"], ["s"], strides=[2, 2]),
+        helper.make_node("Add", ["b", "s"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["sr"]),
+        helper.make_node("Flatten", ["sr"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    shapes = {"in": [8, 2, 3, 3], "a": [16, 8, 3, 3], "b": [16, 16, 3, 3], "shortcut": [16, 8, 1, 1]}
+    parameters: dict[str, list[int]] = {}
+    for name, shape in {**shapes, "head": [ACTIONS, 16 * (size // 2) ** 2]}.items():
+        parameters |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return policy_graph(nodes, parameters, ("batch", 2, size, size))
+
+
+def recurrent(operator: str = "LSTM", width: int = 32) -> PolicyGraph:
+    """A layer, an LSTM or GRU whose states are batch first, float32[B, 1, width], and a head."""
+    gates, states = {"LSTM": (4, ["h", "c"]), "GRU": (3, ["h"])}[operator]
+    made = [f"{name}_after" for name in states]
+    nodes = [
+        helper.make_node("Gemm", ["observation", "in.weight", "in.bias"], ["x"], transB=1),
+        helper.make_node("Relu", ["x"], ["xr"]),
+        helper.make_node("Unsqueeze", ["xr", "first"], ["step"]),
+        *(helper.make_node("Transpose", [name], [f"{name}_turned"], perm=[1, 0, 2]) for name in states),
+        helper.make_node(
+            operator,
+            ["step", "w", "r", "", "", *(f"{name}_turned" for name in states)],
+            ["", *(f"{name}_turned" for name in made)],
+            hidden_size=width,
+        ),
+        *(helper.make_node("Transpose", [f"{name}_turned"], [name], perm=[1, 0, 2]) for name in made),
+        helper.make_node("Squeeze", [f"{made[0]}_turned", "first"], ["features"]),
+        helper.make_node("Gemm", ["features", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    parameters = {"in.weight": [width, OBSERVATION_SIZE], "in.bias": [width]}
+    parameters |= {"w": [1, gates * width, width], "r": [1, gates * width, width]}
+    parameters |= {"head.weight": [ACTIONS, width], "head.bias": [ACTIONS]}
+    source = policy_graph(
+        nodes,
+        parameters,
+        more_inputs={name: ["batch", 1, width] for name in states},
+        constants={"first": np.array([0])},
+    )
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1, width]) for name in made
+    )
+    return replace(source, model=model.SerializeToString())
+
+
+def recurrent_cell(width: int = 32) -> PolicyGraph:
+    """h' = tanh(W x + R h), as exporters unroll a cell: two layers read data inputs, one of them the hidden state."""
+    nodes = [
+        helper.make_node("Gemm", ["observation", "w.weight", "w.bias"], ["x"], transB=1),
+        helper.make_node("Gemm", ["h", "r.weight", "r.bias"], ["y"], transB=1),
+        helper.make_node("Add", ["x", "y"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h_after"]),
+        helper.make_node("Gemm", ["h_after", "head.weight", "head.bias"], ["q_values"], transB=1),
+    ]
+    shapes = {"w": [width, OBSERVATION_SIZE], "r": [width, width], "head": [ACTIONS, width]}
+    parameters: dict[str, list[int]] = {}
+    for name, shape in shapes.items():
+        parameters |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    source = policy_graph(nodes, parameters, more_inputs={"h": ["batch", width]})
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.output.append(helper.make_tensor_value_info("h_after", TensorProto.FLOAT, ["batch", width]))
+    return replace(source, model=model.SerializeToString())
+
+
 def sequence(width: int = 32) -> PolicyGraph:
     """Seven steps of an observation through layers on three dimensions, as TorchScript exports them, then the mean."""
     nodes = [
@@ -270,6 +346,9 @@ GRAPHS = {
     "two outputs": two_outputs(),
     "shared weights": shared_weights(),
     "pooled": pooled(),
+    "residual": residual(),
+    "lstm": recurrent(),
+    "cell": recurrent_cell(),
     "sequence": sequence(),
 }
 

@@ -197,6 +197,8 @@ SPACES = {
     "TextObservations": (spaces.Text(5), spaces.Discrete(2)),
     "DictObservations": (spaces.Dict({"goal": VECTOR}), spaces.Discrete(2)),
     "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
+    "TinyImages": (spaces.Box(0, 255, (2, 8, 1), np.uint8), spaces.Discrete(2)),
+    "Planes": (spaces.Box(0, 1, (10, 10, 4), np.bool_), spaces.Discrete(2)),  # type: ignore[arg-type]
     "ScalarObservations": (spaces.Box(-1.0, 1.0, (), np.float32), spaces.Discrete(2)),
     "MultiDiscreteActions": (VECTOR, spaces.MultiDiscrete([2, 2])),
     "LateActions": (VECTOR, spaces.Discrete(2, start=1)),

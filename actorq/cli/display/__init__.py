@@ -1,1 +1,1 @@
-"""What commands show on a terminal."""
+"""Output of commands on a terminal."""

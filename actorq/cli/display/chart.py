@@ -7,9 +7,9 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def bars(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
-    """`height` lines of `width` columns, the oldest value on the left; values beyond `low` and `high` are cut.
+    """`height` lines of `width` columns, the oldest value on the left. Values are clipped to `low` and `high`.
 
-    More values than columns are averaged, fewer leave the right side empty.
+    If there are more values than columns, neighbors are averaged. With fewer values the right side stays empty.
     """
     shown = _squeezed(values, width)
     span = (high - low) or 1.0

@@ -1,4 +1,4 @@
-"""What `actorq cluster status` shows: each pod, and how the run goes."""
+"""The output of `actorq cluster status`: each pod, and the status of the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _HEADER = ("POD", "ROLE", "PHASE", "POLICY", "STALENESS", "STEPS/S", "RESTARTS")
 
 @dataclass(frozen=True)
 class PodRow:
-    """A pod with what the learner knows of it; None is for what is not known.
+    """A pod with the learner's report about it; None for unknown values.
 
-    staleness: versions that the policy it acts with is behind the newest published one.
+    staleness: number of versions between the acting policy and the newest published one.
     """
 
     pod: PodView
@@ -25,7 +25,7 @@ class PodRow:
 
 
 def rows(pods: Sequence[PodView], status: RunStatus | None) -> list[PodRow]:
-    """A row for each pod; the learner's status is None when it cannot be asked."""
+    """A row for each pod. `status` is None if the learner cannot be asked."""
     if status is None:
         return [PodRow(pod) for pod in pods]
     actors = {actor.name: actor for actor in status.actors}
@@ -33,7 +33,7 @@ def rows(pods: Sequence[PodView], status: RunStatus | None) -> list[PodRow]:
 
 
 def table(pods: Sequence[PodRow]) -> str:
-    """The pods in columns, never cut: names are there to be copied."""
+    """The pods in columns, never cut, so that names can be copied."""
     cells = [_HEADER, *map(_cells, pods)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
     return "\n".join(
@@ -42,7 +42,7 @@ def table(pods: Sequence[PodRow]) -> str:
 
 
 def summary(status: RunStatus) -> str:
-    """The run in a line, with the return that it is to reach."""
+    """The run in one line, with its target return."""
     target = "" if status.target_return is None else f"  target {status.target_return:,.1f}"
     return status_line(status) + target
 

@@ -1,4 +1,4 @@
-"""Shows a run while it goes: a live panel on a terminal, plain lines elsewhere."""
+"""Displays a run while it goes on: a live panel on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _REFRESH_PER_S = 4
 
 
 class Display(Protocol):
-    """A place where a run is shown, and an observer of the launcher; a context that owns the screen."""
+    """A display of a run, and an observer of the launcher. As a context it owns the screen."""
 
     last_status: RunStatus | None
 
@@ -30,11 +30,11 @@ class Display(Protocol):
         ...
 
     def status(self, status: RunStatus) -> None:
-        """The learner has told how the run goes."""
+        """The learner has sent the status of the run."""
         ...
 
     def event(self, text: str) -> None:
-        """Something happened that a person wants to know."""
+        """An event that the user should see."""
         ...
 
     def __enter__(self) -> "Display": ...
@@ -45,7 +45,7 @@ class Display(Protocol):
 
 
 def open_display(run: RunDirectory, config: RunConfig) -> Display:
-    """The display that fits standard output."""
+    """The right display for standard output."""
     console = Console(highlight=False)
     view = RunView(str(run.root), config.environment, config.algorithm)
     if is_live(console):
@@ -54,7 +54,7 @@ def open_display(run: RunDirectory, config: RunConfig) -> Display:
 
 
 def is_live(console: Console) -> bool:
-    """Whether a panel can be drawn again and again; colour is another matter, and rich's (NO_COLOR)."""
+    """Whether a panel can be redrawn here. Color is a separate question, which rich decides (NO_COLOR)."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
@@ -69,16 +69,16 @@ class LiveDisplay:
         self._live = Live(self, console=console, refresh_per_second=_REFRESH_PER_S, transient=False)
 
     def process(self, view: ProcessView) -> None:
-        """Show it in the table."""
+        """Show the process in the table."""
         self._view.take_process(view)
 
     def status(self, status: RunStatus) -> None:
-        """Show its numbers."""
+        """Show the numbers of the status."""
         self.last_status = status
         self._view.take_status(status)
 
     def event(self, text: str) -> None:
-        """Show it below the table, until newer ones push it out."""
+        """Show the event below the table until newer ones replace it."""
         self._view.events.append(f"{numbers.duration(self._clock() - self._started)} {text}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -108,12 +108,12 @@ class PlainDisplay:
         self._next_line = self._started
 
     def process(self, view: ProcessView) -> None:
-        """Say when it starts and when it serves; what happens to it later is an event."""
+        """Print when the process starts and when it serves. Later changes are events."""
         if view.state in (ProcessState.STARTING, ProcessState.RUNNING):
             self._line(f"{view.name} {view.state.value} (process {view.pid})")
 
     def status(self, status: RunStatus) -> None:
-        """Say how the run goes, when there is a new evaluation, a new state, or it is time."""
+        """Print the status at a new evaluation, at a new state, or when it is time."""
         before = self._view.state
         if status.problem and (self.last_status is None or self.last_status.problem != status.problem):
             self._line(f"refused {status.problem}")
@@ -127,7 +127,7 @@ class PlainDisplay:
             self._line(status_line(status))
 
     def event(self, text: str) -> None:
-        """Say it."""
+        """Print the event."""
         self._line(text)
 
     def __enter__(self) -> "PlainDisplay":

@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 
 def duration(seconds: float) -> str:
-    """Such as 12.3s, 4m 05s, 2h 03m."""
+    """A duration, such as 12.3s, 4m 05s, 2h 03m."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)
@@ -18,5 +18,5 @@ def seconds(value: float) -> str:
 
 
 def optional(value: float | None, digits: int = 1) -> str:
-    """A number, or a dash when there is none yet."""
+    """A number, or a dash for None."""
     return "-" if value is None else f"{value:,.{digits}f}"

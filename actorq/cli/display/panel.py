@@ -1,4 +1,4 @@
-"""The panel that shows a run on a terminal."""
+"""The panel that displays a run on a terminal."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,7 +38,7 @@ def render(
     resources: Callable[[int], Resources | None],
     height: int | None = None,
 ) -> RenderableType:
-    """The whole panel, `width` columns wide; it gives up empty lines and older events to fit a low terminal."""
+    """The whole panel, `width` columns wide. To fit a low terminal it drops empty lines and older events."""
     inner = width - 4
     low = height is not None and height < _HIGH
     gap: list[RenderableType] = [] if low else [Text()]
@@ -76,7 +76,7 @@ def _progress(status: RunStatus, width: int) -> RenderableType:
 
 
 def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
-    """Evaluation returns: the newest in figures on the left, all of them as a chart on the right."""
+    """Evaluation returns: the newest as numbers on the left, all of them as a chart on the right."""
     newest = status.evaluation
     lines = Text.assemble(
         ("evaluation return\n", "dim"),
@@ -104,7 +104,7 @@ def _range(view: RunView, status: RunStatus) -> tuple[float, float]:
     values = [*view.evaluations, *([status.target_return] if status.target_return is not None else [])]
     if not values:
         return 0.0, 1.0
-    # From zero where returns allow it: bars that start elsewhere exaggerate.
+    # The scale includes zero, because other scales exaggerate differences.
     low, high = min(0.0, *values), max(0.0, *values)
     return low, high if high > low else low + 1.0
 
@@ -119,7 +119,7 @@ def _solved(status: RunStatus) -> bool:
 
 
 class Figure(NamedTuple):
-    """A number of the run with its name; `style` is for one that a person should look at."""
+    """A number of the run with its name. `style` highlights a number that needs attention."""
 
     name: str
     value: str
@@ -146,7 +146,7 @@ def figures(status: RunStatus) -> list[Figure]:
 
 
 def _storage(status: RunStatus) -> list[Figure]:
-    """What is wrong with the replay's disk, if something is."""
+    """Problems of the replay's disk, if any."""
     storage = status.storage
     if storage is None:
         return []
@@ -179,7 +179,7 @@ def _figures(status: RunStatus, width: int) -> RenderableType:
 
 
 def _costs(status: RunStatus) -> Text:
-    """What the run costs in energy and bytes; one line, since its texts are too long for cells."""
+    """Energy and bytes of the run, on one line, because the texts are too long for cells."""
     energy, emitted = status.energy, status.emitted
     line = Text(no_wrap=True, overflow="ellipsis")
     if emitted is not None:
@@ -200,7 +200,7 @@ def _figure(figure: Figure, width: int) -> Text:
 
 
 def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
-    """The table of processes; without process ids and CPU time where there is no room for them."""
+    """The table of processes. Process ids and CPU time are left out if there is no room."""
     table = Table(box=None, width=width, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     wide = width >= _WIDE
     table.add_column("process", no_wrap=True, min_width=9)

@@ -1,4 +1,4 @@
-"""What a run came to, printed at its end."""
+"""The outcome of a run, printed at its end."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from actorq.text import size_text
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
-    """Print the learner's summary, how to go on where that makes sense, and last the run directory.
+    """Print the learner's summary, how to continue if that makes sense, and last the run directory.
 
-    is_new: the summary is of this life of the run; else the learner ended before it could write one.
+    is_new: whether this life of the run wrote the summary. If not, the learner ended before it could write one.
     """
     summary = run.read_summary() if is_new else {}
     for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:
@@ -23,7 +23,7 @@ def print_result(run: RunDirectory, is_new: bool) -> None:
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
-    """A summary in a few lines; what it lacks is left out."""
+    """A summary in a few lines. Missing values are left out."""
     lines = [_verdict(summary)]
     steps, updates = summary.get("environment_steps"), summary.get("updates")
     if steps is not None and updates is not None:
@@ -62,7 +62,7 @@ def _verdict(summary: dict[str, Any]) -> str:
 
 
 def _fidelity(report: dict[str, Any]) -> list[str]:
-    """How faithful the policy is, and what it took."""
+    """The policy's fidelity, and its layers in float."""
     agreement, layers = report.get("argmax_agreement"), report.get("layers", ())
     parts = []
     if agreement is not None:

@@ -1,4 +1,4 @@
-"""What a display shows of a run, as values: put together from the learner's status and the launcher's processes."""
+"""The values of a display: from the learner's status and the launcher's processes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from actorq.local.services import Kind
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A line of the table of processes; None is for what is not known."""
+    """A row of the table of processes; None for unknown values."""
 
     name: str
     state: str
@@ -29,14 +29,14 @@ class ProcessRow:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a process uses now."""
+    """Present use of resources of a process."""
 
     resident_bytes: int
     cpu_s: float
 
 
 class RunView:
-    """Everything shown of a run; grows with its status, processes and events."""
+    """Everything that a display shows of a run. It follows the run's status, processes and events."""
 
     def __init__(self, title: str, environment: str, algorithm: str, events_kept: int = 4) -> None:
         self.title = title
@@ -50,11 +50,11 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """What the run does."""
+        """The state of the run."""
         return self.status.state.value if self.status else "starting"
 
     def take_status(self, status: RunStatus) -> bool:
-        """Keep the newest status; returns whether it has a new evaluation."""
+        """Store the newest status. Returns whether it has a new evaluation."""
         if status.problem and (self.status is None or self.status.problem != status.problem):
             self.events.append(f"refused {status.problem}")
         told = self.status.flagged_evaluation if self.status else ""
@@ -73,11 +73,11 @@ class RunView:
         return True
 
     def take_process(self, view: ProcessView) -> None:
-        """Keep the newest view of a process."""
+        """Store the newest view of a process."""
         self._processes[view.name] = view
 
     def rows(self, resources: Callable[[int], Resources | None]) -> list[ProcessRow]:
-        """The table of processes, by the launcher where there is one, else by the learner's status alone."""
+        """The table of processes: from the launcher if there is one, else from the learner's status alone."""
         if not self._processes:
             return list(_rows_by_status(self.status)) if self.status else []
         return [self._row(view, resources) for view in tuple(self._processes.values())]
@@ -118,7 +118,7 @@ class RunView:
 
 
 def measure(pid: int) -> Resources | None:
-    """What a process of this machine uses; None when it is gone."""
+    """Resources of a process on this machine; None when it has ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():

@@ -1,1 +1,1 @@
-"""What schemes share: the choice of layers, integers for weights and activations, and prepared models."""
+"""Parts that schemes share: choice of layers, integers for weights and activations, prepared models."""

@@ -1,19 +1,19 @@
-"""What is done about the rounding of a layer's weights, from statistics of its inputs on the calibration batch.
+"""Corrects the error of rounded weights with statistics of each layer's inputs on the calibration batch.
 
-Two corrections, in this order, W' being what the integers stand for:
+There are two corrections, in this order. W' denotes the weights after rounding.
 
-- Linear layers of at most `MOST_INPUTS` inputs are rounded with their errors passed on (emission.rounding). That takes
-  0.3 to 0.5 ms for 64 x 64 weights and two to three times that for 128 x 128, where a version takes 1.2 ms without
-  it; in wider layers more errors even each other out by chance, and they are rounded to nearest.
-- The bias of a linear layer takes up the mean error that is left, b' = b + (W - W') mean(x), so that the mean of the
-  layer's outputs over the calibration batch is that of FP32: bias correction, Nagel et al. 2019 (arXiv 1906.04721),
-  section 4.2, with means of observations instead of batch normalization's. A layer without a bias gets one.
+- Linear layers of at most `MOST_INPUTS` inputs are rounded with error feedback (emission.rounding). That takes 0.3 to
+  0.5 ms for 64 x 64 weights, and two to three times that for 128 x 128. A version takes 1.2 ms without it. In wider
+  layers more errors cancel by chance, so they are rounded to nearest.
+- The bias of a linear layer absorbs the mean of the remaining error: b' = b + (W - W') mean(x). The mean of the layer's
+  outputs over the calibration batch then equals that of FP32. A layer without a bias gets one. This is bias correction,
+  Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means of observations instead of batch normalization's.
 
-Of int8 weights, layers of more than `WIDEST_INT8` inputs are left alone: it would take 5 to 10% of their errors away,
-which is not worth waiting for the FP32 run before they are emitted. Of 4-bit weights it takes 30 to 40% at any width.
+int8 layers of more than `WIDEST_INT8` inputs are not corrected. The correction would remove 5 to 10% of their error,
+but emission would have to wait for the FP32 run. For 4-bit weights it removes 30 to 40% at any width.
 
-Convolutions are left alone: with the mean of each input channel over all places the errors of a trained Nature CNN were
-the same within 2%, and their inputs would have to be fetched for it.
+Convolutions are not corrected. In a trained Nature CNN the errors stayed the same within 2% with the mean of each input
+channel over all places. The correction would also have to fetch their inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ WIDEST_INT8 = 256
 
 
 class RoundedWeight(Protocol):
-    """Integers and scales in the place of a weight."""
+    """Integers and scales that replace a weight."""
 
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
         """(W - W') mean, float32[N]; weight: W, float32[N, K], mean: float32[K]."""
@@ -40,11 +40,11 @@ class RoundedWeight(Protocol):
 
 
 class Correction:
-    """Corrects the rounding of a plan's layers; of none where it is off.
+    """Corrects the rounding of a plan's layers; corrects nothing if `on` is False.
 
-    layers: those that are quantized. Convolutions, and those whose input neither a node nor a data input gives, are not
-        corrected.
-    widest: inputs beyond which a layer is left alone.
+    layers: the quantized layers. Convolutions are not corrected, nor layers with an input that is neither a data input
+        nor a node's output.
+    widest: maximum number of inputs of a corrected layer.
     """
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], on: bool, widest: float = WIDEST_INT8) -> None:
@@ -57,16 +57,16 @@ class Correction:
         needs = [_mean_of(layer) for layer in self._layers]
         needs += [_moments_of(layer) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
-        """The statistics that it takes."""
+        """The statistics that the correction needs."""
         self.bias_names = tuple(map(_bias_name, self._layers))
-        """Names of the biases that it makes."""
+        """Names of the biases that the correction adds."""
 
     def bias_name(self, layer: Layer) -> str:
-        """What the bias of a layer is called: one of `bias_names`, or its parameter's name, or empty for none."""
+        """The name of a layer's bias: one of `bias_names`, its parameter's name, or empty for none."""
         return _bias_name(layer) if layer in self._layers else layer.bias or ""
 
     def feedback(self, layers: Sequence[Layer], statistics: Statistics) -> ErrorFeedback | None:
-        """How to round the weight that these layers use; None where it is to nearest."""
+        """The error feedback for the weight of these layers; None to round to nearest."""
         if not all(map(self._passes_on, layers)):
             return None
         return ErrorFeedback(np.mean([statistics[_moments_of(layer)] for layer in layers], axis=0))
@@ -79,9 +79,10 @@ class Correction:
         rounded: RoundedWeight,
         statistics: Statistics,
     ) -> dict[str, NDArray[np.float32]]:
-        """The biases of these layers, float32[N] by `bias_name`; also those that are as they were.
+        """The biases of these layers, float32[N] by `bias_name`, including unchanged ones.
 
-        weight: what they all use, output channels first; rounded: what is computed with.
+        weight: the common weight of the layers, output channels first.
+        rounded: the weight after rounding.
         """
         found = {}
         for layer in layers:
@@ -89,7 +90,7 @@ class Correction:
             if layer in self._layers:
                 error = rounded.mean_error(weight, statistics[_mean_of(layer)].astype(np.float32))
                 corrected = error if bias is None else bias + error
-                # Weights near the end of float32 may have errors beyond it.
+                # Weights near the end of float32 may have errors beyond its range.
                 bias = np.where(np.isfinite(corrected), corrected, np.float32(0) if bias is None else bias)
             if bias is not None:
                 found[self.bias_name(layer)] = bias

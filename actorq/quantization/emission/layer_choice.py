@@ -1,4 +1,4 @@
-"""Which layers of a graph a scheme quantizes, and why not the others."""
+"""Selects the layers of a graph that a scheme quantizes, with reasons for the others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ NOT_A_LAYER = "no linear layer or convolution uses it"
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """The layers that are quantized, and for every layer of the graph by name why it is not; empty for those.
+    """The quantized layers, and for every layer by name the reason why it is not quantized (empty if it is).
 
-    A weight that several nodes use is quantized for all of them or for none.
+    A weight of several nodes is quantized for all of them or for none.
     """
 
     layers: tuple[Layer, ...]
     reasons: Mapping[str, str]
 
     def report(self, forms: Mapping[str, str]) -> tuple[LayerReport, ...]:
-        """All layers in the order of the graph; forms: how the weights of each quantized layer are held, by name."""
+        """All layers in the order of the graph. forms: format of each quantized layer's weights, by name."""
         return tuple(
             LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in self.reasons.items()
         )
@@ -40,11 +40,11 @@ def select(
 ) -> LayerChoice:
     """Choose the layers of a scheme.
 
-    unfit: says of a layer why the scheme cannot quantize it; empty when it can.
-    ends: the scheme quantizes first and last layers.
-    exact: tensors that lose nothing when they are quantized; a layer that reads one needs not stay in float as first.
+    unfit: the reason why the scheme cannot quantize a layer; empty if it can.
+    ends: whether the scheme quantizes first and last layers.
+    exact: tensors that lose nothing in quantization. A layer that reads one need not stay in float as first layer.
 
-    Raises InvalidInputError when `options.keep_float` names what is no layer.
+    Raises InvalidInputError when `options.keep_float` contains an unknown layer.
     """
     weights = {layer.weight for layer in graph.layers}
     reasons: dict[str, str] = {}
@@ -62,12 +62,12 @@ def select(
 
 
 def unfit_for_linear(layer: Layer) -> str:
-    """Why a scheme that quantizes linear layers only cannot quantize this one."""
+    """Why a scheme for linear layers cannot quantize this layer; empty if it can."""
     return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
 
 
 def _is_matrix(shape: tuple[int, ...]) -> bool:
-    # A bias or a mean may well be [1, N].
+    # A bias or a mean may be [1, N].
     return sum(size > 1 for size in shape) > 1
 
 

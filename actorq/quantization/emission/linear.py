@@ -1,4 +1,4 @@
-"""Linear layers as single nodes with integers for weights: what int8 and int4 share."""
+"""Linear layers as single nodes with integer weights. int8 and int4 share this module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
 from actorq.quantization.training import TrainingForm
 
-# Of ONNX Runtime's own operators.
+# Domain of ONNX Runtime's own operators.
 DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)
 class LinearScheme:
-    """How linear layers are quantized.
+    """The rules by which a scheme quantizes linear layers.
 
-    unfit: why a layer cannot be; empty when it can.
-    node: what computes a layer, given names of its integers, its scales, and its bias or an empty one.
-    rounded: the weight float32[N, K] of a layer in integers, perhaps with errors passed on.
-    training: the form for training of a layer.
-    widest: inputs beyond which roundings are not corrected.
+    unfit: the reason why a layer cannot be quantized; empty if it can.
+    node: the node of a layer, given the names of its integers, its scales, and its bias or an empty name.
+    rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
+    training: the form of a layer for training.
+    widest: maximum number of inputs of a corrected layer.
     """
 
     unfit: Callable[[Layer], str]
@@ -41,14 +41,14 @@ class LinearScheme:
 
 
 class LinearPlan:
-    """Quantizes the linear layers of a graph that have a layer before and after them, or all with `Options.ends`."""
+    """Quantizes the linear layers that have a layer before and after them, or all with `Options.ends`."""
 
     def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
         self._scheme = scheme
         self._selection = select(graph, options, scheme.unfit, options.ends)
         self._correction = Correction(graph, self._selection.layers, options.compensate, scheme.widest)
         self.observed = self._correction.observed
-        # A weight that several layers use is there once for each way round.
+        # A weight of several layers is stored once for each orientation.
         self._layers: dict[str, tuple[Layer, ...]] = {}
         nodes = {}
         for layer in self._selection.layers:
@@ -62,13 +62,13 @@ class LinearPlan:
         self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {DOMAIN: 1} if nodes else {})
 
     def training(self) -> Mapping[str, TrainingForm]:
-        """The form for training of each quantized layer, by its name."""
+        """The form of each quantized layer for training, by its name."""
         return {layer.name: self._scheme.training(layer) for layer in self._selection.layers}
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
-        """A model with these parameters inside."""
+        """A model with these parameters as constants."""
         values, forms = dict(parameters), {}
         for held, layers in self._layers.items():
             weight = units_first(layers[0], parameters)
@@ -80,12 +80,12 @@ class LinearPlan:
 
 
 def units_first(layer: Layer, parameters: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """The weight of a layer as [N, K] or [N, C, h, w], whichever way round the graph has it."""
+    """The weight of a layer as [N, K] or [N, C, h, w], for any orientation in the graph."""
     return parameters[layer.weight].swapaxes(0, layer.channels)
 
 
 def _replaced(graph: Graph, nodes: Mapping[Layer, onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The graph's nodes with each of these layers as one node that reads its input and writes its output."""
+    """The graph's nodes, with each of these layers as one node that reads its input and writes its output."""
     replacement = {layer.nodes[0]: node for layer, node in nodes.items()}
     absorbed = {index for layer in nodes for index in layer.nodes[1:]}
     return [replacement.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]

@@ -1,4 +1,4 @@
-"""What is asked of a plan besides its scheme, and what it emits."""
+"""The options and the result of a plan."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from actorq.domain.policy import LayerReport
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of a plan besides its scheme.
+    """Options of a plan besides its scheme.
 
-    ends: quantize the first and last layers too.
-    per_tensor_error: relative error of a layer's weights, as a Frobenius norm for each channel, root mean square over
-        them, up to which one scale for all of its channels is good enough; 0 gives each channel its own.
+    ends: also quantize the first and last layers.
+    per_tensor_error: relative error of a layer's weights up to which all channels share one scale. It is the Frobenius
+        norm for each channel, then the root mean square over channels. 0 gives each channel its own scale.
     keep_float: names of layers that must stay in float.
-    compensate: make up for the rounding of weights by what the calibration batch tells of each layer's inputs
-        (emission.correction). Without it weights are rounded to nearest and biases are as they were published.
+    compensate: correct the rounding of weights with statistics of the calibration batch (emission.correction). If
+        False, weights are rounded to nearest, and biases are unchanged.
     """
 
     ends: bool = False
@@ -25,9 +25,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Emission:
-    """A version of a policy in one scheme: an ONNX model with its parameters inside, and how it holds each layer.
+    """A version of a policy in one scheme: an ONNX model with its parameters, and the format of each layer.
 
-    layers: in the order of the graph; also those that the scheme cannot quantize, with the reason.
+    layers: in the order of the graph, including layers that the scheme cannot quantize, with the reason.
     """
 
     model: bytes

@@ -1,18 +1,18 @@
-"""Rounding weights such that the errors of a row even each other out on the inputs that the layer sees.
+"""Rounds weights so that the errors of a row cancel on the inputs of the layer.
 
-Each weight to its nearest integer makes the least error of the weights, not of what the layer gives. With w float[K] a
-row in units of its scale, q its integers and H the mean of x x^T over the layer's inputs x, the latter is
+Rounding to the nearest integer minimizes the error of the weights, not of the layer's outputs. Let w float[K] be a row
+in units of its scale, q its integers, and H the mean of x x^T over the layer's inputs x. The output error is
 
     mean of (w x - q x)^2 = (w - q) H (w - q)^T
 
-Here weights are rounded one after another, and what each rounding costs is made up for by those that are still to come:
-optimal brain quantization (Frantar and Alistarh 2022, arXiv 2208.11580) in GPTQ's fixed order (Frantar et al. 2022,
-arXiv 2210.17323, sections 3.2 and 3.3). GPTQ changes the weights that remain by a Cholesky factor of the inverse of H.
-The same integers come without an inverse: with H = M M^T and M upper triangular,
+Here weights are rounded one after another. Later weights compensate the error of earlier ones. This is optimal brain
+quantization (Frantar and Alistarh 2022, arXiv 2208.11580) in GPTQ's fixed order (Frantar et al. 2022, arXiv 2210.17323,
+sections 3.2 and 3.3). GPTQ updates the remaining weights with a Cholesky factor of the inverse of H. The same integers
+follow without an inverse: with H = M M^T and M upper triangular,
 
     q_j = clip(rint(w_j + sum over k < j of (w_k - q_k) M_kj / M_jj))
 
-since (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and all its updates of one weight add up to this sum.
+Reason: (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and its updates of one weight add up to this sum.
 """
 
 import numpy as np
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 
-# OpenBLAS multiplies a matrix of so many values with a vector on the calling thread.
+# OpenBLAS multiplies a matrix of this many values with a vector on the calling thread.
 _MOST_VALUES = 8192
-# Share of the mean of H's diagonal that is added to it: inputs that are always 0, or copies of others, leave H
-# singular, and so do fewer observations than inputs. GPTQ takes 0.01; here observations are few and of actors that
-# explore, so less is made of what they say. docs/concepts/schemes.md has what it is worth.
+# Share of the mean of H's diagonal that is added to the diagonal. H is singular when inputs are always 0, when inputs
+# are copies of each other, or when there are fewer observations than inputs. GPTQ uses 0.01. Here observations are few
+# and come from exploring actors, so they get less weight. docs/concepts/schemes.md has the effect.
 DAMPING = 0.1
 
 
 class ErrorFeedback:
-    """How the errors of weights are passed on to those after them; depends on a layer's inputs only.
+    """Passes the errors of weights on to later weights. Depends only on a layer's inputs.
 
     moments: float64[K, K], the mean of x x^T over inputs x of the layer.
     """
@@ -37,26 +37,27 @@ class ErrorFeedback:
     def __init__(self, moments: NDArray[np.float64]) -> None:
         inputs = len(moments)
         damping = DAMPING * float(np.diagonal(moments).mean())
-        # Row j: factors of the errors of the weights up to j, in float64 since they are used on sums that cancel.
+        # Row j: factors of the errors of the weights up to j. In float64, because sums of errors cancel.
         self._factors = np.eye(inputs)
         if np.isfinite(moments).all() and damping > 0:
             try:
                 upper = np.linalg.cholesky((moments + damping * self._factors)[::-1, ::-1])[::-1, ::-1]
             except np.linalg.LinAlgError:
-                # Of what float64 cannot tell from singular even so, nothing is passed on.
+                # If the matrix is singular in float64 even so, no errors are passed on.
                 return
             self._factors = np.ascontiguousarray((upper / np.diagonal(upper)).T)
 
     def round(
         self, weight: NDArray[np.float32], scale: NDArray[np.float32], block: int, lowest: int, highest: int
     ) -> NDArray[np.float64]:
-        """Whole numbers [N, K] from lowest to highest of a weight float32[N, K] with a scale for each block.
+        """Rounded weights [N, K], whole numbers from lowest to highest, of float32[N, K] with a scale for each block.
 
-        scale: float32[N, B] or [1, B], none of them 0. block: inputs that share one; the last block may have fewer.
+        scale: float32[N, B] or [1, B], none of them 0.
+        block: number of inputs that share a scale; the last block may have fewer.
         """
         units, inputs = weight.shape
         values = np.empty((inputs, units))
-        # Of so many output channels at a time also matrices times vectors stay on this thread.
+        # This many output channels at a time, so that products of matrices and vectors stay on this thread.
         step = max(1, min(_MOST_VALUES // inputs, SINGLE_THREADED_PRODUCTS // inputs**2))
         for first in range(0, units, step):
             part = slice(first, first + step)
@@ -69,7 +70,7 @@ class ErrorFeedback:
     def _round(
         self, weight: NDArray[np.float64], scale: NDArray[np.float64], block: int, lowest: int, highest: int
     ) -> NDArray[np.float64]:
-        """The same for a weight [K, N], inputs first, so that one step works on memory in a row."""
+        """The same for a weight [K, N], inputs first, so that one step works on contiguous memory."""
         inputs, units = weight.shape
         values, errors = np.empty((2, inputs, units))
         found = np.empty(units)
@@ -78,7 +79,7 @@ class ErrorFeedback:
             part, unit = slice(start, end), scale[:, number]
             exact = weight[part] / unit
             factors = self._factors[part, part]
-            # What a weight should be beside the whole numbers before it. The errors of earlier blocks have other units.
+            # The target of each weight given the rounded weights before it. Errors of earlier blocks have other units.
             wanted = factors @ exact + self._factors[part, :start] @ errors[:start] / unit
             rounded = values[part]
             for j, (row, target, value) in enumerate(zip(factors, wanted, rounded, strict=True)):

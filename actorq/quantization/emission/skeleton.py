@@ -1,4 +1,4 @@
-"""A model with empty slots for its weights, filled anew for every version."""
+"""A model with empty slots for its weights. Every version fills them anew."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,21 +11,21 @@ from onnx import helper
 from actorq.quantization.graph import Graph
 from actorq.quantization.nodes import reads
 
-# Field numbers of onnx.proto, as length-delimited fields.
+# Tags of length-delimited fields in onnx.proto.
 _GRAPH = 7 << 3 | 2
 _INITIALIZER = 5 << 3 | 2
 _RAW_DATA = 9 << 3 | 2
 
 
 class Skeleton:
-    """A prepared model whose parameters became initializers; filling it only copies bytes.
+    """A prepared model with initializers for its parameters. Filling it only copies bytes.
 
-    graph: gives the model; it is copied.
-    nodes: the nodes of the emitted model, in topological order; those whose outputs nothing reads are left out.
+    graph: the source of the model; it is copied.
+    nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
     tensors: names of weights in another form than the graph's parameters.
-    domains: operator sets that the nodes need besides the graph's, with their versions.
+    domains: further operator sets of the nodes, with their versions.
 
-    Parameters that the nodes read and do not make are slots too. Several threads may use it.
+    Parameters that the nodes read and do not compute are slots too. Thread-safe.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Skeleton:
         model = onnx.ModelProto()
         model.CopyFrom(graph.model)
         body = model.graph
-        # Export leaves stack traces and shapes of intermediate values here: more bytes than a small policy's weights.
+        # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
         for field in ("value_info", "node", "doc_string", "metadata_props", "quantization_annotation"):
             body.ClearField(field)
         for field in ("doc_string", "metadata_props"):
@@ -66,8 +66,8 @@ class Skeleton:
         self._frame = model.SerializeToString(deterministic=True)
 
     def fill(self, values: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
-        """The model with a value in every slot, of any dtype and shape that its nodes take, and these properties."""
-        # Written by hand, since setting and serializing messages copies each weight twice more.
+        """The model with these metadata and a value for every slot, of any dtype and shape that its nodes accept."""
+        # Encoded by hand, because setting and serializing messages copies each weight twice more.
         parts: list[bytes | memoryview] = []
         size = len(self._graph)
         for name in self._slots:
@@ -80,7 +80,7 @@ class Skeleton:
 
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """A tensor as a graph's initializer: what comes before its values, and them."""
+    """A tensor as a graph's initializer: the bytes before its values, and the values."""
     array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
     data = array.reshape(-1).view(np.uint8).data
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
@@ -89,7 +89,7 @@ def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
 
 
 def _varint(number: int) -> bytes:
-    """As protobuf writes lengths: 7 bits to a byte, the lowest first."""
+    """A length in protobuf's encoding: 7 bits per byte, the lowest first."""
     result = bytearray()
     while number > 127:
         result.append(number & 127 | 128)

@@ -1,4 +1,4 @@
-"""Which tensors of a graph are in uint8 between quantized layers, and which inputs are so from the start."""
+"""Finds the tensors that are uint8 between quantized layers, and the inputs that are uint8 from the start."""
 
 import math
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scalars_of
 
-# They move or choose values, so they do to uint8 what they do to float.
+# Operators that only move or select values. They work on uint8 as on float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
 _RELU = "Relu"
-# Of activation functions: what saturates needs no margin.
+# Value ranges of activation functions. A saturating function needs no margin.
 _BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
 class Site:
-    """One affine map, real = scale (q - zero_point), that all tensors of a stretch of the graph share.
+    """One affine map, real = scale (q - zero_point), for all tensors of a stretch of the graph.
 
-    name: of the tensor whose range gives it.
-    scale: a fixed scale with the zero point 0, for inputs that are uint8 themselves; None when the range gives it.
-    bounds: beyond which the tensor has no values, whatever was seen.
+    name: the tensor whose range gives the map.
+    scale: a fixed scale with zero point 0, for inputs that are uint8 themselves; None to compute it from the range.
+    bounds: range of the tensor's possible values.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Site:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The tensors from the output of a quantized layer to the next quantized layers, all in uint8.
+    """The uint8 tensors from the output of a quantized layer to the next quantized layers.
 
-    site: their scale and zero point; of the tensor after the Relu where there is one, whose output has no value below
-        0: the lowest integer stands for 0 then, and the Relu is done by the layer's own clipping.
-    tensors: by name; the Relu's input and output among them.
-    exits: those that something else reads too, which needs them in float.
+    site: their scale and zero point, from the tensor after the Relu if there is one. Its lowest integer then stands for
+        0, so the layer's own clipping computes the Relu.
+    tensors: names of the tensors, including the Relu's input and output.
+    exits: tensors that other nodes read too, as float.
     """
 
     site: Site
@@ -50,7 +50,7 @@ class Stretch:
 
 
 class Uint8Tensors:
-    """Says for each tensor of a graph whether it is uint8, given the layers that are quantized."""
+    """Tells for each tensor of a graph whether it is uint8, given the quantized layers."""
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
         self._nodes = graph.model.graph.node
@@ -63,12 +63,12 @@ class Uint8Tensors:
         self.stretches: dict[str, Stretch] = {}
         for layer in layers:
             stretch = self._stretch(layer)
-            # A linear layer can give float instead, without another rounding.
+            # A linear layer can return float instead, without further rounding.
             if layer.kind == CONVOLUTION or not stretch.exits:
                 self.stretches[layer.output] = stretch
 
     def bounds(self, tensor: str) -> Range:
-        """Beyond which a tensor has no values, as far as the operator that makes it tells."""
+        """The range of a tensor's possible values, as far as its operator bounds it."""
         node = self._makers.get(tensor)
         while node is not None and _moves(node):
             node = self._makers.get(node.input[0])
@@ -80,7 +80,7 @@ class Uint8Tensors:
 
     def _stretch(self, layer: Layer) -> Stretch:
         tensor, tensors, relu = layer.output, {layer.output}, False
-        # While only one node reads it, a Relu may still change what the layer has to give.
+        # While only one node reads the tensor, a Relu may still change the layer's output.
         while tensor not in self._outputs and len(self._readers[tensor]) == 1:
             node = self._nodes[self._readers[tensor][0]]
             if not (_moves(node) or (node.op_type == _RELU and node.domain in STANDARD)):
@@ -106,7 +106,7 @@ class Uint8Tensors:
 
 
 def frames(graph: Graph) -> dict[str, Site]:
-    """The tensors that hold a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
+    """The tensors of a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
     found = {name: Site(name, 1.0) for name, spec in graph.inputs.items() if spec.dtype == np.uint8}
     constants = {name: float(v.item()) for name, v in scalars_of(graph.model.graph).items() if v.dtype == np.float32}
     for node in graph.model.graph.node:

@@ -1,6 +1,6 @@
-"""How weights become integers: symmetric, rounded half to even, with a scale for each tensor, channel or block.
+"""Rounds weights to integers: symmetric, half to even, with a scale for each tensor, channel or block.
 
-Rounded to nearest, or with errors passed on, see emission.rounding; the scales are the same.
+Weights are rounded to nearest or with error feedback (emission.rounding). The scales are the same.
 
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from actorq.domain.policy import INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR
 from actorq.quantization.emission.rounding import ErrorFeedback
 
-# The largest numbers of int8 weights and of uint8 activations; the lowest and highest of 4 bits.
+# The largest int8 weight and the largest uint8 activation; the lowest and highest 4-bit value.
 INT8_LARGEST, UINT8_LARGEST = 127.0, 255.0
 INT4_LOWEST, INT4_HIGHEST = -8.0, 7.0
-# Below the smallest normal float32 a scale is 1.
+# A scale below the smallest normal float32 is replaced by 1.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-# Values worked on at a time, so that they stay in a core's cache: a 2048 x 2048 layer takes half as long.
+# Number of values per step, so that they stay in a core's cache: a 2048 x 2048 layer takes half the time.
 _CHUNK = 32768
 _STRIP = 16
 
@@ -35,12 +35,12 @@ class Int8Weight:
 
     @property
     def form(self) -> str:
-        """As layer reports name it."""
+        """The format for layer reports."""
         return INT8_PER_CHANNEL if self.scale.ndim else INT8_PER_TENSOR
 
     @property
     def tensor(self) -> NDArray[np.int8]:
-        """int8[K, N], as operators of linear layers read it."""
+        """int8[K, N], the layout of operators of linear layers."""
         return transposed(self.values)
 
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -51,9 +51,9 @@ class Int8Weight:
 
 @dataclass(frozen=True)
 class Int4Weight:
-    """weight ~ (q - 8) * scale, as MatMulNBits of com.microsoft reads it.
+    """weight ~ (q - 8) * scale, in the format of MatMulNBits of com.microsoft.
 
-    packed: uint8[N, B, block / 2], q in [0, 15], two to a byte, low half first; scale: float32[N, B], not 0.
+    packed: uint8[N, B, block / 2], q in [0, 15], two per byte, low half first; scale: float32[N, B], not 0.
     """
 
     packed: NDArray[np.uint8]
@@ -62,7 +62,7 @@ class Int4Weight:
 
     @property
     def tensor(self) -> NDArray[np.uint8]:
-        """As the operator reads it."""
+        """The operator's input."""
         return self.packed
 
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -86,22 +86,22 @@ def quantize_int8(
     least: NDArray[np.float32] | None = None,
     feedback: ErrorFeedback | None = None,
 ) -> Int8Weight:
-    """Int8 weights with one scale where that is precise enough, else with one for each channel.
+    """Int8 weights with one scale if that is precise enough, else with one for each channel.
 
     weight: float32[N, ...], finite, N output channels, in any memory layout.
-    per_tensor_error: largest relative error for which one scale is taken. It is the Frobenius norm of
-        weight - values * scale relative to that of the weight, taken for each channel and averaged over them (root mean
-        square), so that a channel of small weights counts as much as the others. 0 gives each channel its own scale.
-    least: float32[N], bounds below of the scales, for layers whose bias shares them.
-    feedback: passes errors on between the inputs of a weight float32[N, K]; without it each is rounded to nearest.
+    per_tensor_error: largest relative error for one scale. It is the Frobenius norm of weight - values * scale
+        relative to that of the weight, for each channel, then the root mean square over channels. So channels of small
+        and large weights count alike. 0 gives each channel its own scale.
+    least: float32[N], lower bounds of the scales, for layers whose bias shares them.
+    feedback: error feedback for a weight float32[N, K]; None to round to nearest.
 
     In float32 arithmetic, with the maximum over the channel, or over the tensor for one scale:
 
         scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
         values = rint(weight / scale), rint rounding half to even
 
-    so that values lie in [-127, 127] and the error of each weight is at most scale / 2. With feedback the scales are
-    these, also chosen by the errors of rounding to nearest, and the values as emission.rounding says.
+    Values lie in [-127, 127], and the error of each weight is at most scale / 2. With feedback the scales are the same,
+    chosen by the errors of rounding to nearest, and emission.rounding computes the values.
     """
     rows = _contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
@@ -127,14 +127,15 @@ def quantize_int8(
 def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedback | None = None) -> Int4Weight:
     """4-bit weights in blocks along the inputs.
 
-    weight: float32[N, K], finite. block: weights that share a scale, even; the last block is filled up with zeros.
-    feedback: passes errors on between inputs; without it each weight is rounded to nearest.
-    There are B = ceil(K / block) blocks, and for the weight w of largest magnitude in one
+    weight: float32[N, K], finite.
+    block: number of weights that share a scale, even; the last block is padded with zeros.
+    feedback: error feedback; None to round to nearest.
+    There are B = ceil(K / block) blocks. With w the weight of largest magnitude in a block,
 
         scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
 
-    w itself is at -8, so that all 16 values are used: ONNX Runtime quantizes blocks so, and ggml's Q4_0. The error of
-    a weight is at most |scale| / 2, except of one beyond 7.5 scales on the other side, at most |scale|.
+    So w is at -8, and all 16 values are used, as in ONNX Runtime's blocks and ggml's Q4_0. The error of a weight is at
+    most |scale| / 2, or |scale| for one beyond 7.5 scales on the other side.
     """
     weight = _contiguous(weight)
     units, inputs = weight.shape
@@ -156,15 +157,15 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
             np.minimum(chunk, np.float32(INT4_HIGHEST), out=chunk)
         else:
             padded[:count, :inputs] = feedback.round(weight[part], scale, block, int(INT4_LOWEST), int(INT4_HIGHEST))
-        # 16 high + low + 8 + 8 * 16 of neighbours makes the byte of both.
+        # 16 high + low + 8 + 8 * 16 of neighbors gives the byte of both.
         packed[part] = chunk[:, :, 1::2] * np.float32(16) + chunk[:, :, 0::2] + np.float32(136)
     return Int4Weight(packed, scales)
 
 
 def transposed(values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """int8[K, N] in C order of int8[N, K]."""
+    """int8[K, N] in C order, the transpose of int8[N, K]."""
     result = np.empty(values.shape[::-1], np.int8)
-    # In strips of a few columns the cache holds what is written: 1.3 ms instead of 19 for 2048 x 2048.
+    # Strips of a few columns keep the written part in the cache: 1.3 ms instead of 19 for 2048 x 2048.
     for start in range(0, len(values), _STRIP):
         result[:, start : start + _STRIP] = values[start : start + _STRIP].T
     return result
@@ -173,9 +174,9 @@ def transposed(values: NDArray[np.int8]) -> NDArray[np.int8]:
 def _fill(
     values: NDArray[np.int8], rows: NDArray[np.float32], scales: NDArray[np.float32], allowed: float | None = None
 ) -> bool:
-    """Quantize into `values`; False as soon as the error is seen to be above what is allowed."""
+    """Quantize into `values`. Returns False as soon as the error exceeds `allowed`."""
     error = 0.0
-    # Kept, because fresh memory for each chunk would take longer than the arithmetic.
+    # Reused for all chunks, because fresh memory would take longer than the arithmetic.
     scaled_rows, rounded_rows = np.empty((2, _step(rows), rows.shape[1]), np.float32)
     for part in _chunks(rows):
         count = len(rows[part])
@@ -185,7 +186,7 @@ def _fill(
         if allowed is not None:
             norms = np.vecdot(scaled, scaled)
             lost = np.subtract(scaled, rounded, out=rounded)
-            # A channel so small that its squares vanish is all lost, unless it is 0.
+            # A channel with squares that vanish is lost completely, unless it is 0.
             vanished = (norms == 0) & scaled.any(axis=1) if not norms.all() else False
             error += float((np.vecdot(lost, lost) / np.maximum(norms, SMALLEST_SCALE) + vanished).sum())
             if error > allowed**2 * len(rows):
@@ -199,7 +200,7 @@ def _mean_error(
     rows = _contiguous(weight)
     errors = np.empty(len(rows), np.float32)
     for part in _chunks(rows):
-        # The difference first: products of whole weights would lose in float32 what is looked for.
+        # The difference first: in float32, products of whole weights would lose the small error.
         np.vecdot(rows[part] - restored(part), mean, out=errors[part])
     return errors
 
@@ -215,7 +216,7 @@ def _contiguous(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A scale for weights of zeros, or so small that it is not a normal number: any would do, 0 would not."""
+    """A scale, replaced by 1 if it is not a normal number. The weights are then zeros or tiny, so any scale works."""
     return np.where(scale < SMALLEST_SCALE, np.float32(1), scale)
 
 

@@ -1,7 +1,8 @@
-"""The schemes in which policies can be emitted: ours, and those of installed packages.
+"""The schemes in which policies can be emitted: the built-in ones, and those of installed packages.
 
-A package adds one by an entry point of the group "actorq.schemes", a class whose objects are schemes (base.Scheme). One
-of ours is a module beside this file, an entry in SCHEMES, and its name in actorq.domain.policy.SCHEMES.
+A package adds a scheme by an entry point of the group "actorq.schemes": a class whose objects are schemes
+(base.Scheme). A built-in scheme is a module in this folder, an entry in SCHEMES, and a name in
+actorq.domain.policy.SCHEMES.
 """
 
 from collections.abc import Mapping
@@ -27,9 +28,9 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme_named(name: str) -> Scheme:
-    """The scheme of that name, of ours or of an installed package.
+    """The built-in or installed scheme of this name.
 
-    Raises NotFoundError that lists what there is, or says why an installed one cannot be used.
+    Raises NotFoundError that lists all schemes, or says why an installed one is unusable.
     """
     if name in SCHEMES:
         return SCHEMES[name]
@@ -38,10 +39,10 @@ def scheme_named(name: str) -> Scheme:
 
 
 def training_forms(scheme: str, graph: Graph, layers: Mapping[str, str]) -> dict[str, TrainingForm]:
-    """What the quantized layers of an emitted policy compute, by name; empty for a scheme that is not installed here.
+    """The computations of an emitted policy's quantized layers, by name; empty for a scheme that is not installed.
 
-    graph: what is left of the policy in that version.
-    layers: how the weights of the quantized layers are held, by name, as the policy's fidelity report tells it.
+    graph: the compact graph of the policy in that version.
+    layers: the format of each quantized layer's weights, by name, as in the policy's fidelity report.
     """
     if not is_scheme(scheme):
         return {}

@@ -1,4 +1,4 @@
-"""What a scheme is: it turns a graph into a plan, and the plan turns parameters into an ONNX model."""
+"""The interface of schemes: a scheme turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,21 +18,21 @@ class SchemePlan(Protocol):
 
     @property
     def observed(self) -> tuple[Observed, ...]:
-        """The statistics of the graph's tensors that `emit` needs; empty for schemes that need none."""
+        """The statistics of the graph's tensors that `emit` needs; empty for schemes without calibration."""
         ...
 
     def training(self) -> Mapping[str, TrainingForm]:
-        """What each quantized layer computes, by its name. Layers that are not there are trained in float."""
+        """The computation of each quantized layer, by its name. Layers that are missing here are trained in float."""
         ...
 
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
     ) -> Emission:
-        """An ONNX model with the parameters inside and the data inputs as its only inputs.
+        """An ONNX model with the parameters as constants and only the data inputs as inputs.
 
         parameters: float32, checked against the graph by the caller.
         statistics: those in `observed`, over recent observations.
-        metadata: what the model says of itself, as its metadata_props.
+        metadata: the model's metadata_props.
         """
         ...
 
@@ -42,7 +42,7 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """As actors ask for it: one of actorq.domain.policy.SCHEMES."""
+        """The name that actors use: one of actorq.domain.policy.SCHEMES."""
         ...
 
     def plan(self, graph: Graph, options: Options) -> SchemePlan:
@@ -51,7 +51,7 @@ class Scheme(Protocol):
 
 
 class Plan:
-    """Emits versions of one topology in one scheme. The graph is analysed once, here; not safe for several threads."""
+    """Emits versions of one topology in one scheme. It analyzes the graph once. Not thread-safe."""
 
     def __init__(self, graph: Graph, scheme: Scheme, options: Options | None = None) -> None:
         self.graph = graph
@@ -67,7 +67,7 @@ class Plan:
     def emit(
         self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, run_id: str, version: int
     ) -> Emission:
-        """A complete ONNX model with `parameters` inside, whose metadata names run, version and scheme.
+        """A complete ONNX model with `parameters` as constants. Its metadata name run, version and scheme.
 
         Equal arguments give equal bytes. Raises InvalidInputError for missing, unexpected, misshapen or non-finite
         parameters.

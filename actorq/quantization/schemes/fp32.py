@@ -1,4 +1,4 @@
-"""fp32: the policy as it was published. For small networks it is the fastest, so it is a choice like any other."""
+"""fp32: the policy as published. It is a candidate like the other schemes: for small networks it is the fastest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from actorq.quantization.training import TrainingForm
 
 
 class Fp32:
-    """Emits the graph with its parameters as they are."""
+    """Emits the graph with unchanged parameters."""
 
     name = "fp32"
 

@@ -1,14 +1,13 @@
-"""int4: weights of 4 bits in blocks that share a scale, computed in int8. For wide layers at a batch of one.
+"""int4: 4-bit weights in blocks that share a scale, computed in int8. For wide layers at a batch of one.
 
-A quantized layer is one MatMulNBits of com.microsoft with accuracy_level 4: ONNX Runtime quantizes each row of the
+A quantized layer is one MatMulNBits of com.microsoft with accuracy_level 4. ONNX Runtime quantizes each row of the
 input in blocks of the same size to symmetric int8, multiplies integers and sums the blocks in float32. The weights are
-as emission.weights.quantize_int4 gives them. A block has 128 of them, fewer where a layer has fewer inputs. With one
-row the weights are read from memory once, and that is all that counts; with more rows int8 is faster. A row's result
-does not depend on the other rows.
+those of emission.weights.quantize_int4. A block has 128 weights, or fewer if a layer has fewer inputs. With one row,
+the time is that of reading the weights once from memory. With more rows int8 is faster. Rows do not affect each other.
 
-Blocks with a scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4);
-with `Options.compensate` weights and biases are corrected as emission.correction says.
-First and last layers stay in float as in int8, and `Options.ends` quantizes them.
+Blocks with one scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
+`Options.compensate` corrects weights and biases (emission.correction). First and last layers stay in float as in int8;
+`Options.ends` quantizes them.
 """
 
 import math
@@ -37,7 +36,7 @@ class Int4:
         """Choose the layers and rewrite their nodes."""
 
         def node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
-            # The empty names are zero points, which are 8 when absent, and an order of the inputs.
+            # The empty names stand for zero points, 8 by default, and for an order of the inputs.
             return helper.make_node(
                 "MatMulNBits",
                 [layer.input, integers, scale, "", "", bias],
@@ -60,7 +59,7 @@ class Int4:
 
 
 def _block(layer: Layer) -> int:
-    """The largest block that a layer fills."""
+    """The largest block that the inputs of a layer fill."""
     return next(block for block in _BLOCKS if block <= layer.inputs)
 
 

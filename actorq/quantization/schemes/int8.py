@@ -1,8 +1,8 @@
-"""int8: int8 weights, and activations in uint8 whose range is found at each call; ends of the net in float.
+"""int8: int8 weights, and uint8 activations with a range computed at each call. First and last layers stay in float.
 
-A quantized layer is one DynamicQuantizeMatMul of com.microsoft. What ONNX Runtime computes, bit for bit (a test
-compares): with x float32[B, K] the layer's input, W int8[K, N] and s_W float32[] or [N] as quantize_int8 in
-emission.weights gives them, all in float32 but for the sum,
+A quantized layer is one DynamicQuantizeMatMul of com.microsoft. ONNX Runtime computes the following, bit for bit (a
+test compares). x float32[B, K] is the layer's input. W int8[K, N] and s_W float32[] or [N] are those of quantize_int8
+in emission.weights. Everything is float32 except the sum.
 
     low = min(0, min x), high = max(0, max x)                 over the whole tensor: every row of the batch
     s_x = (high - low) / 255, or 1 where high = low
@@ -10,15 +10,15 @@ emission.weights gives them, all in float32 but for the sum,
     q_x = clip(rint(x / s_x) + z_x, 0, 255)
     y   = float32(sum_k (q_x - z_x) W) * (s_x * s_W) + bias    the sum in int32, exact
 
-with rint rounding half to even, and W and bias corrected with `Options.compensate` (emission.correction).
+rint rounds half to even. `Options.compensate` corrects W and bias (emission.correction).
 
-It is the operator DynamicQuantizeLinear of ONNX, which is the affine quantization of
-Jacob et al. 2018 (arXiv 1712.05877), eq. 1 and 3 and section 3.
+The quantization of x is ONNX's operator DynamicQuantizeLinear: the affine quantization of Jacob et al. 2018 (arXiv
+1712.05877), eq. 1 and 3 and section 3.
 
-The first layers stay in float because raw observations have the widest ranges, and one range for all of them is
-where most of the error would come from; it also keeps the rows of a batch from disturbing each other much, because
-they share an activation range. The last layers stay in float because nothing after them evens their error out.
-`Options.ends` quantizes both. Convolutions stay in float: ConvInteger, their dynamic form, takes twice as long.
+First layers stay in float because raw observations have the widest ranges. One range for all of them would cause most
+of the error. The rows of a batch share an activation range, so this also reduces their effect on each other. Last
+layers stay in float because no later layer evens out their error. `Options.ends` quantizes both. Convolutions stay in
+float because ConvInteger, their dynamic form, takes twice as long.
 """
 
 import ctypes
@@ -37,13 +37,13 @@ from actorq.quantization.training import TrainingForm, Uint8
 
 
 def dynamic_grid(low: float, high: float) -> tuple[float, int]:
-    """Scale and zero point of an input whose values lie from low to high; see the module."""
-    # In float64 and rounded to float32 after each operation, which is the same and takes a tenth of numpy's time.
+    """Scale and zero point of an input with values from low to high; see the module."""
+    # Python floats, rounded to float32 after each operation, give the same in a tenth of numpy's time.
     first, last = _float32(min(low, 0.0)), _float32(max(high, 0.0))
     scale = _float32(_float32(last - first) / UINT8_LARGEST)
     if not SMALLEST_SCALE <= scale < math.inf:
         return 1.0, 0
-    # round() is half to even too. It may be one too many where the scale was rounded down.
+    # round() also rounds half to even. The result may be one too high if the scale was rounded down.
     return scale, min(round(_float32(-first / scale)), int(UINT8_LARGEST))
 
 
@@ -68,5 +68,5 @@ class Int8:
 
 
 def _node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
-    # The empty name is the weights' zero point, which is 0 when absent.
+    # The empty name stands for the weights' zero point, 0 by default.
     return helper.make_node("DynamicQuantizeMatMul", [layer.input, integers, scale, "", bias], [layer.output])

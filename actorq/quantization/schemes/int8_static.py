@@ -1,33 +1,32 @@
-"""int8-static: int8 weights, and activations in uint8 with ranges that were found on recent observations.
+"""int8-static: int8 weights, and uint8 activations with ranges calibrated on recent observations.
 
-A quantized linear layer is a QGemm of com.microsoft, a convolution a QLinearConv, both uint8 by int8. What lies between
-two of them and only moves values (Flatten, Reshape, Transpose, MaxPool) works on uint8, and a Relu is done by the
-clipping at the lowest integer. Observations that are uint8 themselves are taken as they are, exactly, so that the layer
-that reads them needs not stay in float. Everything else is float, with a QuantizeLinear where a layer begins.
+A quantized linear layer is a QGemm of com.microsoft, a convolution a QLinearConv, both uint8 by int8. Nodes between two
+of them that only move values (Flatten, Reshape, Transpose, MaxPool) work on uint8. Clipping at the lowest integer
+computes a Relu. Observations that are uint8 are used exactly as they are, so the layer that reads them need not stay in
+float. Everything else is float, with a QuantizeLinear before each quantized layer.
 
-What ONNX Runtime computes, bit for bit (a test compares): with [low, high] the range of a tensor over the calibration
-batch, in float64
+ONNX Runtime computes the following, bit for bit (a test compares). With [low, high] the range of a tensor over the
+calibration batch, in float64
 
     low  = MARGIN * min(0, low), high = MARGIN * max(0, high)
     s    = float32((high - low) / 255), or 1 where that is below the smallest normal float32
     z    = rint(-low / s)                                      so 0 after a Relu
     q(x) = clip(rint(x / s) + z, 0, 255)                       in float32
 
-where low and high do not go beyond what the operator before can give: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax,
--alpha for Elu;
-and with x the input of a layer, W int8 and s_W as emission.weights.quantize_int8 gives them, b its bias, in float32 but
-for the sums,
+low and high stay within the range of the operator before: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax, at least
+-alpha for Elu. With x the input of a layer, W int8 and s_W those of emission.weights.quantize_int8, b its bias, in
+float32 except for the sums,
 
     c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
     acc = sum_k (q_x - z_x) W + c                              int32, exact
     y   = float32(acc) * (s_x * s_W)                           where y is needed in float
     q_y = clip(rint(float32(acc) * (s_x * s_W / s_y)) + z_y, 0, 255)        where the next layer is quantized
 
-with rint rounding half to even, and W and b corrected with `Options.compensate` (emission.correction).
+rint rounds half to even. `Options.compensate` corrects W and b (emission.correction).
 
-This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1
-to 2.4, with its ranges from calibration instead of training; ranges as minimum and maximum are those of Krishnamoorthi
-2018 (arXiv 1806.08342), section 3.1.1. Nothing depends on the other rows of a batch.
+This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1 to 2.4, with ranges from
+calibration instead of training. Minimum and maximum as range are those of Krishnamoorthi 2018 (arXiv 1806.08342),
+section 3.1.1. The rows of a batch do not affect each other.
 
 Values beyond the calibrated range are clipped. The margin makes this rarer (docs/concepts/schemes.md).
 """
@@ -54,11 +53,11 @@ from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
-# How much further than the calibration batch activations may go before they are clipped.
+# Activations may exceed the calibrated range by this factor before they are clipped.
 MARGIN = 1.5
 _DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
-# That of float32, rounded up, is within; sums still fit 32 bits with it up to 33122 inputs of the largest values.
+# The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
 
 
@@ -68,12 +67,12 @@ class Int8Static:
     name = "int8-static"
 
     def plan(self, graph: Graph, options: Options) -> "_Int8StaticPlan":
-        """Choose the layers, find what is uint8 between them, and rewrite the graph."""
+        """Choose the layers, find the uint8 tensors between them, and rewrite the graph."""
         return _Int8StaticPlan(graph, options)
 
 
 def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
-    """Scale and zero point of a tensor whose values were seen in one range and cannot leave another; see the module."""
+    """Scale and zero point of a tensor from its seen range and the bounds of its possible values; see the module."""
     low, high = max(MARGIN * min(0.0, seen[0]), bounds[0]), min(MARGIN * max(0.0, seen[1]), bounds[1])
     scale = np.float32(min((high - low) / UINT8_LARGEST, float(np.finfo(np.float32).max)))
     if scale < SMALLEST_SCALE:
@@ -163,14 +162,14 @@ class _Int8StaticPlan:
         values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
         for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
             units = np.rint(corrected / (input_scale * rounded.scale))
-            # Of inputs far beyond their range a correction could be.
+            # For inputs far beyond their range, a correction could exceed the bound.
             values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
         return rounded.form
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A tensor that is there in uint8: its name in the emitted model, and the key of its site."""
+    """A tensor in uint8: its name in the emitted model, and the key of its site."""
 
     name: str
     key: str
@@ -178,11 +177,11 @@ class _Held:
 
 
 class _Rewriting:
-    """The nodes of the emitted model.
+    """Builds the nodes of the emitted model.
 
     sites: scales and zero points of activations; their initializers are KEY:scale and KEY:zero_point.
     reads: the key of the site of each layer's input.
-    stretches: by the output of the layer where each begins.
+    stretches: each stretch, by the output of the layer at its begin.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
@@ -230,11 +229,11 @@ class _Rewriting:
         self._leave(layer.output)
 
     def _other(self, node: onnx.NodeProto) -> None:
-        """A node that is no quantized layer."""
+        """Add a node that is no quantized layer."""
         held = self._held.get(node.input[0]) if node.input else None
         target = node.output[0] if node.output else ""
         frame = self._uint8.inputs.get(target)
-        # What reads frames in float still can; the skeleton drops what nothing reads.
+        # Nodes that read frames in float still can. The skeleton drops nodes without readers.
         if held is None or target not in self._stretched:
             self.nodes.append(node)
         if held is None or (frame is None and target not in self._stretched):
@@ -246,7 +245,7 @@ class _Rewriting:
             self.nodes.append(moved)
             self._held[target] = replace(held, name=f"{target}:uint8")
         elif frame is not None:
-            # The integers stay; what changes is what they stand for.
+            # The integers stay the same, but get another scale.
             self._held[target] = _Held(held.name, target, frame)
         else:
             self._held[target] = held
@@ -265,14 +264,14 @@ class _Rewriting:
             self.nodes.append(helper.make_node("DequantizeLinear", inputs, [tensor], name=f"{tensor}:dequantize"))
 
     def _map(self, held: _Held) -> list[str]:
-        """The initializers of a scale and zero point, which are in the model from here on."""
+        """The initializers of a scale and zero point. This also adds them to the model."""
         self.sites[held.key] = held.site
         return [f"{held.key}:scale", f"{held.key}:zero_point"]
 
 
 def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
-    """Where a network of layers has the tensors that sites are named after."""
-    # After a Relu a tensor has the range of the layer before, within the site's bounds.
+    """The layer inputs and outputs that correspond to the tensors of the sites."""
+    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
     relus = {
         rewriting.stretches[layer.output].site.name: Place(layer.name, True)
         for layer in graph.layers
@@ -283,12 +282,12 @@ def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
 
 
 def _use(layer: Layer) -> str:
-    # A bias is in units of the input's scale: a weight that several nodes use is there for each of them.
+    # A bias is in units of the input's scale. So it exists once for each node that uses the weight.
     return f"{layer.weight}:{layer.nodes[0]}"
 
 
 def _trimmed(inputs: list[str]) -> list[str]:
-    """Without the missing ones at the end."""
+    """The inputs without missing ones at the end."""
     while not inputs[-1]:
         inputs = inputs[:-1]
     return inputs

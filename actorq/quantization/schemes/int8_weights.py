@@ -1,15 +1,15 @@
-"""int8-weights: int8 on the wire, float32 at work. For small networks, where float32 computes fastest.
+"""int8-weights: int8 on the wire, float32 in computation. For small networks, for which float32 is the fastest.
 
 Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
 
     weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8, a scale per channel)
 
-With `Options.compensate` values are corrected, and so are biases that are parameters of one layer only, of the same
-name as before (emission.correction); a layer without one gets none, because nodes stay as they are.
+`Options.compensate` corrects values (emission.correction). It also corrects biases that are parameters of one layer
+only, under their names. A layer without a bias gets none, because nodes stay unchanged.
 
-ONNX Runtime computes that once, when it loads the model, given the session option session.disable_quant_qdq=1;
-without it, it may compute it on every call. Activations are never quantized: the rows of a batch do not touch each
-other, and neither first nor last layers have to stay in float.
+ONNX Runtime computes the product once, when it loads the model, if the session option session.disable_quant_qdq is 1.
+Without the option it may compute it on every call. Activations are never quantized. So the rows of a batch do not
+affect each other, and first and last layers are quantized too.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ from actorq.quantization.training import TrainingForm
 
 
 class Int8Weights:
-    """Quantizes the weights of all linear layers and convolutions, also where no operator computes with integers."""
+    """Quantizes the weights of all layers, also of recurrent ones, for which no operator computes with integers."""
 
     name = "int8-weights"
 
@@ -46,12 +46,12 @@ class _Int8WeightsPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
         self._quantized = selection.layers
-        # Of a weight that several layers use, one form serves all.
+        # A weight of several layers has one quantized form.
         self._channels = {layer.weight: layer.channels for layer in selection.layers}
         self._users = {
             name: tuple(layer for layer in selection.layers if layer.weight == name) for name in self._channels
         }
-        # The nodes stay as they are, so each has to be one that is understood, and its bias nobody else's.
+        # The nodes stay unchanged. So only layers without obstacles and with a bias of their own are corrected.
         plain = [
             layer for layer in selection.layers if not layer.obstacle and layer.channels == self._channels[layer.weight]
         ]
@@ -84,7 +84,7 @@ class _Int8WeightsPlan:
 
 
 def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:
-    """Those whose bias is a parameter that nothing else reads, not even under another name."""
+    """The layers whose bias is a parameter that nothing else reads, not even under another name."""
     nodes = graph.model.graph.node
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in graph.model.graph.output)

@@ -1,7 +1,7 @@
-"""Energy and carbon of a run: one meter per node, shared out to the run's processes by CPU time.
+"""Energy and carbon of a run: one meter per node, with each process's share by CPU time.
 
-`NodeMeter` runs in a process of its own and measures a whole machine; `EnergyLedger` lives in the learner and
-says which part of it each process caused. Nothing here imports codecarbon until a meter is created.
+`NodeMeter` runs in its own process and measures a whole machine. `EnergyLedger` lives in the learner and computes the
+share of each process. Nothing here imports codecarbon until a meter is created.
 """
 
 from actorq.telemetry.energy.ledger import EnergyLedger, LedgerLimits

@@ -1,6 +1,6 @@
 """`python -m actorq.telemetry.energy`: the meter of one node, which reports to the learner. Also `actorq meter`.
 
-It has a process of its own, so that nothing it does can hurt a run: it may fail or be missing, the run goes on.
+The meter has its own process, so that its failure never harms a run. A run also works without a meter.
 """
 
 import logging
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class MeterProcessSettings(Settings):
-    """Where this meter reports to."""
+    """Settings of the meter's process."""
 
     learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
     run_started: float = Field(
@@ -37,14 +37,14 @@ class MeterProcessSettings(Settings):
     busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had spent on work by then")
 
     def earlier(self) -> Earlier | None:
-        """The run's time before this process."""
+        """The time of the run before this process."""
         return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
 class Reports:
     """Sends a reading to the learner every `period_s` seconds until told to stop.
 
-    launched: the parent process is the launcher of the run, which reports to nobody itself.
+    launched: whether the parent process is the run's launcher, which cannot report itself.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reports:
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Report until stopped; a learner that is away is tried again."""
+        """Report until stopped. Try again while the learner is away."""
         self.stop.wait(self._meter.wait_s)
         keep_connected(self._report, self.stop, self._client.peer, random.Random())
 

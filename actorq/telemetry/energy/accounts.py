@@ -1,4 +1,4 @@
-"""What the ledger keeps of each process and of each node: the counters last seen, and the running totals."""
+"""The ledger's accounts of processes and nodes: the last counters and the totals."""
 
 import math
 from collections import deque
@@ -12,11 +12,11 @@ LOOK_BACK = 32
 """Intervals of a meter that late process reports can still claim."""
 
 REMEMBERED_LIVES = 4
-"""Incarnations of a process whose late reports are still told from a new start."""
+"""Number of incarnations per process whose late reports are recognized as old."""
 
 
 class ProcessKey(NamedTuple):
-    """Names a process across its restarts."""
+    """Identifies a process across its restarts."""
 
     role: str
     name: str
@@ -36,17 +36,17 @@ class ProcessAccount:
 
     @property
     def share(self) -> ProcessEnergy:
-        """What the process has used so far."""
+        """The process's use so far."""
         return ProcessEnergy(self.energy.kwh, self.energy.co2_kg, self.cpu_seconds)
 
     def add(self, other: "ProcessAccount") -> None:
-        """Take over what another process has used."""
+        """Add the use of another process."""
         energy = self.energy
         self.energy = Amount(_sum(energy.kwh, other.energy.kwh), _sum(energy.co2_kg, other.energy.co2_kg))
         self.cpu_seconds = _sum(self.cpu_seconds, other.cpu_seconds)
 
     def take(self, incarnation: str, cpu_seconds: float) -> float:
-        """Note a cumulative report; returns the CPU seconds that are new. A report that came too late has none."""
+        """Record a cumulative report. Returns the new CPU seconds, 0 for a late report."""
         last = self.seen.get(incarnation, 0.0)
         fresh = max(cpu_seconds - last, 0.0)
         self.seen[incarnation] = last + fresh
@@ -57,15 +57,15 @@ class ProcessAccount:
 
 
 def _sum(one: float, other: float) -> float:
-    """Rounded up, so that totals do not fall when accounts are merged."""
+    """Sum, rounded up, so that totals do not fall when accounts are merged."""
     return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
 class Counters(NamedTuple):
-    """The cumulative figures of a meter."""
+    """Cumulative counters of a meter."""
 
     shared_kwh: float = 0.0
-    """Processors and memory."""
+    """Energy of processors and memory."""
     gpu_kwh: float = 0.0
     co2_kg: float = 0.0
     busy_seconds: float = 0.0
@@ -82,14 +82,14 @@ class NodeAccount:
     previous_meter: str = ""
     total: Amount = field(default_factory=Amount)
     charged: Amount = field(default_factory=Amount)
-    """What processes of the run were charged of the total."""
+    """The part of the total that processes of the run were charged for."""
     intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=LOOK_BACK))
     """Newest first."""
     unsettled_cpu: dict[ProcessKey, float] = field(default_factory=dict)
     """CPU seconds reported since the last reading."""
     gpu_users: set[ProcessKey] = field(default_factory=set)
     newest: tuple[float, NodeEnergy] | None = None
-    """When this life of the meter was read last, in the ledger's seconds, and what it read. Not kept in a state."""
+    """The newest reading of this life of the meter and its time in the ledger's seconds. Not part of the state."""
     before_newest: tuple[float, NodeEnergy] | None = None
 
     @property
@@ -99,25 +99,25 @@ class NodeAccount:
 
     @property
     def total_unclaimed(self) -> Amount:
-        """The part of the total that no process was charged for; not below zero for rounding."""
+        """The part of the total that no process was charged for. Rounding cannot make it negative."""
         return Amount(
             max(self.total.kwh - self.charged.kwh, 0.0),
             max(self.total.co2_kg - self.charged.co2_kg, 0.0),
         )
 
     def add_cpu(self, key: ProcessKey, cpu_seconds: float) -> None:
-        """Note CPU seconds to be charged at the next reading."""
+        """Add CPU seconds to charge at the next reading."""
         self.unsettled_cpu[key] = self.unsettled_cpu.get(key, 0.0) + cpu_seconds
 
     def note(self, reading: NodeEnergy, now: float) -> None:
-        """Note when a reading came, unless it repeats the one before."""
+        """Record the time of a reading, unless it repeats the one before."""
         if self.newest is None or reading.busy_cpu_seconds > self.newest[1].busy_cpu_seconds:
             self.before_newest, self.newest = self.newest, (now, reading)
 
     def expected(self, now: float, began: float) -> NodeEnergy | None:
-        """What the meter would read now if all went on as between its last two readings; None without any.
+        """The meter's reading now, extrapolated from its last two readings; None without readings.
 
-        began: when its counters began, for a meter that was read once.
+        began: start of its counters, used if there is only one reading.
         """
         if self.newest is None or self.previous_meter:
             return None
@@ -141,22 +141,22 @@ class NodeAccount:
         )
 
     def take(self, reading: NodeEnergy, meter: str) -> tuple[Interval, Amount]:
-        """Note a cumulative reading.
+        """Record a cumulative reading.
 
         Returns:
-            What is new: the interval to be shared by CPU time (processors and memory), and the accelerators' part.
+            The new energy: the interval to share by CPU time (processors and memory), and the accelerators' part.
         """
         if meter == self.previous_meter:
-            # A late word of a meter that was replaced: all it could add lies before what is settled.
+            # A late reading of a replaced meter: its time is already settled.
             return Interval(Amount(), 0.0), Amount()
         if meter != self.meter:
-            # Nobody measured between the two lives, so CPU time of that gap must not claim what lies before it.
+            # Nobody measured between the two lives. CPU time of that gap must not claim earlier intervals.
             self.intervals.clear()
             self.previous_meter, self.meter, self.last = self.meter, meter, Counters()
             self.newest = self.before_newest = None
         self.method = reading.method
         now = Counters(reading.cpu_kwh + reading.ram_kwh, reading.gpu_kwh, reading.co2_kg, reading.busy_cpu_seconds)
-        # Field by field, so that a reading older than the last one adds nothing.
+        # The maximum of each field, so that a reading older than the last adds nothing.
         now = Counters(*map(max, now, self.last))
         new = Counters(*(counter - before for counter, before in zip(now, self.last, strict=True)))
         self.last = now

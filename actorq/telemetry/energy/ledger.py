@@ -1,4 +1,4 @@
-"""The run's energy account: whole machines in, shares of processes, services and the run out."""
+"""The run's energy account: shares the energy of whole machines out to processes, services and the run."""
 
 import math
 import threading
@@ -23,7 +23,7 @@ from actorq.telemetry.energy.sharing import Interval, share
 from actorq.text import one_line
 
 OTHERS = "(others)"
-"""Names the account of a role's processes that have been silent the longest."""
+"""Name of the account in which a role's longest silent processes are merged."""
 
 _DESCRIBED_NODES = 8
 _MOST_DESCRIPTION_BYTES = 1000
@@ -31,7 +31,7 @@ _MOST_DESCRIPTION_BYTES = 1000
 
 @dataclass(frozen=True)
 class LedgerLimits:
-    """How many accounts a ledger has at most."""
+    """Bounds on the number of accounts in a ledger."""
 
     processes: int = 2000
     nodes: int = 1000
@@ -45,20 +45,20 @@ class EnergyLedger:
 
         d_node_kwh * d_process_cpu / max(d_node_busy_cpu, sum of d_process_cpu on that node)
 
-    and what is left is `other`: not the run's. So a process pays for its part of the idle power and of the memory
-    too, and a machine on which nothing ran is nobody's. Process reports only accumulate; a meter's reading settles
-    them. CPU seconds beyond the reading's interval claim what is unclaimed of the intervals before, so that
-    processes may report less often than meters (`sharing`).
+    The rest is `other` and not the run's. So a process also pays for its part of the idle power and of the memory. The
+    run pays nothing for a machine without its processes. Process reports only accumulate; a meter's reading settles
+    them. CPU seconds beyond the reading's interval claim unclaimed energy of earlier intervals, so that processes may
+    report less often than meters (`sharing`).
 
-    The accelerators' energy is not a matter of CPU time: on a node with processes that use them it goes to those
-    alone, in equal parts and whole; where nobody said so it is shared like the rest.
+    The energy of accelerators does not depend on CPU time. If processes on a node use accelerators, these processes
+    share all of it in equal parts. Otherwise it is shared like the rest.
 
     Reports may come late, twice or out of order. Totals never fall, and survive restarts of processes, of meters
-    and (through `state`) of the learner. Safe to use from several threads.
+    and (through `state`) of the learner. Thread-safe.
 
-    The tables are bounded, whatever names come. Of too many processes, those that have been silent the longest share
-    one account for each role. Of too many machines, those without a reading are forgotten. A process of one role or
-    machine too many is not accounted for.
+    The tables are bounded for any names. If there are too many processes, the longest silent ones share one account
+    for each role. If there are too many machines, those without a reading are dropped. A process that still does not
+    fit has no account.
     """
 
     def __init__(self, limits: LedgerLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,14 +73,14 @@ class EnergyLedger:
     def report_process(
         self, name: str, role: str, node: str, cpu_seconds: float, *, incarnation: str, uses_gpu: bool = False
     ) -> None:
-        """Take a process's CPU time. It is charged when the meter of its node is read next.
+        """Record a process's CPU time. The next reading of its node's meter charges it.
 
         Args:
             name: the process's name within its role; the same after a restart.
             role: its service.
-            node: the machine that it runs on, as the meter there names it.
+            node: its machine, by the name that the meter there uses.
             cpu_seconds: CPU seconds of this incarnation, cumulative from its start.
-            incarnation: tells one life of the process from another, as `ProcessStats.incarnation` does.
+            incarnation: identifies one life of the process, as in `ProcessStats.incarnation`.
             uses_gpu: whether it computes on the node's accelerators.
 
         Raises:
@@ -93,18 +93,18 @@ class EnergyLedger:
         with self._lock:
             if not self._has_room(key, node):
                 return
-            # Moved to the end: the first is the one that has been silent the longest.
+            # Moved to the end, so that the longest silent process is first.
             process = self._processes[key] = self._processes.pop(key) if key in self._processes else ProcessAccount()
             fresh = process.take(incarnation, cpu_seconds)
             self._nodes.setdefault(node, NodeAccount()).add_cpu(key, fresh)
             self._place_on_gpu(key, node if uses_gpu else None)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
-        """Take a meter's reading, and charge the node's processes for what they did since the one before.
+        """Record a meter's reading, and charge the node's processes for the time since the last reading.
 
         Args:
             reading: cumulative since that meter started.
-            meter: tells one life of the node's meter from another, as its `ProcessStats.incarnation` does.
+            meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
 
         Raises:
             InvalidInputError: `meter` is empty. Nothing is changed.
@@ -113,17 +113,17 @@ class EnergyLedger:
         require_name("meter", meter)
         with self._lock:
             if not self._has_room_for_node(reading.node):
-                raise ExhaustedError(f"energy: at most {self._limits.nodes} nodes are metered, got another")
+                raise ExhaustedError(f"energy: expected at most {self._limits.nodes} nodes with meters, got another")
             node = self._nodes.setdefault(reading.node, NodeAccount())
             self._settle(node, reading, meter)
             node.note(reading, self._clock())
 
     def estimate_to_now(self, elapsed_s: float) -> None:
-        """Count in the time since each meter's last reading, as if all had gone on as before it.
+        """Add the energy since each meter's last reading, extrapolated from the time before that reading.
 
-        The end of a run comes between two readings. A later reading adds only what exceeds the estimate.
+        A run ends between two readings. A later reading adds only the excess over the estimate.
 
-        elapsed_s: since the run began, and with it the counters of a meter that was read once.
+        elapsed_s: seconds since the start of the run, which is the start of the counters of a meter with one reading.
         """
         with self._lock:
             now = self._clock()
@@ -132,7 +132,7 @@ class EnergyLedger:
                     self._settle(node, reading, node.meter)
 
     def _settle(self, node: NodeAccount, reading: NodeEnergy, meter: str) -> None:
-        """Charge a node's processes for what they did up to a reading."""
+        """Charge a node's processes for the time up to a reading."""
         shared, gpu = node.take(reading, meter)
         if node.gpu_users:
             for key in node.gpu_users:
@@ -145,7 +145,7 @@ class EnergyLedger:
         node.unsettled_cpu.clear()
 
     def snapshot(self) -> EnergySnapshot:
-        """The totals of the run, its services and its processes, and of the machines."""
+        """The totals of the run, its services, its processes, and the machines."""
         with self._lock:
             processes, services = dict[str, ProcessEnergy](), dict[str, list[ProcessEnergy]]()
             for key, account in self._processes.items():
@@ -168,12 +168,12 @@ class EnergyLedger:
             )
 
     def state(self) -> dict[str, Any]:
-        """Everything, as JSON-able values, to be saved with the learner's checkpoint."""
+        """All accounts as JSON-able values, for the learner's checkpoint."""
         with self._lock:
             return encode_state(self._nodes, self._processes)
 
     def _place_on_gpu(self, key: ProcessKey, node: str | None) -> None:
-        """Note on which node's accelerators a process computes, None for on none."""
+        """Record the node on whose accelerators a process computes; None for none."""
         before = self._gpu_nodes.pop(key, None)
         if before in self._nodes:
             self._nodes[before].gpu_users.discard(key)
@@ -182,7 +182,7 @@ class EnergyLedger:
             self._gpu_nodes[key] = node
 
     def _has_room(self, key: ProcessKey, node: str) -> bool:
-        """Whether a process can have an account; makes room where that is possible."""
+        """Whether a process can have an account. Makes room if possible."""
         if key.role not in self._roles and len(self._roles) >= self._limits.roles:
             return False
         if not self._has_room_for_node(node):
@@ -202,7 +202,7 @@ class EnergyLedger:
         return True
 
     def _merge_the_most_silent(self) -> None:
-        """Add the account of the process that has been silent the longest to its role's account of others."""
+        """Merge the account of the longest silent process into its role's account of others."""
         key = next(key for key in self._processes if key.name != OTHERS)
         account, others = self._processes.pop(key), ProcessKey(key.role, OTHERS)
         merged = self._processes.setdefault(others, ProcessAccount())
@@ -214,10 +214,10 @@ class EnergyLedger:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A ledger that goes on where `state` was taken.
+        """A ledger that continues from `state`.
 
         Raises:
-            InvalidInputError: it is not a state of this version, or a figure in it is negative or not finite.
+            InvalidInputError: not a state of this version, or a figure is negative or not finite.
         """
         ledger = cls()
         ledger._nodes, ledger._processes = decode_state(state)
@@ -231,7 +231,7 @@ class EnergyLedger:
 
 
 def _sum(shares: Collection[ProcessEnergy]) -> ProcessEnergy:
-    # Rounded once: totals must not fall because accounts have changed their order.
+    # Rounded once: totals must not fall when accounts change their order.
     return ProcessEnergy(
         math.fsum(share.kwh for share in shares),
         math.fsum(share.co2_kg for share in shares),
@@ -240,7 +240,7 @@ def _sum(shares: Collection[ProcessEnergy]) -> ProcessEnergy:
 
 
 def _describe(methods: Mapping[str, str]) -> str:
-    """One line for all nodes; nodes are named only where they differ."""
+    """One line for all nodes. Nodes are named only if they differ."""
     if not methods:
         return f"{UNAVAILABLE}: no meter and no process has reported"
     if len(set(methods.values())) == 1:

@@ -1,4 +1,4 @@
-"""The ledger's accounts as JSON-able values, and back with everything checked."""
+"""Encodes the ledger's accounts as JSON-able values; decodes and checks them."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _VERSION = 1
 
 
 def encode_state(nodes: Mapping[str, NodeAccount], processes: Mapping[ProcessKey, ProcessAccount]) -> dict[str, Any]:
-    """The accounts as dicts, lists, strings and numbers; keys of processes become [role, name]."""
+    """The accounts as dicts, lists, strings and numbers. Keys of processes become [role, name]."""
     return {
         "version": _VERSION,
         "nodes": {name: _encode_node(node) for name, node in nodes.items()},
@@ -30,7 +30,7 @@ def encode_state(nodes: Mapping[str, NodeAccount], processes: Mapping[ProcessKey
 
 
 def decode_state(state: Mapping[str, Any]) -> tuple[dict[str, NodeAccount], dict[ProcessKey, ProcessAccount]]:
-    """The accounts that `encode_state` was given.
+    """The accounts of an encoded state.
 
     Raises:
         InvalidInputError: not a state of this version, or a figure is negative or not finite.

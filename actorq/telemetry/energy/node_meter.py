@@ -1,4 +1,4 @@
-"""The meter of a node: one per machine, in a process of its own, so that nothing it does can hurt a run."""
+"""The meter of a node. Each machine has one, in its own process, so that its failure never harms a run."""
 
 import math
 import time
@@ -16,47 +16,47 @@ _NOTHING = TrackerTotals(cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=0.0, co2_kg=0.0)
 
 @dataclass(frozen=True)
 class MeterSettings:
-    """What a machine cannot say about itself."""
+    """Facts that a machine cannot report about itself."""
 
     country_iso_code: str | None = None
-    """Three letters, such as FRA: whose grid's carbon intensity applies. None: the world's average."""
+    """Three letters of the country with the grid's carbon intensity, such as FRA. None: the world's average."""
     tdp_watts: float | None = None
-    """Power of all the machine's processors at full load, used where no counter can be read. None: codecarbon's."""
+    """Full-load power of all the machine's processors, used if no counter can be read. None: codecarbon's value."""
     ram_watts: float | None = None
-    """Constant power of the machine's memory. None: codecarbon's guess from its size."""
+    """Constant power of the machine's memory. None: codecarbon's estimate from its size."""
     minimum_interval_seconds: float = 1.0
     """Readings closer than this repeat the last one.
 
-    The load model is cubic, so short intervals, whose load is mostly all or nothing, would make the same work look
-    more expensive; codecarbon itself samples once a second.
+    The load model is cubic, and in short intervals the load is mostly all or nothing. Such intervals would overestimate
+    the energy of the same work. codecarbon itself samples once a second.
     """
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """When a run began: Unix seconds, and the CPU seconds that the machine had spent on work by then."""
+    """Start of a run: Unix seconds, and the machine's busy CPU seconds since boot at that time."""
 
     at: float
     busy_cpu_seconds: float
 
     @classmethod
     def now(cls) -> Self:
-        """Of a run that begins on this machine."""
+        """The start of a run that begins now on this machine."""
         return cls(time.time(), machine_busy_cpu_seconds())
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The time of a run before its meter measured."""
+    """The time of a run before its meter started."""
 
     seconds: float
-    """From the start of the run to that of the meter."""
+    """Time from the start of the run to the start of the meter."""
     busy_cpu_seconds: float
-    """Of the machine at the start of the run, since the same fixed time as the meter's."""
+    """Busy CPU seconds of the machine at the start of the run, since the same fixed time as the meter's."""
 
 
 class NodeMeter:
-    """Reads a tracker and the machine's CPU time together. Once constructed, no method raises."""
+    """Reads a tracker and the machine's CPU time together. No method raises after construction."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class NodeMeter:
         clock: Callable[[], float] = time.monotonic,
         busy_cpu_seconds: Callable[[], float] | None = None,
     ) -> None:
-        """Begin counting.
+        """Start counting.
 
         Args:
             node: the machine's name, not empty.
-            tracker: what measures the energy; None if nothing does.
+            tracker: measures the energy; None if nothing does.
             reason: why there is no tracker.
             minimum_interval_seconds: readings closer than this repeat the last one.
-            earlier: counted in at the mean power up to the first reading, which `wait_s` puts off.
+            earlier: time to add at the mean power up to the first reading, which `wait_s` delays.
             clock: monotonic seconds.
-            busy_cpu_seconds: non-idle CPU seconds of the machine since any fixed time; by default the kernel's.
+            busy_cpu_seconds: busy CPU seconds of the machine since any fixed time; by default the kernel's.
         """
         self._node = node
         self._tracker = tracker
@@ -106,15 +106,15 @@ class NodeMeter:
         start_tracker: Callable[[MeterSettings], EnergyTracker] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """A meter of this machine with codecarbon; one that says why it measures nothing where that fails.
+        """A meter of this machine with codecarbon. If codecarbon fails, the meter reports why it measures nothing.
 
-        Takes about 0.2 s and 75 MB. One per machine is enough: each counts the whole of it.
+        Takes about 0.2 s and 75 MB. A machine needs only one, because each meter counts the whole machine.
 
         Args:
             node: the machine's name, not empty.
-            settings: what the machine cannot say about itself.
-            earlier: the run's time before the call.
-            start_tracker: starts what measures; codecarbon by default.
+            settings: facts that the machine cannot report.
+            earlier: the time of the run before the call.
+            start_tracker: starts a tracker; codecarbon by default.
             clock: monotonic seconds.
         """
         settings = settings or MeterSettings()
@@ -140,14 +140,14 @@ class NodeMeter:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the first reading has power to tell."""
+        """Seconds until a first reading has measured long enough to tell the power."""
         return max(0.0, self._started + self._minimum_interval_seconds - self._clock()) if self._tracker else 0.0
 
     def read(self) -> NodeEnergy:
-        """What the machine has used since the meter started, and in the run's time before.
+        """The machine's use since the meter started, and in the earlier time of the run.
 
-        Every figure only grows. If the tracker fails, the energies stand still, the method says why, and the next
-        reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
+        Every counter only grows. If the tracker fails, the energies stay constant, the method tells the reason, and the
+        next reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
         """
         now = self._clock()
         if self._read_at is not None and now - self._read_at < self._minimum_interval_seconds:
@@ -169,13 +169,13 @@ class NodeMeter:
         return self._reading
 
     def close(self) -> None:
-        """Stop measuring; later readings repeat the last one's figures."""
+        """Stop measuring. Later readings repeat the last one."""
         tracker, self._tracker = self._tracker, None
         self._unavailable = self._unavailable or "the meter is closed"
         if tracker is not None:
             try:
                 tracker.close()
-            except Exception as error:  # It measures no more either way.
+            except Exception as error:  # The tracker has stopped either way.
                 self._unavailable = _in_words(error)
 
     def _compose(self) -> NodeEnergy:
@@ -195,7 +195,7 @@ class NodeMeter:
         )
 
     def _estimate_earlier(self, measured: TrackerTotals, seconds: float) -> None:
-        """Count in the run's time before the meter, at the mean power of the `seconds` that are measured by now."""
+        """Add the run's time before the meter, at the mean power of the `seconds` measured so far."""
         self._before = TrackerTotals(*(total * self._earlier_s / seconds for total in astuple(measured)))
         self._estimate = f"; the first {self._earlier_s:.1f} s at the mean power of the {seconds:.1f} s after them"
         self._earlier_s = 0.0
@@ -203,15 +203,15 @@ class NodeMeter:
     def _sum_of_busy_seconds(self) -> float | None:
         try:
             return self._busy()
-        except Exception:  # Without the denominator nothing can be shared, but the node's total still stands.
+        except Exception:  # Without the denominator nothing can be shared, but the node's total remains valid.
             return None
 
 
 def machine_busy_cpu_seconds() -> float:
-    """CPU seconds since boot that this machine spent on work, over all cores.
+    """Busy CPU seconds since boot of this machine, over all cores.
 
-    Not counted: idling, waiting for disks, time stolen by a hypervisor (nothing here ran in it, and no process is
-    charged for it), and guest time, which Linux already counts as user time.
+    Not counted: idle time, waits for disks, time stolen by a hypervisor (nothing here ran in it), and guest time, which
+    Linux already counts as user time.
     """
     times = psutil.cpu_times()
     without = ("idle", "iowait", "steal", "guest", "guest_nice")

@@ -1,4 +1,4 @@
-"""The values that meters report and that the ledger answers with."""
+"""Values that meters report and the ledger returns."""
 
 import math
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from actorq.errors import InvalidInputError
 
 UNAVAILABLE = "unavailable"
-"""How the method of a reading without energy starts; the reason follows."""
+"""Prefix of the method of a reading without energy. The reason follows."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of energy and the greenhouse gas that came with it."""
+    """An amount of energy and its greenhouse gas."""
 
     kwh: float = 0.0
     """Electric energy in kilowatt-hours."""
@@ -30,10 +30,10 @@ class Amount:
 
 @dataclass(frozen=True)
 class NodeEnergy:
-    """What one meter has counted on one whole machine since that meter started. All counters only grow."""
+    """Counters of one meter for one whole machine since that meter started. All counters only grow."""
 
     node: str
-    """Name of the machine; the processes on it must report the same name."""
+    """Name of the machine. Its processes must report the same name."""
     cpu_kwh: float
     """Energy of the processors in kilowatt-hours."""
     ram_kwh: float
@@ -41,16 +41,16 @@ class NodeEnergy:
     gpu_kwh: float
     """Energy of the accelerators in kilowatt-hours."""
     co2_kg: float
-    """CO2 equivalents of the three energies together, in kilograms."""
+    """CO2 equivalents of the three energies in kilograms."""
     busy_cpu_seconds: float
-    """CPU seconds that the machine did not idle, over all cores and all processes."""
+    """CPU seconds in which the machine was not idle, over all cores and processes."""
     method: str
-    """How the figures came about, to be shown beside every one of them; `unavailable: REASON` if they did not."""
+    """The method of measurement, to show beside every figure; `unavailable: REASON` without a measurement."""
     tdp_watts: float | None = None
-    """Full-load power in the CPU power model; None if the CPU power was measured, or is not known."""
+    """Full-load power in the CPU power model; None if the CPU power was measured or is not known."""
 
     def __post_init__(self) -> None:
-        """Reject what no meter can have counted.
+        """Reject impossible counters.
 
         Raises:
             InvalidInputError: the node has no name, or a counter is negative or not finite.
@@ -66,7 +66,7 @@ class NodeEnergy:
 
     @property
     def available(self) -> bool:
-        """False where nothing could be measured. The energies then stand still, at zero if they never moved."""
+        """False if nothing can be measured. The energies then stay constant, at zero if they never grew."""
         return not self.method.startswith(UNAVAILABLE)
 
 
@@ -77,21 +77,21 @@ class ProcessEnergy:
     kwh: float
     co2_kg: float
     cpu_seconds: float
-    """CPU seconds reported, over all restarts; also those that no meter covered."""
+    """Reported CPU seconds over all restarts, including those that no meter covered."""
 
 
 @dataclass(frozen=True)
 class EnergySnapshot:
-    """What a run has used so far."""
+    """The use of a run so far."""
 
     kwh: float
     """Energy of the run: the sum of its processes."""
     co2_kg: float
     """CO2 equivalents of the run in kilograms."""
     method: str
-    """How the energy was got, for each node where they differ."""
+    """The method of measurement, for each node if they differ."""
     complete: bool
-    """True if every node that runs a process of the run has a meter, and all of them work."""
+    """Whether every node with a process of the run has a working meter."""
     per_service: Mapping[str, ProcessEnergy] = field(default_factory=dict)
     """The run's energy by role: learner, quantizer, actor."""
     per_process: Mapping[str, ProcessEnergy] = field(default_factory=dict)
@@ -101,13 +101,13 @@ class EnergySnapshot:
     node_co2_kg: float = 0.0
     """All CO2 equivalents of the metered machines in kilograms."""
     other_kwh: float = 0.0
-    """Energy of the metered machines that no process of the run accounts for."""
+    """Energy of the metered machines that belongs to no process of the run."""
     other_co2_kg: float = 0.0
-    """CO2 equivalents that no process of the run accounts for, in kilograms."""
+    """CO2 equivalents that belong to no process of the run, in kilograms."""
 
 
 def require_count(name: str, value: float) -> float:
-    """`value`, if it can be a counter.
+    """`value`, if it is a valid counter.
 
     Raises:
         InvalidInputError: it is negative or not finite.
@@ -118,7 +118,7 @@ def require_count(name: str, value: float) -> float:
 
 
 def require_name(what: str, value: str) -> str:
-    """`value`, if it can name something.
+    """`value`, if it is a valid name.
 
     Raises:
         InvalidInputError: it is empty.

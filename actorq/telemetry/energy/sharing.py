@@ -1,8 +1,8 @@
-"""The rule that shares a machine's energy out to processes: by CPU time, newest interval first.
+"""Shares a machine's energy out to processes by CPU time, newest interval first.
 
-Process reports and meter reports are not in step. CPU seconds that exceed the newest interval were burnt
-earlier and arrived late, so they claim what is still unclaimed of the intervals before it. Without that, a
-process that reports ten times less often than the meter would be charged for a tenth of what it used.
+Process reports and meter reports are not in step. CPU seconds beyond the newest interval were used earlier and reported
+late, so they claim unclaimed energy of earlier intervals. Otherwise a process that reports ten times less often than
+the meter would pay for a tenth of its use.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ Key = TypeVar("Key")
 
 @dataclass
 class Interval:
-    """Between two readings of a meter: its energy, and the busy CPU seconds over which that is spread evenly."""
+    """The time between two readings of a meter: its energy, spread evenly over its busy CPU seconds."""
 
     energy: Amount
     busy_seconds: float
     claimed_seconds: float = 0.0
 
     def claim(self, cpu_seconds: float) -> tuple[float, Amount]:
-        """Take up to `cpu_seconds` of what is unclaimed; the seconds taken and the energy that goes with them."""
+        """Claim up to `cpu_seconds` of the unclaimed ones. Returns the claimed seconds and their energy."""
         seconds = min(cpu_seconds, self.busy_seconds - self.claimed_seconds)
         if seconds <= 0:
             return 0.0, Amount()
@@ -32,10 +32,10 @@ class Interval:
 
 
 def share(newest_first: Iterable[Interval], cpu_seconds: Mapping[Key, float]) -> dict[Key, Amount]:
-    """Charge each process for its CPU seconds, and mark them as claimed in the intervals.
+    """Charge each process for its CPU seconds, and mark these as claimed in the intervals.
 
-    If the intervals hold fewer unclaimed seconds than all processes together report, each gets its proportion of
-    them: energy is never made up. An interval without busy seconds cannot be claimed.
+    If the processes report more seconds than the intervals have unclaimed, each process gets its proportion: energy is
+    never invented. An interval without busy seconds cannot be claimed.
     """
     total = wanted = sum(cpu_seconds.values())
     if total <= 0:

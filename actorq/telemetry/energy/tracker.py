@@ -1,4 +1,4 @@
-"""What measures a machine's energy: the interface that a meter needs, and codecarbon behind it."""
+"""Measures a machine's energy: the interface that a meter needs, and its implementation with codecarbon."""
 
 import logging
 import tempfile
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from actorq.errors import ActorQError
 
-# The tracker's own clock must never measure: it runs on another thread, without a lock against our readings.
-# Thirty days, because a timer cannot wait for longer on every platform.
+# The tracker's own timer must never measure: it runs on another thread, without a lock against our readings. The period
+# is thirty days, because a timer cannot wait longer on every platform.
 _NEVER_SECONDS = 30 * 24 * 3600
 
 
@@ -30,15 +30,15 @@ class TrackerTotals:
 
 
 class EnergyTracker(Protocol):
-    """Counts the energy of the machine that it runs on, from its construction on."""
+    """Counts the energy of this machine from construction on."""
 
     @property
     def method(self) -> str:
-        """How it gets its figures."""
+        """The method of measurement."""
 
     @property
     def tdp_watts(self) -> float | None:
-        """Full-load CPU power in its model; None if the power is measured or unknown."""
+        """Full-load CPU power in the power model; None if the power is measured or unknown."""
 
     def read(self) -> TrackerTotals:
         """The totals up to now. May raise anything."""
@@ -50,21 +50,21 @@ class EnergyTracker(Protocol):
 class CodecarbonTracker:
     """codecarbon's OfflineEmissionsTracker in machine mode: no network, no files, measured when read.
 
-    `flush` is the call that measures; it hands the totals to an output handler, which is ours and keeps them.
-    Between two readings codecarbon samples the CPU load (or the GPU power) once a second on a thread of its own,
-    and averages. Every argument that could write, send or count something else is given explicitly, because
-    `CODECARBON_*` variables and `.codecarbon.config` files would set what is left out.
+    `flush` measures and gives the totals to our output handler. Between two readings, codecarbon's own thread samples
+    the CPU load (or the GPU power) once a second and averages. Every argument that could write, send or count something
+    else is given explicitly. Otherwise `CODECARBON_*` variables and `.codecarbon.config` files would set it.
 
-    A counter beats a model: codecarbon ignores RAPL when it is given a TDP, so the TDP is only given without RAPL.
+    A counter is better than a model. codecarbon ignores RAPL counters when it gets a TDP, so it only gets one without
+    RAPL.
     """
 
     def __init__(self, country_iso_code: str | None, tdp_watts: float | None, ram_watts: float | None) -> None:
         """Import codecarbon and start measuring: about 0.2 s and 75 MB.
 
         Args:
-            country_iso_code: three letters; picks the grid's carbon intensity. None or unknown: the world's average.
-            tdp_watts: full-load power of all the machine's processors, where no counter can be read.
-            ram_watts: constant power of the machine's memory; None lets codecarbon guess it from the size.
+            country_iso_code: three letters that select the grid's carbon intensity. None or unknown: world average.
+            tdp_watts: full-load power of all the machine's processors, used if no counter can be read.
+            ram_watts: constant power of the machine's memory; None for codecarbon's estimate from its size.
 
         Raises:
             ImportError: codecarbon is not installed.
@@ -74,7 +74,7 @@ class CodecarbonTracker:
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.core.cpu import is_rapl_available
 
-        # Importing codecarbon sets up its logger, so this comes after it and before anything is logged.
+        # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
         self._output = _LatestTotals()
@@ -99,10 +99,10 @@ class CodecarbonTracker:
     def read(self) -> TrackerTotals:
         """Measure, and return the totals since the start.
 
-        Readings less than 0.05 s after another repeat it: codecarbon does not measure that often.
+        A reading less than 0.05 s after another repeats it, because codecarbon does not measure that often.
 
         Raises:
-            TrackerError: codecarbon failed; it swallows its own errors, so the reason is what it logged last.
+            TrackerError: codecarbon failed. It swallows its own errors, so the reason is its last log message.
         """
         self._output.totals = None
         self._tracker.flush()
@@ -119,17 +119,17 @@ class CodecarbonTracker:
 _ISOLATED: dict[str, Any] = {
     "project_name": "actorq",
     "tracking_mode": "machine",
-    # Without it codecarbon takes a lock file and the process's SIGTERM handler.
+    # Otherwise codecarbon takes a lock file and the process's SIGTERM handler.
     "allow_multiple_runs": True,
     "measure_power_secs": _NEVER_SECONDS,
     "api_call_interval": -1,
     "log_level": "warning",
     "logger_preamble": "",
-    # Only Intel's Power Gadget (old macOS and Windows) writes there; the working directory stays clean anyway.
+    # Only Intel's Power Gadget (old macOS and Windows) writes there. This keeps the working directory clean.
     "output_dir": tempfile.gettempdir(),
     "output_methods": [],
     "emissions_endpoint": None,
-    # Empty rather than None, for which codecarbon would look for a token elsewhere and then ask the network.
+    # With None, codecarbon would look for a token elsewhere and then ask the network.
     "electricitymaps_api_token": "",
     "region": None,
     "cloud_provider": None,
@@ -146,9 +146,9 @@ _ISOLATED: dict[str, Any] = {
 
 @contextmanager
 def _processor_named_by_kernel(table: Path = Path("/proc/cpuinfo")) -> Iterator[None]:
-    """In here the package cpuinfo tells only the processor's name, and takes it from the kernel.
+    """Make the package cpuinfo return only the processor's name, read from the kernel.
 
-    codecarbon asks for nothing else. cpuinfo itself would start processes and compute for a second.
+    codecarbon needs nothing else. cpuinfo itself would start processes and compute for a second.
     """
     import cpuinfo  # type: ignore[import-untyped]
 
@@ -188,7 +188,7 @@ class _LatestTotals:
 
 
 class _FailureLog(logging.Filter):
-    """Remembers the last exception that codecarbon swallowed and logged, and keeps all its messages off stderr."""
+    """Remembers the last exception that codecarbon logged, and keeps all its messages off standard error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,9 +201,9 @@ class _FailureLog(logging.Filter):
 
 
 def _describe_cpu(tracker: Any, configured_tdp: float | None) -> tuple[float | None, str]:
-    """Full-load watts of the CPU model, and the CPU method in words.
+    """Full-load watts of the CPU model, and a description of the CPU method.
 
-    codecarbon tells neither publicly, so this reads its private attributes and says so if they are gone.
+    codecarbon has no public access to them. So this reads private attributes, and says so if they are missing.
     """
     from codecarbon.core import cpu
 
@@ -244,7 +244,7 @@ def _describe_gpu(tracker: Any) -> str:
 
 
 def _describe_grid(country: str | None) -> str:
-    """Whose carbon intensity codecarbon uses; it falls back to the world's average without saying so."""
+    """The country of the carbon intensity that codecarbon uses. It silently falls back to the world's average."""
     from codecarbon.input import DataSource
 
     if country in DataSource().get_global_energy_mix_data():

@@ -1,4 +1,4 @@
-"""Bytes larger than a message: cut into parts by the sender, put together and checked by the receiver."""
+"""Bytes larger than a message: the sender cuts them into parts, the receiver checks and joins the parts."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from actorq.v1 import tensor_pb2
 
 _PLAIN, _SPARSE = tensor_pb2.BLOB_ENCODING_UNSPECIFIED, tensor_pb2.BLOB_ENCODING_SPARSE
 ENCODINGS = (_SPARSE,)
-"""What this version takes besides bytes as they are; a sender uses only what its receiver has named."""
+"""The encodings besides plain bytes that this version decodes. A sender uses only those that its receiver named."""
 
 
 def split_blob(
@@ -21,7 +21,7 @@ def split_blob(
 ) -> Iterator[tensor_pb2.BlobPart]:
     """Yield the parts of `data`: a header, then chunks of at most `chunk_bytes`.
 
-    encodings: what the receiver takes; bytes of which many are 0 travel packed where it takes that.
+    encodings: the receiver's encodings. Bytes with many zeros travel packed if the receiver takes that.
     """
     packed = pack(data) if _SPARSE in encodings else None
     sent = data if packed is None else packed
@@ -37,7 +37,7 @@ def split_blob(
 class BlobAssembler:
     """Puts the parts of one blob together and checks its size, digest and version.
 
-    `limit_bytes` bounds what a sender can make the receiver hold, also of what comes out of packed bytes.
+    `limit_bytes` bounds the memory that a sender can take at the receiver, also for unpacked bytes.
     """
 
     def __init__(self, expected_version: int, limit_bytes: int = MAX_BLOB_BYTES) -> None:
@@ -47,7 +47,7 @@ class BlobAssembler:
         self._data = bytearray()
 
     def add(self, part: tensor_pb2.BlobPart) -> bytes | None:
-        """Take the next part; return the whole blob when it was the last one, else None."""
+        """Take the next part. Returns the whole blob after the last part, else None."""
         kind = part.WhichOneof("part")
         if kind == "header":
             self._open(part.header)
@@ -77,7 +77,7 @@ class BlobAssembler:
                 f"{header.encoding}, and of more than those if any, got {header.plain_size_bytes}"
             )
         if (largest := max(header.size_bytes, header.plain_size_bytes)) > self._limit:
-            raise ExhaustedError(f"blob: at most {self._limit} bytes are taken, got {largest}")
+            raise ExhaustedError(f"blob: expected at most {self._limit} bytes, got {largest}")
         self._header = header
 
     def _append(self, chunk: bytes) -> None:

@@ -1,11 +1,11 @@
 """A CRC-32 in front of each message, because TCP does not notice every changed byte.
 
-A changed byte in a segment would become a wrong transition; one in an acknowledgement would lose transitions. With TLS
-such bytes never arrive. Without TLS only this checksum finds them.
+A changed byte in a segment would become a wrong transition. A changed byte in an acknowledgement would lose
+transitions. TLS rejects such bytes. Without TLS, only this checksum finds them.
 
-Clients of this project seal their calls, and say so in the call's metadata. All messages of a sealed call have a
-checksum, in both directions. Calls of others, such as grpcurl's, have none. Only the streams of policies are never
-sealed downward: each policy carries a SHA-256, and one message goes to many actors as it is.
+Clients of this project seal their calls, and mark them as sealed in the metadata. All messages of a sealed call have a
+checksum, in both directions. Calls of other clients, such as grpcurl, have none. Only responses with policies are never
+sealed: each policy carries a SHA-256, and all actors get the same message.
 """
 
 import struct
@@ -19,7 +19,7 @@ from actorq.statefiles.crc import crc32
 
 _HEADER = struct.Struct("<I")
 SEALED = ("actorq-checksum", "crc32")
-"""What a sealed call says of itself in its metadata."""
+"""The metadata entry of a sealed call."""
 
 _SEALED_CALLS = "/actorq."
 _POLICIES = ("/actorq.v1.QuantizerService/WatchPolicies", "/actorq.v1.QuantizerService/GetPolicy")
@@ -35,12 +35,12 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(data: bytes) -> bytes:
-    """The message behind the checksum; raises CorruptedError when it does not fit."""
+    """The message behind the checksum. Raises CorruptedError when the checksum does not fit."""
     return bytes(_verified(data))
 
 
 def _verified(data: bytes) -> memoryview:
-    """The message in the memory of `data`, which protobuf reads without a copy."""
+    """A view of the message in `data`. Protobuf reads it without a copy."""
     message = memoryview(data)[_HEADER.size :]
     expected = int.from_bytes(data[: _HEADER.size], "little")
     if len(data) < _HEADER.size or (found := crc32(message)) != expected:
@@ -53,24 +53,24 @@ class SealedCall:
     """One call at the server: all its messages are sealed if its metadata says so."""
 
     def __init__(self, call: grpc.HandlerCallDetails, deserialize: Deserializer, serialize: Serializer | None) -> None:
-        """serialize: None where responses are bytes already."""
+        """serialize: None if responses are bytes already."""
         self._deserialize = deserialize
         self._serialize = serialize
         self._sealed = SEALED in ((key, value) for key, value in call.invocation_metadata or ())
         self._answers_sealed = self._sealed and call.method not in _POLICIES
 
     def deserialize(self, data: bytes) -> Any:
-        """A request; raises CorruptedError when its checksum does not fit."""
+        """Decode a request. Raises CorruptedError when its checksum does not fit."""
         return self._deserialize(_verified(data) if self._sealed else data)
 
     def serialize(self, message: Any) -> bytes:
-        """A response."""
+        """Encode a response."""
         data = message if self._serialize is None else self._serialize(message)
         return seal(data) if self._answers_sealed else data
 
 
 class _Call:
-    """A method of a sealed channel: says in the metadata that its messages are sealed."""
+    """A method of a sealed channel. It marks its calls as sealed in the metadata."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -79,11 +79,11 @@ class _Call:
         return self._call(request, timeout=timeout, metadata=_sealed(metadata), **options)
 
     def with_call(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
-        """The response and the call."""
+        """The response, and the call object."""
         return self._call.with_call(request, timeout=timeout, metadata=_sealed(metadata), **options)
 
     def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
-        """The response of a call that goes on in the background."""
+        """The future response of a call in the background."""
         return self._call.future(request, timeout=timeout, metadata=_sealed(metadata), **options)
 
 

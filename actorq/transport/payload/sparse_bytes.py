@@ -1,12 +1,12 @@
-"""Bytes most of which are 0, packed: those that are not, and the distances between them, each through zlib.
+"""Packs bytes that are mostly 0: the values that are not 0 and the gaps between them, each compressed by zlib.
 
-Weights of sparse policies are such bytes, in float32 and in int8, wherever in a file they lie. The packed form is
+The weights of sparse policies are such bytes, in float32 and in int8. The packed form is
 
-    uint32 little-endian: bytes of the first stream; the first stream; the second stream
+    uint32 little-endian: size of the first stream; the first stream; the second stream
 
-both zlib's. The first stream unpacks to the gaps: for each byte that is not 0 how many zeros precede it since the last
-one, one byte each, 255 standing for 255 zeros with no such byte after them. The second unpacks to those bytes.
-Gaps of random positions are as small as their entropy allows once zlib has coded them; zlib alone takes 30% more.
+The first stream decompresses to gaps of one byte each: the number of zeros before each value, counted from the value
+before. A gap of 255 stands for 255 zeros without a value after them. The second stream decompresses to the values.
+zlib codes gaps of random positions down to about their entropy. zlib alone on the plain bytes takes 30% more.
 """
 
 import struct
@@ -19,20 +19,20 @@ from actorq.errors import InvalidInputError
 
 _LENGTH = struct.Struct("<I")
 _LONGEST = 255
-# Shares of bytes that are not 0 up to which packing is tried: weights of structured sparsity have half of theirs. What
-# is large takes long to pack, so it has to be worth it. Of dense weights fewer than 3% of the bytes are 0.
+# Packing is tried up to these shares of bytes that are not 0. Structured sparsity gives half such bytes. Large data
+# takes long to pack, so its bound is lower. Fewer than 3% of the bytes of dense weights are 0.
 _DENSEST, _DENSEST_OF_LARGE, _LARGE_BYTES = 0.75, 0.5, 1024 * 1024
-# What is looked at before: 64 KiB, so that large dense policies wait for microseconds only.
+# Size of the sample that decides: 64 KiB, so that large dense policies wait only microseconds.
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
 _LEVEL = 6
-# How many times larger what comes out may be; a policy with 2% of its weights becomes a hundredth.
+# Bound on the ratio of plain to packed size. A policy with 2% of its weights shrinks to a hundredth.
 MOST_GAIN = 1024
-# Gaps that are turned to positions at a time: they take eight times the memory of the bytes.
+# Number of gaps that are converted to positions at a time: positions take eight times the memory.
 _BLOCK = 256 * 1024
 
 
 def pack(data: bytes) -> bytes | None:
-    """The packed form, None where too few bytes are 0, nothing is gained or more than `MOST_GAIN`."""
+    """The packed form; None if too few bytes are 0, if packing gains nothing, or more than `MOST_GAIN`."""
     array = np.frombuffer(data, np.uint8)
     densest = _DENSEST if len(array) <= _LARGE_BYTES else _DENSEST_OF_LARGE
     if not len(array) or np.count_nonzero(sample := _sample(array)) > densest * len(sample):
@@ -42,7 +42,7 @@ def pack(data: bytes) -> bytes | None:
         return None
     zeros = np.diff(positions, prepend=-1) - 1
     long = zeros // _LONGEST
-    # A gap of n times 255 zeros and more is n escapes before its last byte.
+    # A run of 255 * n zeros or more adds n escapes before its last gap.
     gaps = np.full(int(long.sum()) + len(zeros), _LONGEST, np.uint8)
     gaps[np.cumsum(long + 1) - 1] = zeros % _LONGEST
     first = _deflated(gaps.tobytes())
@@ -51,10 +51,10 @@ def pack(data: bytes) -> bytes | None:
 
 
 def unpack(packed: bytes, size: int) -> bytes:
-    """The bytes that were packed.
+    """The plain bytes.
 
-    size: how many they are. No more memory than a few times of that is taken, whatever the streams hold. Raises
-    InvalidInputError that says what is wrong.
+    size: number of plain bytes. Memory stays within a few times this size, for any content of the streams. Raises
+    InvalidInputError for damaged data.
     """
     if len(packed) < _LENGTH.size:
         raise InvalidInputError(f"packed blob: expected {_LENGTH.size} bytes or more, got {len(packed)}")
@@ -65,7 +65,7 @@ def unpack(packed: bytes, size: int) -> bytes:
     gaps = np.frombuffer(_inflated(streams[:length], size, "gaps"), np.uint8)
     values = np.frombuffer(_inflated(streams[length:], size, "values"), np.uint8)
     result = np.zeros(size, np.uint8)
-    # The next position that is free, and the next value.
+    # The next free position, and the index of the next value.
     position = taken = 0
     for start in range(0, len(gaps), _BLOCK):
         block = gaps[start : start + _BLOCK]
@@ -80,12 +80,12 @@ def unpack(packed: bytes, size: int) -> bytes:
         result[places] = part
         position, taken = int(after[-1]), taken + len(places)
     if taken < len(values):
-        raise InvalidInputError(f"packed blob: expected {taken} values, as there are gaps, got {len(values)}")
+        raise InvalidInputError(f"packed blob: expected {taken} values, one for each gap, got {len(values)}")
     return result.tobytes()
 
 
 def _sample(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The bytes, or of many some, from all over."""
+    """All bytes, or for large data blocks from all over."""
     if len(array) <= _SAMPLES * _SAMPLE_BYTES:
         return array
     starts = np.linspace(0, len(array) - _SAMPLE_BYTES, _SAMPLES).astype(np.int64)
@@ -93,7 +93,7 @@ def _sample(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _deflated(data: bytes) -> bytes:
-    # For data that repeats itself little: gaps become 3% smaller by it.
+    # Z_FILTERED suits data with few repetitions: gaps become 3% smaller.
     deflater = zlib.compressobj(_LEVEL, strategy=zlib.Z_FILTERED)
     return deflater.compress(data) + deflater.flush()
 

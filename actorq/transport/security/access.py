@@ -1,4 +1,4 @@
-"""Lets a call in only with a certificate whose role the role table allows; part of every server with TLS."""
+"""Admits a call only with a certificate whose role the role table allows. Part of every server with TLS."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,18 +12,19 @@ from actorq.transport.security.denied import DenyList
 from actorq.transport.security.identity import DEFAULT_RUN, Identity, identity_of
 from actorq.transport.security.roles import allowed_roles
 
-# Between two looks at the deny list for the streams that are open.
+# Seconds between checks of open streams against the deny list.
 _PERIOD_S = 1.0
-# Certificates whose identity is remembered.
+# Maximum number of certificates with a cached identity.
 _MOST_REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who is let in to a server with TLS.
+    """Who may call a server with TLS.
 
-    run: the run that certificates must name. deny: file with the serial numbers of denied certificates.
-    connection_age_s: after which a connection has to be opened again, with the certificates of that time.
+    run: the run that certificates must name.
+    deny: file with the serial numbers of denied certificates.
+    connection_age_s: maximum age of a connection. The next connection checks the certificates again.
     """
 
     run: str = DEFAULT_RUN
@@ -31,26 +32,26 @@ class Access:
     connection_age_s: float = 3600.0
 
     def server_options(self) -> list[tuple[str, int]]:
-        """For the age of connections; streams have a twelfth of it to end by themselves."""
+        """gRPC options for the age of connections. Streams have a twelfth of it to end by themselves."""
         age_ms = round(self.connection_age_s * 1e3)
         return [("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", max(1, age_ms // 12))]
 
 
 class Gate:
-    """Refuses calls whose certificate does not allow them; lives on the event loop.
+    """Refuses calls that their certificate does not allow. Lives on the event loop.
 
     A stream also ends, within `_PERIOD_S`, when its certificate is denied later: see `watch`.
     """
 
     def __init__(self, access: Access) -> None:
-        """Raises UserError when the deny list cannot be used."""
+        """Raises UserError when the deny list is unusable."""
         self._run = access.run
         self._denied = DenyList(access.deny)
         self._identities: dict[tuple[bytes, ...], Identity] = {}
         self._streams: dict[asyncio.Task[Any], Identity] = {}
 
     def admit(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
-        """Let a call of the current task begin; raises DeniedError when its certificate does not allow it."""
+        """Admit a call of the current task. Raises DeniedError when its certificate does not allow the call."""
         identity = self._identity(context.auth_context())
         if identity.run != self._run:
             raise DeniedError(
@@ -68,7 +69,7 @@ class Gate:
             context.add_done_callback(lambda _: self._streams.pop(task, None))
 
     def reason(self, error: BaseException) -> BaseException:
-        """Why the call of the current task has ended with `error`: a cancellation may be that of `watch`."""
+        """The reason why the current task's call ended with `error`. A cancellation may come from `watch`."""
         task = asyncio.current_task()
         identity = self._streams.get(task) if task is not None and isinstance(error, asyncio.CancelledError) else None
         if task is None or identity is None or identity.serial not in self._denied:
@@ -77,7 +78,7 @@ class Gate:
         return _denied(identity)
 
     async def watch(self) -> None:
-        """End streams whose certificate is denied meanwhile; runs as long as the server."""
+        """End streams when their certificate is denied. Runs as long as the server."""
         while True:
             await asyncio.sleep(_PERIOD_S)
             for task, identity in list(self._streams.items()):

@@ -1,6 +1,6 @@
-"""A development authority: it signs a certificate for each member of a run, and its key is not kept.
+"""A development authority: it signs a certificate for each member of a run. Its key is not kept.
 
-For anything that lives longer use an authority that renews, such as cert-manager; the files have the same names.
+For longer use, take an authority that renews certificates, such as cert-manager. The files have the same names.
 """
 
 import ipaddress
@@ -22,14 +22,14 @@ from actorq.errors import UserError
 from actorq.transport.security.identity import DEFAULT_RUN, identity_uri
 from actorq.transport.security.roles import ROLES
 
-# Clocks of machines differ.
+# Tolerates differences between the clocks of machines.
 _EARLIER = timedelta(minutes=5)
 _DNS_NAME = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII | re.I)
 _LONGEST_DNS_NAME = 253
 
 
 def member_names(member: str, namespace: str) -> tuple[str, ...]:
-    """Under which names clients reach a member: on this machine, and as a service in that namespace of a cluster."""
+    """The names by which clients reach a member: on this machine, and as a service in a cluster's namespace."""
     local = ("localhost", "127.0.0.1", "::1")
     if member not in ("learner", "quantizer", "relay"):
         return local
@@ -41,18 +41,18 @@ def member_names(member: str, namespace: str) -> tuple[str, ...]:
 def write_certificates(
     directory: Path, namespace: str, extra_names: Iterable[str], begin: datetime, days: int, run: str = DEFAULT_RUN
 ) -> None:
-    """Make `directory` with ca.crt and for each role a folder with ca.crt, tls.crt and tls.key, all or nothing.
+    """Make `directory` with ca.crt and a folder for each role with ca.crt, tls.crt and tls.key, all or nothing.
 
-    extra_names: DNS names and IP addresses that every certificate is valid for besides its own.
-    begin: when they are valid from, for `days` days.
-    run: the run that they are for, as `transport.run` names it.
+    extra_names: further DNS names and IP addresses for which every certificate is valid.
+    begin: start of the validity of `days` days.
+    run: the run of the certificates, as in `transport.run`.
 
-    Raises UserError when there is something already, when it cannot be written, or for a name that is none.
+    Raises UserError when the directory exists or cannot be written, or for a malformed name.
     """
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(
             f"{directory} exists and would be overwritten: choose another folder, or remove it if nobody uses its "
-            "certificates any more"
+            "certificates anymore"
         )
     extra = tuple(extra_names)
     authority = _Authority(begin, begin + timedelta(days=days))
@@ -80,7 +80,7 @@ class _Issued:
 
 
 class _Authority:
-    """Signs certificates for both ends of a connection; forgotten when it is collected."""
+    """Signs certificates for both ends of a connection. Its key exists in memory only."""
 
     def __init__(self, begin: datetime, end: datetime) -> None:
         self._begin, self._end = begin, end
@@ -96,7 +96,7 @@ class _Authority:
         self.certificate = self._sign(builder)
 
     def issue(self, member: str, names: Iterable[str], identity: str) -> _Issued:
-        """A certificate for `names` with the URI `identity`, and its key, both as PEM."""
+        """A certificate for `names` with the URI `identity`, and its key, both in PEM."""
         alternatives = [*(_general_name(name) for name in names), x509.UniformResourceIdentifier(identity)]
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

@@ -1,4 +1,4 @@
-"""The deny list: serial numbers of certificates that are refused although they are valid."""
+"""The deny list: serial numbers of valid certificates that are refused all the same."""
 
 import logging
 import os
@@ -9,30 +9,30 @@ from actorq.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# Whoever makes the file may make it too long by mistake.
+# Protects against a file that is huge by mistake.
 _MOST_BYTES = 1024 * 1024
-# As `openssl x509 -noout -serial` prints it, or with colons.
+# As printed by `openssl x509 -noout -serial`, or with colons.
 _SERIAL = re.compile(r"(?:serial=)?([0-9A-F]{1,2}(?::?[0-9A-F]{1,2}){0,31})", re.ASCII | re.IGNORECASE)
 
-# Tells one content of the file from another: time of change, size and inode; None where there is no file.
+# Identifies the content of the file: modification time, size and inode; None without a file.
 _Stamp = tuple[int, int, int] | None
 
 
 class DenyList:
     """Follows a file with one serial number in hexadecimal per line; # begins a comment.
 
-    Without the file, nobody is denied: it may appear later. It is looked at when somebody asks, which costs one system
-    call. A list that cannot be read is told once, and the list before it stays in use.
+    Without a file, nothing is denied; the file may appear later. Each query checks the file, which costs one system
+    call. An unreadable list is logged once, and the list before it stays in use.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises UserError when the file is there and cannot be used."""
+        """Raises UserError when the file exists but is unusable."""
         self._path = path
         self._stamp = self._look()
         self._serials = self._read() if self._stamp else frozenset[int]()
 
     def __contains__(self, serial: int) -> bool:
-        """Whether a certificate is refused, as the file is now."""
+        """Whether the file denies a certificate now."""
         stamp = self._look()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -40,7 +40,7 @@ class DenyList:
                 self._serials = self._read() if stamp else frozenset()
                 _log.info("%s: %d certificates are denied", self._path, len(self._serials))
             except UserError as error:
-                _log.error("%s; going on with the list before", error)
+                _log.error("%s; the list before stays in use", error)
         return serial in self._serials
 
     def _look(self) -> _Stamp:

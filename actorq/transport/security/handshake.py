@@ -1,26 +1,26 @@
-"""Whether peers will accept a certificate, tried out without a network: the process shakes hands with itself."""
+"""Checks whether peers will accept a certificate. The process makes a TLS handshake with itself, without a network."""
 
 import ssl
 from pathlib import Path
 from typing import Any
 
-# A certificate that is only for servers. That is for its owner to know, and all that is wrong with it here.
+# OpenSSL's error for a certificate that is only for servers. Such a certificate is accepted here.
 _INVALID_PURPOSE = 26
-# Each end speaks twice at most.
+# Each end sends at most twice.
 _TURNS = 4
 
 
 def shake_hands(authority: Path, certificate: Path, key: Path) -> tuple[str, ...] | None:
-    """Show the certificate to an end that trusts only `authority`; all are PEM files.
+    """Show the certificate to an end that trusts only `authority`. All files are PEM.
 
     Returns the URIs among the certificate's alternative names; None for a certificate that is for servers only.
 
-    Raises ssl.SSLCertVerificationError when it has expired, is not valid yet, or is not of that authority, another
-    ssl.SSLError when a file does not hold what it should, and OSError when one cannot be read.
+    Raises ssl.SSLCertVerificationError when the certificate is expired, not valid yet, or not signed by the authority.
+    Raises another ssl.SSLError when a file has wrong content, and OSError when a file cannot be read.
     """
     server = _context(ssl.PROTOCOL_TLS_SERVER, authority, certificate, key)
     server.verify_mode = ssl.CERT_REQUIRED
-    # As gRPC does: an authority need not be the root of its own.
+    # As in gRPC: an intermediate authority may be trusted without its root.
     server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client = _context(ssl.PROTOCOL_TLS_CLIENT, authority, certificate, key)
     client.check_hostname = False
@@ -38,7 +38,7 @@ def shake_hands(authority: Path, certificate: Path, key: Path) -> tuple[str, ...
 def _context(protocol: "ssl._SSLMethod", authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.load_verify_locations(cafile=authority)
-    # With an empty password it does not ask the terminal for one.
+    # The empty password keeps OpenSSL from asking the terminal for one.
     context.load_cert_chain(certificate, key, password="")
     return context
 

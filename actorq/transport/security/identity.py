@@ -1,9 +1,9 @@
-"""Reads from a certificate whose it is: role, run, name and serial number.
+"""Reads the owner of a certificate: role, run, name and serial number.
 
 The identity is a URI among the certificate's alternative names, in the form of a SPIFFE id:
 
     spiffe://actorq/run/RUN/role/ROLE           any name
-    spiffe://actorq/run/RUN/role/ROLE/NAME      this name; a NAME that ends with "-" stands for all names that begin so
+    spiffe://actorq/run/RUN/role/ROLE/NAME      this name; a NAME that ends with "-" allows all names with this prefix
 """
 
 import re
@@ -16,7 +16,7 @@ from actorq.errors import DeniedError
 from actorq.transport.security.roles import ROLES, ServiceRole
 
 DEFAULT_RUN = "actorq"
-# A segment of a SPIFFE id's path.
+# The characters that a SPIFFE id allows in a segment of its path.
 RUN_PATTERN = "^[A-Za-z0-9._-]{1,63}$"
 
 _TRUST_DOMAIN = "spiffe://actorq/"
@@ -45,7 +45,7 @@ def identity_uri(role: str, run: str, name: str = "") -> str:
 
 
 def parse_identity(uris: Sequence[str], serial: int = 0) -> Identity:
-    """The identity among a certificate's URIs; raises DeniedError unless there is exactly one."""
+    """The identity in a certificate's URIs. Raises DeniedError unless there is exactly one."""
     ours = [uri for uri in uris if uri.startswith(_TRUST_DOMAIN)]
     expected = f"expected one URI {identity_uri('ROLE', 'RUN')} in the certificate"
     hint = "`actorq certificates init` makes certificates with roles"
@@ -58,7 +58,7 @@ def parse_identity(uris: Sequence[str], serial: int = 0) -> Identity:
 
 
 def identity_of(authentication: Mapping[str, Sequence[bytes]]) -> Identity | None:
-    """The identity of a call's peer, None without TLS; raises DeniedError when the certificate has none.
+    """The identity of a call's peer; None without TLS. Raises DeniedError when the certificate has no identity.
 
     authentication: `auth_context()` of the call's context.
     """
@@ -72,7 +72,7 @@ def identity_of(authentication: Mapping[str, Sequence[bytes]]) -> Identity | Non
 def require_member(context: Any, name: str, role: str | None) -> None:
     """Raise DeniedError unless the certificate of the call's peer allows this actor's name and role.
 
-    role: actor or evaluator; None where it is not known. A call without TLS, or without a network, may have any.
+    role: actor or evaluator; None if not known. A call without TLS or without a network may have any.
     """
     identity = None if context is None else identity_of(context.auth_context())
     if identity is None:
@@ -85,9 +85,9 @@ def require_member(context: Any, name: str, role: str | None) -> None:
 
 
 def serial_number(pem: bytes) -> int:
-    """The serial number of a certificate in PEM; raises DeniedError when it is none.
+    """The serial number of a certificate in PEM. Raises DeniedError when it cannot be read.
 
-    Services do without the package that could read all of a certificate: the serial number is the first integer in it.
+    The serial number is the first integer in a certificate. So services need no package that parses certificates.
     """
     try:
         der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
@@ -97,12 +97,12 @@ def serial_number(pem: bytes) -> int:
             at = _der_content(der, at, _DER_VERSION)[1]
         begin, end = _der_content(der, at, _DER_INTEGER)
     except (ValueError, IndexError):
-        raise DeniedError("the certificate has no serial number that can be read") from None
+        raise DeniedError("the certificate has no readable serial number") from None
     return int.from_bytes(der[begin:end], "big")
 
 
 def _der_content(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the content of the element at `at` begins and ends; raises ValueError for another tag."""
+    """Begin and end of the content of the element at `at`. Raises ValueError for another tag."""
     if der[at] != tag:
         raise ValueError(f"expected DER tag {tag:#x}, got {der[at]:#x}")
     length, begin = der[at + 1], at + 2

@@ -1,4 +1,4 @@
-"""Certificates that are renewed while a process lives, as cert-manager does to a mounted secret."""
+"""Certificates that are renewed while a process lives, as cert-manager renews a mounted secret."""
 
 import logging
 import threading
@@ -10,9 +10,9 @@ _log = logging.getLogger(__name__)
 
 
 class Renewal:
-    """Follows the folder that certificates were read from. Thread-safe.
+    """Follows the folder of certificates. Thread-safe.
 
-    It looks when it is asked, which costs three small files: for each new connection, not for each message.
+    A check reads three small files. It is made for each new connection, not for each message.
     """
 
     def __init__(self, certificates: Certificates) -> None:
@@ -21,9 +21,9 @@ class Renewal:
         self._told = ""
 
     def take(self) -> Certificates | None:
-        """New certificates if there are some since this was last asked; those that cannot be used are not, with a line.
+        """New certificates since the last call, or None. Unusable ones are logged and not returned.
 
-        Whoever asks first gets them, so each user has a Renewal of its own.
+        Only one caller gets them, so each user needs its own Renewal.
         """
         with self._lock:
             directory = self._newest.directory
@@ -33,7 +33,7 @@ class Renewal:
                 self._newest = Certificates.load(directory, self._newest.readable_key)
             except UserError as error:
                 if self._told != str(error):
-                    _log.error("%s; going on with those from before", error)
+                    _log.error("%s; the certificates before stay in use", error)
                 self._told = str(error)
                 return None
             self._told = ""

@@ -1,8 +1,8 @@
 """Which role may call which RPC.
 
 With mutual TLS, each certificate names one role (identity.py). Each RPC in protos/actorq/v1 names the roles of its
-callers. A server looks here before the servicer runs (access.py). An RPC that names no roles is refused. Without TLS,
-everybody may call everything.
+callers. A server looks here before the servicer runs (access.py). An RPC without roles is refused. Without TLS, every
+caller may call every RPC.
 """
 
 from typing import Literal, get_args
@@ -35,12 +35,12 @@ _FOREIGN: dict[str, Allowed] = {
 
 
 def allowed_roles(path: str) -> Allowed:
-    """The roles that may call the RPC with the path "/SERVICE/RPC"; none where nothing says so."""
+    """The roles that may call the RPC with the path "/SERVICE/RPC"; empty for an unknown RPC."""
     service, _, rpc = path.removeprefix("/").partition("/")
     try:
         method = descriptor_pool.Default().FindMethodByName(f"{service}.{rpc}")
     except (KeyError, TypeError):
-        # There is none of that name, or the name is no UTF-8.
+        # The name is unknown, or not UTF-8.
         return Allowed()
     named: str = method.GetOptions().Extensions[access_pb2.callers]  # type: ignore[index]
     return _FOREIGN.get(service) or Allowed(role for role in ROLES if role in named.split())

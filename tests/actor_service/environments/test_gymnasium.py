@@ -35,6 +35,12 @@ def test_continuous_actions_have_bounds_and_no_count() -> None:
     assert spec.reward_threshold is None
 
 
+def test_images_of_bits_are_observations() -> None:
+    spec = describe_environment("environment_doubles:Planes-v0")
+    assert spec.observations == ArraySpec((10, 10, 4), "bool")
+    assert spec.image == (4, 10, 10)
+
+
 @pytest.mark.parametrize(
     "environment_id", ["NoSuch-v1", "CartPole-v99", "no such id", "nomodule:Env-v0", "", ":CartPole-v1"]
 )
@@ -50,11 +56,20 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("TextObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Text("),
-        ("DictObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Dict("),
-        ("MatrixObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
-        ("ScalarObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
-        ("UnevenObservations", "observations must be a Box of numbers (a vector, or uint8 images), got Box("),
+        ("TextObservations", "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Text("),
+        ("DictObservations", "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Dict("),
+        (
+            "MatrixObservations",
+            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
+        ),
+        (
+            "ScalarObservations",
+            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
+        ),
+        (
+            "UnevenObservations",
+            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
+        ),
         ("EndlessActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
         ("MultiDiscreteActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Multi"),
         ("LateActions", "discrete actions must start at 0, got 1"),

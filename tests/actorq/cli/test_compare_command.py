@@ -55,8 +55,8 @@ def test_torch_needs_the_benchmarks(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(compare, "TORCH_ACTOR", "elsewhere.torch_actor")
     told = mistake(capsys, "--directory", "DIR", "--schemes", "fp32", "torch")
     assert told == (
-        "--schemes torch: elsewhere.torch_actor cannot be imported: run in the folder of ActorQ's sources, or have it "
-        "in PYTHONPATH"
+        "--schemes torch: elsewhere.torch_actor cannot be imported: run in the folder of ActorQ's sources, or add "
+        "this folder to PYTHONPATH"
     )
 
 

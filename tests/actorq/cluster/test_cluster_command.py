@@ -52,7 +52,7 @@ def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsy
         "POD        ROLE     PHASE    POLICY  STALENESS  STEPS/S  RESTARTS",
         "learner-0  learner  Pending  -       -          -        0",
         "actor-1    actor    Running  -       -          -        2",
-        "how the run goes is not known: the learner's pod is not ready",
+        "the run's status is not known: the learner's pod is not ready",
     ]
 
 
@@ -61,8 +61,8 @@ def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys:
     api.answer = lambda _: None
     assert main(["cluster", "status"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("how the run goes is not known: learner at 127.0.0.1:")
-    assert line.endswith("; where the run uses mutual TLS, give --certificates DIR")
+    assert line.startswith("the run's status is not known: learner at 127.0.0.1:")
+    assert line.endswith("; if the run uses mutual TLS, give --certificates DIR")
 
 
 def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,13 +186,13 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-c
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("a: [", "is no kubeconfig that can be read (while parsing"),
-        ("hello", "is no kubeconfig that can be read ("),
-        ("[1]", "is no kubeconfig that can be read ("),
+        ("a: [", "is not a readable kubeconfig (while parsing"),
+        ("hello", "is not a readable kubeconfig ("),
+        ("[1]", "is not a readable kubeconfig ("),
         ("current-context: x", "Invalid kube-config file"),
         (
             kubeconfig("https://127.0.0.1:1", exec=PLUGIN),
-            "the command that gives your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
+            "the command for your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
         ),
         (kubeconfig("http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached (Connection refused)"),
         (kubeconfig("127.0.0.1:1"), "`server` of the current context: expected https://HOST, got '127.0.0.1:1'; set"),
@@ -215,7 +215,7 @@ def test_a_folder_is_no_kubeconfig(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
     assert main(["cluster", "status"]) == 2
-    assert "is no kubeconfig that can be read ([Errno 21] Is a directory" in capsys.readouterr().err
+    assert "is not a readable kubeconfig ([Errno 21] Is a directory" in capsys.readouterr().err
 
 
 def test_another_web_server_is_no_cluster(
@@ -241,7 +241,7 @@ def test_another_web_server_is_no_cluster(
         finally:
             server.shutdown()
             thread.join()
-    expected = f"error: no cluster: what answers at {address} is no Kubernetes API server; check the `server` of the "
+    expected = f"error: no cluster: the server at {address} is no Kubernetes API server; check the `server` of the "
     assert capsys.readouterr().err.startswith(expected)
 
 

@@ -70,7 +70,7 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
     assert down(api) == [
         "waiting for 1 pod to save and end",
-        "volume data-learner-0 kept: `up` goes on with it, `down --delete-volume` deletes it",
+        "volume data-learner-0 kept: `up` continues with it, `down --delete-volume` deletes it",
     ]
     assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
 
@@ -105,7 +105,7 @@ def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: Cluster
     service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", **labels}}
     api.add("v1", "services", service)
     fault = (
-        r"^Service learner in namespace lab is not of run demo, which needs one of that name: choose another namespace "
+        r"^Service learner in namespace lab is not of run demo, which needs this name: choose another namespace "
         r"with -n, or delete it with `kubectl delete service learner -n lab`$"
     )
     with pytest.raises(UserError, match=fault):
@@ -196,7 +196,7 @@ PRIORITY: Object = {
 
 def test_what_runs_share_is_made_once_and_stays(api: ClusterApi) -> None:
     said = up(api, [PRIORITY, *ready()])
-    assert said == ["PriorityClass actorq-learner made; it may be shared, `down` leaves it"]
+    assert said == ["PriorityClass actorq-learner created; other runs may share it, so `down` keeps it"]
     down(api)
     assert api.names("priorityclasses") == {"actorq-learner"}
     assert up(api, [PRIORITY, *ready()]) == []
@@ -205,7 +205,7 @@ def test_what_runs_share_is_made_once_and_stays(api: ClusterApi) -> None:
 def test_who_may_not_see_what_runs_share_is_not_stopped(api: ClusterApi) -> None:
     api.forbidden.add(("get", "priorityclasses"))
     (said,) = up(api, [PRIORITY, *ready()])
-    assert said.startswith("PriorityClass actorq-learner is taken to exist (no permission: ada may not get")
+    assert said.startswith("PriorityClass actorq-learner is assumed to exist (no permission: ada may not get")
     assert api.names("deployments") == {"actor", "quantizer"}
 
 

@@ -45,7 +45,7 @@ def test_a_container_that_cannot_start_says_why() -> None:
 
 @pytest.mark.parametrize("state", [container(terminated(2)), crash_loop(2, restarts=1)], ids=["ended", "waiting"])
 def test_a_mistake_in_the_settings_is_told_at_once(state: Object) -> None:
-    expected = "pod learner-0 ended at once (exit code 2, a mistake in its settings): last words"
+    expected = "pod learner-0 ended at once (exit code 2, an error in its settings): last words"
     assert line(pod("learner-0", "learner", state)) == expected
 
 
@@ -119,7 +119,7 @@ def test_pods_that_a_workload_may_not_make_are_explained() -> None:
     refused["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": quota}]}
     fault = workload_fault(refused, [])
     assert fault
-    assert fault.line() == f"Deployment actor cannot make pods: {quota}"
+    assert fault.line() == f"Deployment actor cannot create pods: {quota}"
 
 
 def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
@@ -132,7 +132,7 @@ def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
     ]
     fault = workload_fault(refused, events)
     assert fault
-    assert fault.line() == "StatefulSet learner cannot make pods: violates PodSecurity"
+    assert fault.line() == "StatefulSet learner cannot create pods: violates PodSecurity"
     refused["status"] = {"replicas": 1}
     assert workload_fault(refused, events) is None
 

@@ -137,7 +137,7 @@ def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi)
 def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = "INFO began\nerror: unknown setting 'dqn.bach_size'\n\n"
-    expected = "pod learner-0 ended at once (exit code 2, a mistake in its settings): unknown setting 'dqn.bach_size'"
+    expected = "pod learner-0 ended at once (exit code 2, an error in its settings): unknown setting 'dqn.bach_size'"
     assert wait(api)[2] == expected
 
 
@@ -145,7 +145,7 @@ def test_the_error_of_one_that_was_started_again_meanwhile_is_in_the_log_before(
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = ""
     api.previous_logs["learner-0"] = "error: unknown setting 'dqn.bach_size'\n"
-    assert wait(api)[2].endswith("(exit code 2, a mistake in its settings): unknown setting 'dqn.bach_size'")
+    assert wait(api)[2].endswith("(exit code 2, an error in its settings): unknown setting 'dqn.bach_size'")
 
 
 def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
@@ -153,7 +153,7 @@ def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
     learner["metadata"]["uid"] = "uid-learner"
     api.add("apps/v1", "statefulsets", learner)
     api.add("v1", "events", event("learner", "FailedCreate", "exceeded quota", "2026-01-02T03:04:05Z"))
-    assert wait(api)[2] == "StatefulSet learner cannot make pods: exceeded quota"
+    assert wait(api)[2] == "StatefulSet learner cannot create pods: exceeded quota"
 
 
 @pytest.mark.parametrize(

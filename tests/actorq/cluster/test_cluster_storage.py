@@ -88,7 +88,7 @@ def test_a_run_of_an_earlier_version_tells_how_its_template_is_replaced(api: Clu
 def test_a_larger_volume_of_the_learner_tells_how_it_grows(api: ClusterApi, size: str) -> None:
     up(api, sized())
     fault = (
-        rf"^volume data of StatefulSet learner has 10Gi, the overlay says {size}: a StatefulSet keeps the size; say "
+        rf"^volume data of StatefulSet learner has 10Gi, the overlay says {size}: a StatefulSet keeps the size; set "
         r"10Gi in the overlay, or run `kubectl delete statefulset learner --cascade=orphan -n lab` and `up` again; the"
     )
     before = dict(api.objects)
@@ -103,7 +103,7 @@ def test_a_larger_volume_of_the_learner_tells_how_it_grows(api: ClusterApi, size
 )
 def test_a_smaller_volume_is_refused(api: ClusterApi, learner: str, policies: str, volume: str) -> None:
     up(api, sized())
-    with pytest.raises(UserError, match=rf"^volume {volume}, the overlay says \w+: a volume cannot shrink; say "):
+    with pytest.raises(UserError, match=rf"^volume {volume}, the overlay says \w+: a volume cannot shrink; set "):
         up(api, sized(learner, policies))
 
 

@@ -58,7 +58,9 @@ def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     config = RunConfig(environment="Nowhere-v0")
-    with pytest.raises(UserError, match=r"int8-seed1: .*Nowhere.* \(see .*int8-seed1.log\); the same command goes on"):
+    with pytest.raises(
+        UserError, match=r"int8-seed1: .*Nowhere.* \(see .*int8-seed1.log\); the same command continues"
+    ):
         make_runs(folder, [PLANNED], lambda _: config, lambda _: None)
     assert "Nowhere" in folder.log(PLANNED).read_text()
 
@@ -86,7 +88,7 @@ def test_the_same_settings_on_the_same_machine_go_on(tmp_path: Path) -> None:
 )
 def test_runs_of_another_machine_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     folder = opened(tmp_path)
-    with pytest.raises(UserError, match=rf"has runs of another machine \({told}\): machines are never mixed"):
+    with pytest.raises(UserError, match=rf"has runs of another machine \({told}\): ratios never mix machines"):
         folder.open(SETTINGS, replace(MACHINE, **changes))
 
 

@@ -56,14 +56,14 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
 def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
     returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
     assert config(algorithm, "rlx2", **returns).multi_step_of(n_step) is None
-    expected = f"returns are of one step at first, got {algorithm} with {n_step}: {instead}"
+    expected = f"one-step returns at first, got {algorithm} with n_step {n_step}: {instead}"
     with pytest.raises(ValueError, match=expected):
         config(algorithm, multi_step=True, **returns)
 
 
 def test_so_do_algorithms_of_a_users_own() -> None:
     """What these have is known only once they are made."""
-    with pytest.raises(UserError, match=r"got own:Algorithm with 3: set own:Algorithm.n_step to 1"):
+    with pytest.raises(UserError, match=r"got own:Algorithm with n_step 3: set own:Algorithm.n_step to 1"):
         config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
 
 
@@ -91,8 +91,8 @@ def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
 
 def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
     assert config("dqn", "rlx2").dynamic_capacity_of(DISCRETE) is None
-    expected = "dynamic_capacity.enabled: expected continuous actions, whose distances count, got {}: leave it out"
-    with pytest.raises(ValueError, match=expected.format("dqn, whose are discrete")):
+    expected = "dynamic_capacity.enabled: expected continuous actions, which have distances, got {}: leave it out"
+    with pytest.raises(ValueError, match=expected.format("dqn, which has discrete actions")):
         config("dqn", dynamic=True)
     with pytest.raises(UserError, match=expected.format("CartPole-v1 with 2 discrete ones")):
         config("own:Algorithm", dynamic=True).dynamic_capacity_of(DISCRETE)

@@ -332,9 +332,9 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
 @pytest.mark.parametrize(
     ("flags", "variables", "file", "told"),
     [
-        (("--dynamic-buffer",), {}, "", "--dynamic-buffer is --dynamic-capacity.enabled now"),
-        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", "ACTORQ_DYNAMIC_BUFFER is ACTORQ_DYNAMIC_CAPACITY__ENABLED now"),
-        ((), {}, "dynamic_buffer: true", "dynamic_buffer is dynamic_capacity.enabled now"),
+        (("--dynamic-buffer",), {}, "", "--dynamic-buffer is now --dynamic-capacity.enabled"),
+        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", "ACTORQ_DYNAMIC_BUFFER is now ACTORQ_DYNAMIC_CAPACITY__ENABLED"),
+        ((), {}, "dynamic_buffer: true", "dynamic_buffer is now dynamic_capacity.enabled"),
     ],
 )
 def test_an_old_name_is_taken_with_a_warning(
@@ -353,7 +353,7 @@ def test_an_old_name_is_taken_with_a_warning(
     (config,) = parse_arguments("actorq train", "", [RunConfig], arguments)
     assert isinstance(config, RunConfig)
     assert (config.dynamic_capacity.enabled, config.dynamic_capacity.min_size) == (True, 9)
-    assert capsys.readouterr().err == f"warning: {told}; the old name goes with the next version\n"
+    assert capsys.readouterr().err == f"warning: {told}; the next version refuses the old name\n"
 
 
 def test_the_no_form_of_an_old_switch_is_taken_too() -> None:

@@ -79,11 +79,11 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
         ),
         (
             policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", 2**23)),
-            "observations of at most 16777216 bytes are taken, got 33554432",
+            "observations must have at most 16777216 bytes, got 33554432",
         ),
         (
             policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 2**30]}),
-            "parameters of at most 2147483648 bytes are taken, got 21474836480",
+            "parameters must have at most 2147483648 bytes, got 21474836480",
         ),
         (
             changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),

@@ -1,5 +1,7 @@
 """Which layers are found, which are quantized, and what is said of the others."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -8,7 +10,7 @@ from onnx import helper
 from actorq.domain.policy import LayerReport, PolicyGraph
 from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import MAX_INPUTS
+from actorq.quantization.layers import LINEAR, MAX_INPUTS, RECURRENT
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
@@ -168,3 +170,24 @@ def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
     # What is not finite counts as 0.
     assert found[wanted[Statistic.MEAN]] == pytest.approx(np.full(5, np.e / 2))
     assert found[wanted[Statistic.MOMENTS]] == pytest.approx(np.full((5, 5), np.e**2 / 2))
+
+
+def test_a_hidden_state_is_no_observation() -> None:
+    ends = {layer.name: (layer.first, layer.last) for layer in Graph.parse(GRAPHS["cell"]).layers}
+    assert ends == {"w": (True, False), "r": (False, False), "head": (False, True)}
+    # Without the state among the outputs, the second data input is an observation, too.
+    source = GRAPHS["cell"]
+    model = onnx.ModelProto.FromString(source.model)
+    del model.graph.output[1]
+    alone = Graph.parse(replace(source, model=model.SerializeToString()))
+    assert {layer.name for layer in alone.layers if layer.first} == {"w", "r"}
+
+
+def test_a_layer_behind_a_recurrent_one_is_not_the_first() -> None:
+    layers = {layer.name: (layer.kind, layer.first, layer.last) for layer in Graph.parse(GRAPHS["lstm"]).layers}
+    assert layers == {
+        "in": (LINEAR, True, False),
+        "w": (RECURRENT, False, False),
+        "r": (RECURRENT, False, False),
+        "head": (LINEAR, False, True),
+    }

@@ -307,7 +307,7 @@ def test_machines_without_a_reading_make_room_and_metered_ones_stay() -> None:
         ledger.report_process("x", "actor", f"node-{number}", 1.0, incarnation="1")
     ledger.report_node(reading("second", cpu=1.0), meter="m")
     ledger.report_node(reading("third", cpu=1.0), meter="m")
-    with pytest.raises(ExhaustedError, match="at most 3 nodes are metered"):
+    with pytest.raises(ExhaustedError, match="at most 3 nodes with meters"):
         ledger.report_node(reading("fourth", cpu=1.0), meter="m")
     # A process must go on with its run although its machine cannot be accounted for.
     ledger.report_process("x", "actor", "fourth", 1.0, incarnation="1")

@@ -53,7 +53,7 @@ def test_a_certificate_names_its_role_and_its_run(role: str, made: Path) -> None
     other = "learner" if role == "actor" else "actor"
     with pytest.raises(UserError, match=f"the {other} of run actorq needs a certificate with spiffe://actorq/run/"):
         certificates.require_role(other, "actorq")
-    with pytest.raises(UserError, match=f"has that of the {role} of run actorq; transport.run names the run"):
+    with pytest.raises(UserError, match=f"has one of the {role} of run actorq; transport.run names the run"):
         certificates.require_role(role, "lab")
 
 

@@ -85,7 +85,7 @@ def test_a_blob_beyond_the_receivers_limit_is_refused_before_it_comes() -> None:
     assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA) - 1)
     with pytest.raises(ExhaustedError) as caught:
         assembler.add(header())
-    assert str(caught.value) == "blob: at most 7 bytes are taken, got 8"
+    assert str(caught.value) == "blob: expected at most 7 bytes, got 8"
 
 
 def test_a_blob_of_exactly_the_limit_is_taken() -> None:
@@ -124,7 +124,7 @@ def packed_header(**changes: object) -> BlobPart:
 
 
 def test_packed_bytes_are_bounded_by_what_comes_out_of_them() -> None:
-    with pytest.raises(ExhaustedError, match="at most 4799 bytes are taken, got 4800"):
+    with pytest.raises(ExhaustedError, match="expected at most 4799 bytes, got 4800"):
         BlobAssembler(7, limit_bytes=4799).add(packed_header())
 
 

@@ -83,7 +83,7 @@ def test_what_would_look_like_a_bomb_is_left_alone() -> None:
         (packed_of(bytes(100), bytes(10_000_000)), "expected at most 100 bytes of values, got more"),
         (packed_of(bytes([50, 50]), b"12"), "expected 100 bytes, of which 2 are not 0, got gaps for others"),
         (packed_of(bytes(3), b"12"), "expected 100 bytes, of which 2 are not 0, got gaps for others"),
-        (packed_of(bytes(3), b"1234"), "expected 3 values, as there are gaps, got 4"),
+        (packed_of(bytes(3), b"1234"), "expected 3 values, one for each gap, got 4"),
     ],
 )
 def test_what_is_not_packed_bytes_of_that_size_is_refused(packed: bytes, fault: str) -> None:

@@ -17,7 +17,7 @@ from actorq.v1 import learner_pb2, learner_pb2_grpc
 from tests.actorq.transport.certificate_authority import END, LATER, MUCH_LATER, START, Authority
 from tests.actorq.transport.staged_servicer import StagedLearner, serving
 
-HUNG_UP = "it hung up: with mutual TLS, one does on whoever has no valid certificate of its authority"
+HUNG_UP = "it closed the connection: with mutual TLS, a peer refuses a certificate that is not of its authority"
 
 
 async def wait_for_ever() -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_shows_a_certificate_of_another_name_is_not_believed(
     with (
         serving(StagedLearner(), server) as stage,
         LearnerClient(stage.address, client) as learner,
-        pytest.raises(UnavailableError, match=r"cannot be reached \(its certificate is for other names than that\)"),
+        pytest.raises(UnavailableError, match=r"cannot be reached \(its certificate is for other names\)"),
     ):
         learner.status()
 
@@ -111,8 +111,8 @@ def test_a_certificate_that_is_not_valid_now_is_refused_before_anybody_else_does
     with pytest.raises(UserError) as caught:
         Certificates.load(folder)
     assert str(caught.value) == (
-        f"certificates: nobody would accept {folder / 'tls.crt'} with the authority in ca.crt beside it ({reason}); "
-        "make new ones, or set this machine's clock"
+        f"certificates: no peer would accept {folder / 'tls.crt'} with the authority in ca.crt beside it ({reason}); "
+        "make new certificates, or set this machine's clock"
     )
 
 
@@ -121,7 +121,7 @@ def test_a_certificate_of_another_authority_than_the_one_beside_it_is_refused(
 ) -> None:
     folder, other = authority.issue(tmp_path, "server"), Authority().issue(tmp_path, "other")
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    with pytest.raises(UserError, match=r"nobody would accept .* \(certificate signature failure\)"):
+    with pytest.raises(UserError, match=r"no peer would accept .* \(certificate signature failure\)"):
         Certificates.load(folder)
 
 
@@ -160,7 +160,7 @@ def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
     assert renewal.take() is None
     (line,) = caplog.messages
     assert line.startswith(f"certificates: {folder} must hold ca.crt, tls.crt and the key of tls.crt")
-    assert line.endswith("going on with those from before")
+    assert line.endswith("the certificates before stay in use")
     (folder / "tls.key").unlink()
     assert renewal.take() is None
     (folder / "tls.key").write_bytes(key)

@@ -1,5 +1,7 @@
 """What networks do with observations: frames, normalization, layers of a user's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.networks import ActionScale, Normalizer, QNetwork
-from learner_service.networks.nature import nature_layers
+from learner_service.networks.images import nature_layers
 from learner_service.networks.observations import Observations, feature_layers
 from tests.learner_service.learner_parts import SPEC
 
@@ -39,9 +41,37 @@ def test_the_nature_cnn_takes_other_images_too(size: int) -> None:
     assert nature_layers((1, size, size + 3))(torch.zeros(2, 1, size, size + 3)).shape == (2, 512)
 
 
+def of_images(*shape: int, dtype: str = "uint8") -> EnvironmentSpec:
+    return EnvironmentSpec("Images-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), discrete_actions=5)
+
+
 def test_images_that_are_too_small_are_refused() -> None:
-    with pytest.raises(UserError, match="at least 36 x 36 for the Nature CNN, got 84 x 35"):
-        nature_layers((4, 84, 35))
+    with pytest.raises(UserError, match="at least 3 x 3 pixels, got 2 x 8; give --network MODULE:FUNCTION"):
+        feature_layers(RunConfig(), of_images(2, 8, 1))
+
+
+@pytest.mark.parametrize("shape", [(96, 96, 3), (40, 64, 4), (10, 10, 10), (10, 10, 4)])
+def test_images_with_channels_last_give_what_their_transpose_gives(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    last = make_algorithm(RunConfig(algorithm="dqn"), of_images(*shape)).policy
+    spec = replace(FRAMES, observations=ArraySpec(shape[:2], "uint8"), frame_stack=shape[2], discrete_actions=5)
+    first = make_algorithm(RunConfig(algorithm="dqn"), spec).policy
+    first.load_state_dict(dict(zip(first.state_dict(), last.state_dict().values(), strict=True)))
+    images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
+    assert last(images).shape == (3, 5)
+    torch.testing.assert_close(last(images), first(images.permute(0, 3, 1, 2)))
+
+
+def test_small_images_get_a_small_network() -> None:
+    layers, features = feature_layers(RunConfig(), of_images(10, 10, 4, dtype="bool")) or (nn.Identity(), 0)
+    shapes = [tuple(parameter.shape) for parameter in layers.parameters() if parameter.ndim > 1]
+    assert (shapes, features) == ([(16, 4, 3, 3), (128, 1024)], 128)
+
+
+def test_planes_of_bits_are_zeros_and_ones() -> None:
+    planes = torch.rand(2, 10, 10, 4) < 0.5
+    seen = Observations(of_images(10, 10, 4, dtype="bool"), flatten=False)(planes)
+    torch.testing.assert_close(seen, planes.float())
 
 
 def test_dqn_takes_the_nature_cnn_for_frames_without_being_told() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.networks import DeterministicPolicy, GaussianPolicy, LayerNormPolicy, QNetwork
-from learner_service.networks.nature import nature_layers
+from learner_service.networks.images import image_layers
 from learner_service.networks.normalizer import Normalizer
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
@@ -25,6 +25,8 @@ STACKED = replace(SPEC, observations=ArraySpec((4,), "float64"), frame_stack=3)
 FRAMES = EnvironmentSpec(
     "Frames-v0", ArraySpec((36, 36), "uint8"), ArraySpec((), "int64"), discrete_actions=4, frame_stack=2
 )
+IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 40, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+PLANES = EnvironmentSpec("Planes-v0", ArraySpec((10, 10, 4), "bool"), ArraySpec((), "int64"), discrete_actions=4)
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3, 2), "float32"), ArraySpec((2, 2), "float32", (-1.0,), (3.0,)), 0)
 
 
@@ -38,7 +40,9 @@ class Case:
 CASES = {
     "dueling, normalized stacks": Case(lambda: QNetwork(STACKED, (8, 8), True, Normalizer(STACKED)), STACKED),
     "one head": Case(lambda: QNetwork(SPEC, (8,), dueling=False), SPEC),
-    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, (nature_layers((2, 36, 36)), 512)), FRAMES),
+    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, (image_layers((2, 36, 36), False), 512)), FRAMES),
+    "images": Case(lambda: QNetwork(IMAGES, (), False, None, (image_layers((3, 36, 40), True), 512)), IMAGES),
+    "planes": Case(lambda: QNetwork(PLANES, (), False, None, (image_layers((4, 10, 10), True), 128)), PLANES),
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
     "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, stochastic=True),

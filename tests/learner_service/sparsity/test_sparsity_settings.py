@@ -115,7 +115,9 @@ def test_sparsities_are_at_least_0_and_below_1(name: str, value: float) -> None:
 
 @pytest.mark.parametrize("method", ["dense", "tiny", "static"])
 def test_structure_needs_masks_that_change(method: str) -> None:
-    with pytest.raises(ValueError, match=f"needs sparsity.method set, rigl or rlx2, whose masks change, got {method}"):
+    with pytest.raises(
+        ValueError, match=f"needs a sparsity.method with changing masks: set, rigl or rlx2, got {method}"
+    ):
         config(method=method, structured=True)
 
 

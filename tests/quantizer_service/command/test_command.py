@@ -16,8 +16,8 @@ from actorq.domain.policy import SCHEMES
 from actorq.process import main
 from quantizer_service.command import command
 from quantizer_service.command.model_files import MAX_FILE_BYTES
-from tests.quantizer_service.complete_models import complete_model, written
-from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, mlp, outputs_of, two_inputs
+from tests.quantizer_service.complete_models import chosen_actions, complete_model, written
+from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, mlp, outputs_of, recurrent, two_inputs
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,56 @@ def test_auto_takes_what_it_says_and_random_observations_are_called_so(
     assert inputs == [value.name for value in onnx.load(model).graph.input]
 
 
-def test_what_the_gate_refuses_is_emitted_as_it_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheme_that_the_gate_refuses_is_written_with_force_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(32, 32)))
     output = tmp_path / "out.onnx"
-    strict = ["--gate.max-mean-error", "1e-9", "--scheme", "int4", "-o", str(output)]
-    assert command.run([str(model), *strict]) == 0
-    printed = capsys.readouterr().out
-    assert "refused, so fp32" in printed
-    assert "int4: refused with " in printed
+    strict = [str(model), "--gate.max-mean-error", "1e-9", "--scheme", "int4", "-o", str(output)]
+    assert command.run(strict) == 7
+    printed = capsys.readouterr()
+    assert "refused, so fp32" in printed.out
+    assert "int4: refused with " in printed.out
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: int4: the fidelity gate refused it, so nothing is written; ")
+    assert not output.exists()
     # The gate's log would tell the same between the lines of the table.
-    assert "is not let through" not in printed
+    assert "is not let through" not in printed.out
+    assert command.run([*strict, "--force"]) == 0
+    assert f"{output}: int4, all in float, " in capsys.readouterr().out
     feeds = {"observation": observations(8)}
     np.testing.assert_allclose(outputs_of(output.read_bytes(), feeds), outputs_of(model.read_bytes(), feeds), rtol=1e-5)
+
+
+def test_agreement_of_action_indices_is_counted_without_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = written(tmp_path / "policy.onnx", chosen_actions(mlp(32, 32)))
+    np.savez(tmp_path / "observations.npz", observations(2000))
+    output, calibration = tmp_path / "out.onnx", ["--calibration", str(tmp_path / "observations.npz")]
+    assert (
+        command.run([str(model), "--scheme", "int4", "--gate.min-agreement", "0", "-o", str(output), *calibration]) == 0
+    )
+    printed = capsys.readouterr().out
+    # In one batch, as it is measured: the activations of a batch share their range.
+    feeds = {"observation": observations(2000)}
+    agreement = np.mean(outputs_of(output.read_bytes(), feeds) == outputs_of(model.read_bytes(), feeds))
+    assert 0.5 < agreement < 1
+    assert Compared(printed, model, output).row("int4")[6] == f"{agreement:.1%}"
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU"])
+def test_recurrent_weights_are_quantized_or_the_summary_says_that_nothing_is_gained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], operator: str
+) -> None:
+    model = written(tmp_path / "policy.onnx", complete_model(recurrent(operator)))
+    output = tmp_path / "out.onnx"
+    assert command.run([str(model), "--scheme", "int8-weights", "--gate.min-agreement", "0", "-o", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert output.stat().st_size < 0.35 * model.stat().st_size
+    assert "int8-weights: nothing is gained" not in printed
+    assert "int8: nothing is gained over fp32: no layer is quantized" in printed
+    assert "w (recurrent: only int8-weights quantizes it)" in printed
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -135,6 +173,15 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
         model.graph.node[1].op_type = "Frobnicate"
     elif change == "dynamic":
         model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "size"
+    elif change == "old":
+        model.opset_import[0].version = 11
+    elif change == "baked":
+        (first_node, *_) = model.graph.node
+        model.graph.initializer.append(numpy_helper.from_array(np.array([1, OBSERVATION_SIZE]), "shape"))
+        model.graph.node.insert(0, helper.make_node("Reshape", [first_node.input[0], "shape"], ["reshaped"]))
+        model.graph.node[1].input[0] = "reshaped"
+    elif change == "half":
+        first.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(first).astype(np.float16), first.name))
     elif change == "empty":
         model.graph.ClearField("node")
     else:
@@ -151,6 +198,9 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
         ("NaN", "parameter 'layers.0.weight': expected finite values, got 1 NaN or infinite"),
         ("operator", "Frobnicate"),
         ("dynamic", "data input 'observation' must have fixed sizes after its batch dimension, got ['size']"),
+        ("old", "got [11]; export the policy with opset_version=17, or convert the model with onnx.version_converter"),
+        ("baked", "a Reshape may hold the batch of the export: export with a free batch (dynamic_shapes)"),
+        ("half", "schemes start from float32: call policy.float() before torch.onnx.export"),
         ("empty", "bytes without a graph"),
         ("nowhere", "its weights lie in another file that cannot be read: "),
         ("../elsewhere", "its weights lie in another file that cannot be read: "),
@@ -165,6 +215,23 @@ def test_a_bad_model_is_refused_in_a_line_and_nothing_is_written(
     assert line.startswith(f"{model}: ")
     assert expected in line
     assert {path.name for path in tmp_path.iterdir()} == {"policy.onnx"}
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_states_that_are_not_batch_first_get_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int | str
+) -> None:
+    model = complete_model(recurrent())
+    for node in model.graph.node:
+        if node.op_type == "Transpose":
+            node.op_type = "Identity"
+            node.ClearField("attribute")
+    for value in (*model.graph.input, *model.graph.output):
+        shape = [batch, *(dim.dim_value for dim in value.type.tensor_type.shape.dim[1:])]
+        shape = [1, batch, shape[2]] if len(shape) == 3 else shape
+        value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
+    line = refusal(capsys, written(tmp_path / "policy.onnx", model))
+    assert "export a module that takes and returns them as [B, layers, H], with state.transpose(0, 1)" in line
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

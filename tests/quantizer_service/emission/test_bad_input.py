@@ -184,7 +184,7 @@ CHECKPOINTS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
         f"expected sha256 {bytes(32).hex()}, got {hashlib.sha256(ENCODED).hexdigest()}",
     ),
     "1 GB claimed by the blob's header": (
-        huge_checkpoint, EXHAUSTED, f"at most {MAX_CHECKPOINT_BYTES} bytes are taken, got {GIGABYTE}",
+        huge_checkpoint, EXHAUSTED, f"at most {MAX_CHECKPOINT_BYTES} bytes, got {GIGABYTE}",
     ),
     "1 GB claimed by the tensors' header": (
         blob(safetensors([250_000_000], GIGABYTE)), INVALID, "checkpoint 2: expected safetensors",
@@ -282,7 +282,7 @@ GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     **{what: (graph(source), INVALID, reason) for what, (source, reason) in REFUSED.items()},
     "a wrong digest": (renamed, INVALID, "the topology is the SHA-256"),
     "a truncated stream": (truncated_graph, INVALID, "the parts of the graph, got the end of the stream"),
-    "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes are taken, got {GIGABYTE}"),
+    "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, got {GIGABYTE}"),
     "a span of 0": (bad_span, INVALID, "graph.action_spans: must be above 0 and at most 1e+30, got [1.0, 0.0]"),
 }
 

@@ -7,6 +7,7 @@ from onnx import helper
 
 from actorq.domain.policy import FidelityReport, PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Scheme
 from actorq.quantization.schemes.base import Plan
@@ -15,6 +16,7 @@ from actorq.quantization.schemes.int8 import Int8
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
+from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import (
     Tensors,
     emission,
@@ -24,8 +26,10 @@ from tests.quantizer_service.policy_graphs import (
     mlp,
     outputs_of,
     policy_graph,
+    random_inputs,
     random_observations,
     random_parameters,
+    residual,
 )
 
 SOURCE = mlp(16, 16)
@@ -70,6 +74,48 @@ def test_disagreement_shows() -> None:
 
     assert report.argmax_agreement == 0
     assert report.max_error == pytest.approx(2 * np.abs(expected).max(), rel=1e-5)
+
+
+def agreement_of(graph: Graph, parameters: Tensors, changed: Tensors) -> float | None:
+    """The agreement of a policy whose weights have become `changed`."""
+    made = emission(Plan(graph, Fp32()), changed)
+    return measure(made, Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, graph.source).argmax_agreement
+
+
+def test_indices_of_actions_agree_where_they_are_equal() -> None:
+    graph, parameters = Graph.from_model(chosen_actions(mlp(16, 16)).SerializeToString())
+    values, _ = Graph.from_model(complete_model(mlp(16, 16)).SerializeToString(), discrete_actions=True)
+    changed = {name: array + 0.1 * random_parameters(SOURCE, 2)[name] for name, array in parameters.items()}
+
+    assert graph.source.discrete_actions
+    agreement = agreement_of(graph, parameters, changed)
+
+    assert agreement is not None
+    assert 0 < agreement < 1
+    assert agreement == agreement_of(values, parameters, changed)
+
+
+def test_a_single_component_agrees_where_it_is_equal() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["observation", "weight"], ["product"]),
+        helper.make_node("Relu", ["product"], ["positive"]),
+        helper.make_node("Sign", ["positive"], ["action"]),
+    ]
+    graph = Graph.parse(policy_graph(nodes, {"weight": [5, 1]}, output="action"))
+    parameters = random_parameters(graph.source, 1)
+
+    assert agreement_of(graph, parameters, parameters) == 1
+    assert agreement_of(graph, parameters, {"weight": -parameters["weight"]}) == 0
+
+
+def test_each_hidden_tensor_of_residual_convolutions_can_be_observed() -> None:
+    source = residual()
+    graph = Graph.parse(source)
+    parameters, feeds = random_parameters(source, 1), random_inputs(Graph.parse(source), 4)
+    reference = Reference(graph)
+    for name in (name for node in graph.model.graph.node for name in node.output):
+        wanted = Observed(name, Statistic.RANGE)
+        assert np.isfinite(reference.observe(parameters, feeds, [wanted])[1][wanted]).all()
 
 
 def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_no_agreement() -> None:

@@ -1,0 +1,1 @@
+"""Policies of other libraries: is the agreement that `actorq quantize` prints the true one?"""

@@ -1,0 +1,49 @@
+"""Complete models become graphs whose weights are inputs."""
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from actorq.quantization.graph import Graph
+from actorq.quantization.layers import RECURRENT
+from quantizer_service.emission.reference import Reference
+from tests.quantizer_service.complete_models import complete_model
+from tests.quantizer_service.policy_graphs import all_outputs_of, random_inputs, recurrent
+
+
+def with_reordered_gates(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its input weights made from "rnn.weight" as torch's exporter does: slices, joined in an order."""
+    (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    array = numpy_helper.to_array(weight)[0]
+    size = len(array) // 3
+    weight.CopyFrom(numpy_helper.from_array(np.concatenate((array[size : 2 * size], array[:size], array[2 * size :]))))
+    weight.name = "rnn.weight"
+    bounds = [numpy_helper.from_array(np.array([i * size]), f"bound {i}") for i in range(4)]
+    model.graph.initializer.extend([*bounds, numpy_helper.from_array(np.array([0]), "axis")])
+    gates = [
+        helper.make_node("Slice", ["rnn.weight", f"bound {i}", f"bound {i + 1}", "axis"], [f"gate {i}"])
+        for i in range(3)
+    ]
+    joined = helper.make_node("Concat", ["gate 1", "gate 0", "gate 2"], ["joined"], axis=0)
+    nodes = [*gates, joined, helper.make_node("Unsqueeze", ["joined", "axis"], ["w"]), *model.graph.node]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    model.graph.ClearField("node")
+    model.graph.node.extend(copies)
+    return model
+
+
+def test_recurrent_weights_whose_gates_the_exporter_reorders_are_parameters() -> None:
+    plain = complete_model(recurrent("GRU"))
+    reordered = with_reordered_gates(complete_model(recurrent("GRU")))
+
+    graph, parameters = Graph.from_model(reordered.SerializeToString(), discrete_actions=True)
+
+    assert [layer.name for layer in graph.layers if layer.kind == RECURRENT] == ["rnn", "r"]
+    assert len(graph.model.graph.node) == len(plain.graph.node)
+    np.testing.assert_array_equal(
+        parameters["rnn.weight"], next(numpy_helper.to_array(t) for t in plain.graph.initializer if t.name == "w")
+    )
+    feeds = random_inputs(graph, 4)
+    outputs = Reference(graph).run(parameters, feeds)
+    expected = all_outputs_of(reordered.SerializeToString(), feeds)
+    np.testing.assert_allclose(outputs["q_values"], expected[0], rtol=1e-6, atol=1e-6)
