@@ -103,3 +103,13 @@ def test_the_command_of_a_result_is_one_of_today(name: str) -> None:
 def test_a_result_that_lacks_a_field_says_so() -> None:
     assert "| commit | not recorded |" in results.conditions("chaos")
     assert results.load("start")["commit"][:12] in results.conditions("start")
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]+\| (more than )?([\d.]+) \|.*results/(\w+)\.json", readme, re.MULTILINE)
+    assert rows
+    for more, figure, name in rows:
+        # "more than" is rounded down.
+        measured = [target["measured"] - (0.05 if more else 0) for target in results.load(name)["targets"]]
+        assert figure in {f"{value:.1f}" for value in measured}, (name, figure)
