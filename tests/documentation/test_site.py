@@ -12,6 +12,7 @@ from mkdocs.config import load_config
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
+from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from sitegen import metrics, results
 from sitegen.tables import TABLES
@@ -56,6 +57,8 @@ def test_the_reference_has_everything(site: dict[str, str]) -> None:
     for leaf in leaves(RunConfig):
         assert f'id="{".".join(leaf.path)}"' in configuration
         assert leaf.variable in configuration
+    for name in PROCESS_SETTINGS:
+        assert f"ACTORQ_{name.upper()}<" in configuration
     for service in SERVICES:
         assert all(f'<h3 id="{method.name.lower()}">' in site["reference/rpcs.html"] for method in service.methods)
     rpcs = sum(len(service.methods) for service in SERVICES)
@@ -100,3 +103,13 @@ def test_the_command_of_a_result_is_one_of_today(name: str) -> None:
 def test_a_result_that_lacks_a_field_says_so() -> None:
     assert "| commit | not recorded |" in results.conditions("chaos")
     assert results.load("start")["commit"][:12] in results.conditions("start")
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]+\| (more than )?([\d.]+) \|.*results/(\w+)\.json", readme, re.MULTILINE)
+    assert rows
+    for more, figure, name in rows:
+        # "more than" is rounded down.
+        measured = [target["measured"] - (0.05 if more else 0) for target in results.load(name)["targets"]]
+        assert figure in {f"{value:.1f}" for value in measured}, (name, figure)
