@@ -37,9 +37,10 @@ def drain(number, frame):
     os._exit(int(behaviour.removeprefix("leave")) if behaviour.startswith("leave") else 0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else drain)
 print("a line of", name, flush=True)
-say(" ".join(["started", *more]))
 if behaviour != "silent":
     os.write(0, b"ready")
+# Last: a test may end the run as soon as it has heard this.
+say(" ".join(["started", *more]))
 if behaviour in ("mistaken", "broken"):
     print("  Traceback (most recent call last):" if behaviour == "broken" else "", flush=True)
     print("error: --seed: expected a number", flush=True)
