@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 from xml.etree import ElementTree
 
@@ -244,18 +246,30 @@ def _without_nested(places: Iterable[str]) -> list[str]:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--count", type=int, default=200, metavar="N", help="mutants (default: 200)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at the same time (default: 1)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     survivors: list[Mutant] = []
     sample = _sample(arguments.seed, arguments.count)
     print(f"{len(sample)} mutants, seed {arguments.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        project = _copied(Path(folder))
-        reach = Reach.measured(project)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        # Each of the mutants that are tried at the same time has a copy of the project.
+        projects: Queue[Path] = Queue()
+        for number in range(arguments.jobs):
+            projects.put(_copied(Path(folder) / str(number)))
+        reach = Reach.measured(Path(folder) / "0")
         print("the tests pass without a mutant", flush=True)
-        for number, mutant in enumerate(sample, 1):
-            if not _is_killed(mutant, project, reach):
+
+        def is_killed(mutant: Mutant) -> bool:
+            project = projects.get()
+            try:
+                return _is_killed(mutant, project, reach)
+            finally:
+                projects.put(project)
+
+        for number, (mutant, killed) in enumerate(zip(sample, pool.map(is_killed, sample), strict=True), 1):
+            if not killed:
                 survivors.append(mutant)
                 print(f"{number:4} {mutant.file}:{mutant.line} survives: {mutant.before} -> {mutant.after}", flush=True)
             if number % 10 == 0:
