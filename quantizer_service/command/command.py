@@ -1,4 +1,4 @@
-"""`actorq quantize`: any ONNX policy in every scheme, compared; and the best of them, or a given one, in a file."""
+"""`actorq quantize`: compares an ONNX policy in every scheme, and writes the fastest or a chosen one to a file."""
 
 import logging
 import sys
@@ -26,10 +26,10 @@ from quantizer_service.command.table import print_table
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
-relative to the action range, and what the fidelity gate says. Each scheme is what a quantizer would serve: where the
-gate refuses one, its most sensitive layers stay in float, in the end all. The one marked * is the given --scheme; auto
-takes the fastest that passes at --batch. Settings of this command are flags only. Exit codes: 0, 2 for a mistake in
-what was given, 7 for a --scheme that the gate refused; after 2 and 7 nothing is written."""
+relative to the action range, and the verdict of the fidelity gate. Each row is the policy that a quantizer would serve.
+If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the --scheme;
+auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes: 0; 2 for
+invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
 
@@ -39,24 +39,24 @@ def _help(field: str) -> str:
 
 
 class QuantizeSettings(Settings):
-    """What to emit, and how to compare it."""
+    """The schemes to compare, the data for the comparison, and the file to write."""
 
-    scheme: SchemeChoice = Field("auto", description="what to take; auto: the fastest that passes")
+    scheme: SchemeChoice = Field("auto", description="scheme to write; auto: the fastest that passes")
     calibration: Annotated[Path | None, DefaultText(f"{RANDOM_ROWS} random rows")] = Field(
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(
         False,
-        description="replace the output file if it is there, and write a scheme that the gate refused, all in float",
+        description="replace an existing file, and write a scheme that the gate refused, with all layers in float",
     )
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
     discrete_actions: bool = Field(
         False,
-        description="the first output has a value for each action, or is the action: the gate looks at agreement, not "
-        "at errors (default: no, but yes where it is an integer)",
+        description="the first output has a value for each action, or is the action: the gate checks agreement, not "
+        "errors (default: no; yes for an integer output)",
     )
-    action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the outputs seen")] = Field(
+    action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the observed outputs")] = Field(
         (), description="highest minus lowest action of each component"
     )
     seed: NonNegativeInt = Field(0, description="seed of random observations")
@@ -64,12 +64,12 @@ class QuantizeSettings(Settings):
     per_tensor_error: NonNegativeFloat = Field(
         QuantizerConfig().per_tensor_error, description=_help("per_tensor_error")
     )
-    compensate: bool = Field(True, description="make up for the rounding of weights, as quantizers do")
+    compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print, and write what was asked for."""
+    """Compare the schemes, print the table, and write the chosen policy."""
     path, how = _parse(arguments)
     if how.output is not None:
         _check_output(how.output, how.force)
@@ -144,7 +144,7 @@ def _check_output(path: Path, force: bool) -> None:
 
 
 def _write(path: Path, chosen: Emitted) -> None:
-    """Write a model that was run and whose outputs were compared: the comparison has nothing else."""
+    """Write the model of a compared policy."""
     try:
         replace_file(path, chosen.model, sync=True)
     except OSError as error:
@@ -157,6 +157,6 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    # The table tells what the ladder did.
+    # The table reports the ladder's results.
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
     sys.exit(main(run))

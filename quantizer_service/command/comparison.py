@@ -1,4 +1,4 @@
-"""One policy in every scheme, side by side: size, speed, errors, and what the fidelity gate made of it."""
+"""Compares one policy in every scheme: size, speed, errors, and the fidelity gate's verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.prepared_graph import PreparedGraph
 
 RUN_ID = "quantize"
-# Of the bytes or of the time of fp32; timings differ by as much from call to call.
+# A gain needs fewer than this share of fp32's bytes or time. Timings vary by about 5% from call to call.
 LEAST_GAIN = 0.95
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """A policy in one scheme as a quantizer would serve it.
+    """A policy in one scheme, as a quantizer would serve it.
 
-    seconds: of one call, by batch.
+    seconds: time of one call, by batch.
     """
 
     scheme: str
@@ -37,16 +37,16 @@ class Emitted:
 
     @property
     def is_float(self) -> bool:
-        """Whether no layer is quantized, so that it is FP32 under another name."""
+        """Whether no layer is quantized."""
         return bool(self.report.layers) and all(layer.in_float for layer in self.report.layers)
 
     @property
     def refused(self) -> bool:
-        """Whether the gate let none of its layers be quantized."""
+        """Whether the gate put all layers in float."""
         return not self.report.passed or (self.is_float and bool(self.report.refused))
 
     def gains(self, fp32: "Emitted") -> bool:
-        """Whether it is smaller, or at one of the batches faster, than fp32."""
+        """Whether the policy is smaller than fp32, or faster at one of the batches."""
         seconds = zip(self.seconds.values(), fp32.seconds.values(), strict=True)
         smaller = len(self.model) < LEAST_GAIN * len(fp32.model)
         return not self.is_float and (smaller or any(own < LEAST_GAIN * of_fp32 for own, of_fp32 in seconds))
@@ -54,13 +54,13 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A policy in the schemes, in their order, and why others could not be emitted."""
+    """A policy in each scheme, in the order of the schemes, and the error of each failed scheme."""
 
     emitted: tuple[Emitted, ...]
     failed: dict[str, str]
 
     def fastest(self, batch: int) -> str:
-        """What `auto` takes at that batch: as an actor that acts with fp32 chooses."""
+        """The scheme that `auto` chooses at this batch in an actor that acts with fp32."""
         seconds = {
             item.scheme: item.seconds[batch]
             for item in self.emitted
@@ -69,7 +69,7 @@ class Comparison:
         return fastest(seconds, scheme_names())
 
     def of(self, scheme: str) -> Emitted:
-        """The policy in that scheme; raises InvalidInputError that says why there is none."""
+        """The policy in this scheme. Raises InvalidInputError, with the reason, if there is none."""
         for item in self.emitted:
             if item.scheme == scheme:
                 return item
@@ -84,10 +84,10 @@ def compare(
     options: Options,
     thresholds: GateConfig,
 ) -> Comparison:
-    """Emit a policy in all schemes, each through the gate and its ladder, and run and time what came out.
+    """Emit a policy in all schemes through the gate and its ladder, and time the emitted policies.
 
-    observations: rows for every data input, to calibrate, to measure errors and to time with.
-    batches: rows of a call that are timed. Raises InvalidInputError when the policy itself is not valid.
+    observations: rows for every data input, for calibration, errors and timing.
+    batches: batch sizes to time. Raises InvalidInputError when the policy itself is not valid.
     """
     prepared = PreparedGraph(graph, options)
     checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))

@@ -1,4 +1,4 @@
-"""The table of a comparison: lines of text, or a table of rich on a terminal."""
+"""Prints the table of a comparison: plain text, or a rich table on a terminal."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _LEFT = ("scheme", "gate")
 
 
 def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> None:
-    """Print the comparison, with the scheme that was chosen marked."""
+    """Print the comparison, with a mark at the chosen scheme."""
     header = [
         "scheme",
         "bytes",
@@ -39,11 +39,11 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """What the table has no room for."""
+    """Notes below the table."""
     reports = next((item.report.layers for item in comparison.emitted), ())
     if narrower := [layer for layer in reports if layer.units]:
         told = (f"{layer.name} {layer.units} of {layer.published_units}" for layer in narrower)
-        yield f"units that count: {', '.join(told)}; the others are taken out, in all schemes"
+        yield f"live units: {', '.join(told)}; dead units are removed in all schemes"
     for item in comparison.emitted:
         kept = [layer for layer in item.report.layers if layer.in_float]
         for rung in item.report.refused:

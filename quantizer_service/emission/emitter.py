@@ -1,6 +1,6 @@
-"""The way of a checkpoint: validated, made compact, quantized, checked, described, served and stored.
+"""Emits the policies of a checkpoint: validates it, removes dead units, quantizes, checks, serves and stores.
 
-Plain calls with plain values: it knows neither the network nor threads, and must be used by one thread at a time.
+The emitter knows neither the network nor threads. Only one thread at a time may use it.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from quantizer_service.emission.reference import Batch, Outputs
 from quantizer_service.store.catalog import Catalog
 from quantizer_service.store.reader import PolicyReader
 
-# Graphs that are kept prepared. A run has one; with growing and shrinking layers old ones are not needed again soon.
+# Limit of prepared graphs. A run has one. A run with growing or shrinking layers rarely needs old ones again.
 _MAX_GRAPHS = 4
 
 
 class Emitter:
     """Emits the policies of one run into its catalog.
 
-    store: a PolicyReader is served as it was when it was opened; nothing can be published then.
-    config: how to quantize.
+    store: a PolicyStore, or a PolicyReader, which accepts no publications and keeps the state when it was opened.
+    config: settings for quantization and the gate.
 
-    catalog: finds what was emitted.
+    catalog: the emitted versions.
     """
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
@@ -44,7 +44,7 @@ class Emitter:
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
-        """Validate a graph, prepare and keep it; raises InvalidInputError and keeps nothing when it is not valid."""
+        """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
         if source.topology not in self.catalog.graphs:
             graph = PreparedGraph(Graph.parse(source), self._options)
             self.catalog.add_graph(source)
@@ -56,14 +56,14 @@ class Emitter:
         schemes: Iterable[str],
         announce: Callable[[Sequence[Policy]], None] = lambda policies: None,
     ) -> tuple[Policy, ...]:
-        """Emit a new version in each of the schemes, serve it from memory, then store it.
+        """Emit a new version in each scheme, serve it from memory, then store it.
 
-        announce: called once the policies may be served, before they are stored.
+        announce: called when the policies may be served, before they are stored.
 
-        Raises ConflictError when its version is not above all before or its graph is not here, InvalidInputError when
-        its version is too far above, or its tensors do not fit the graph, are not finite or do not run, and
-        UnavailableError when the disk does not take its number; then nothing has changed. Raises UnavailableError, too,
-        when the disk does not take the version; then it is served, but lost with this process.
+        These errors change nothing: ConflictError when the version is not above all others or its graph is missing;
+        InvalidInputError when the version is too far above, or the tensors do not fit the graph, are not finite or do
+        not run; UnavailableError when the disk cannot store the version number. UnavailableError is also raised when
+        the disk cannot store the version. Then the version is served, but lost with this process.
         """
         self.catalog.check_next(checkpoint.version)
         graph = self._prepared(checkpoint.topology)
@@ -78,17 +78,17 @@ class Emitter:
         return policies
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
-        """Emit a retained version in a scheme that it lacks; `thresholds` replace those of the run's gate."""
+        """Emit a retained version in a missing scheme. `thresholds` replace the thresholds of the run's gate."""
         graph = self._prepared(checkpoint.topology)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
-        # What an old version needs says nothing about the next one.
+        # An old version gets its own ladder, because its rung says nothing about the next version.
         ladder = graph.ladder(scheme) if newest and not thresholds else Ladder(scheme)
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
 
     def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, PolicyGraph]:
-        """The observations on which a version is compared, what its FP32 policy gives for them, and its graph."""
+        """The observations for comparing a version, its FP32 policy's outputs on them, and its graph."""
         graph = self._prepared(checkpoint.topology)
         run = graph.without_dead_units(graph.validated(checkpoint)).run(self.catalog.run_id, ())
         return run.batch, run.outputs, graph.graph.source
@@ -97,7 +97,7 @@ class Emitter:
         if digest in self._graphs:
             return self._graphs[digest]
         if digest not in self.catalog.graphs:
-            raise ConflictError(f"checkpoint: the graph {digest.hex()} is not here; send it first")
+            raise ConflictError(f"checkpoint: this quantizer does not have the graph {digest.hex()}; send it first")
         return self._keep(PreparedGraph(Graph.parse(self.catalog.graphs[digest]), self._options))
 
     def _keep(self, graph: PreparedGraph) -> PreparedGraph:
@@ -110,7 +110,7 @@ class Emitter:
 def quantize_and_check(
     run_id: str, version: CompactVersion, ladders: Sequence[Ladder], thresholds: GateConfig, all_rows: bool = False
 ) -> list[Attempt]:
-    """Quantize a version on each ladder, at the first rung whose fidelity passes the gate.
+    """Quantize a version on each ladder, at the first rung that passes the gate.
 
     all_rows: see ReferenceRun.of.
 

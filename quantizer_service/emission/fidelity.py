@@ -1,4 +1,4 @@
-"""How far an emitted policy is from the FP32 policy, measured by running both."""
+"""Measures the fidelity of an emitted policy: compares its outputs with the FP32 policy's."""
 
 import math
 
@@ -11,14 +11,14 @@ from quantizer_service.emission.reference import Batch, Outputs, rows_of
 
 
 def measure(emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph) -> FidelityReport:
-    """Compare an emitted model's outputs with those of the FP32 policy, `expected`, on the same batch.
+    """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
-    Relative errors are divided by the graph's action spans; where it has none by the range of the first expected
-    output, or by 1 where all its values are equal. Raises InvalidInputError when the model cannot run or its outputs
-    are not finite.
+    Relative errors are errors divided by the graph's action spans. Without spans the divisor is the range of the first
+    expected output, or 1 if all its values are equal. Raises InvalidInputError when the model does not run or its
+    outputs are not finite.
 
-    Agreement compares the largest component of the first output. It compares the output itself where that has one
-    component, or is an integer: then the policy has chosen its actions.
+    Agreement compares the index of the largest component of the first output. An output with one component or of
+    integers is the chosen action itself, and is compared for equality.
     """
     session = open_session(emission.model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
@@ -46,7 +46,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
 
 
 def unfit(layers: tuple[LayerReport, ...], calibration: Batch, source: PolicyGraph) -> FidelityReport:
-    """The report on an emitted policy that cannot be run on the batch, or whose outputs are not finite there."""
+    """The report on an emitted policy that does not run on the batch, or has outputs that are not finite."""
     return FidelityReport(
         observations=rows_of(calibration),
         mean_error=math.inf,

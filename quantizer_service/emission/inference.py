@@ -1,4 +1,4 @@
-"""Running models: the one way in which this service opens an ONNX Runtime session."""
+"""Opens and runs all ONNX Runtime sessions of the quantizer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,17 +11,18 @@ from actorq import inference
 from actorq.errors import InvalidInputError
 from quantizer_service.emission.job import OverdueError, current_job
 
-# It fuses Conv, Add and an activation although the Conv's output is an output of the model. It cannot load the result.
+# ONNX Runtime's fusion of Conv, Add and an activation. It also fuses a Conv whose output is an output of the model, and
+# then cannot load the result.
 _FUSION_OF_RESIDUALS = "ConvAddActivationFusion"
 CALIBRATION_BATCH = "the calibration batch"
 
 
 def open_session(model: bytes, what: str, arena: bool = False, probe: bool = False) -> ort.InferenceSession:
-    """A session as actors open it; raises InvalidInputError when ONNX Runtime refuses the model named `what`.
+    """A session with an actor's options. Raises InvalidInputError when ONNX Runtime refuses the model named `what`.
 
-    Its runs belong to the job of the caller, which can end them: see job.
+    The caller's job can end its runs; see job.
 
-    arena: keep memory between calls, which makes many calls faster; a session that runs a few times only holds it.
+    arena: keep memory between calls. Makes many calls faster, but wastes memory for a few calls.
     probe: the model has hidden tensors among its outputs.
     """
     current_job().check()
@@ -31,7 +32,7 @@ def open_session(model: bytes, what: str, arena: bool = False, probe: bool = Fal
         reason = " ".join(str(error).split())[:300]
         raise InvalidInputError(
             f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason}); export it with operators and an opset "
-            "that this version has"
+            "that this version supports"
         ) from None
 
 
@@ -40,10 +41,10 @@ def run_session(
 ) -> dict[str, NDArray[np.float64]]:
     """Every output by name, float64[rows, M].
 
-    feeds: may have more than the session takes. Raises InvalidInputError when the model named `what` does not run, an
-    output is not batch first, or not finite.
+    Raises InvalidInputError when the model named `what` does not run, or an output is not batch first or not finite.
 
-    trial: the feeds are made up: outputs need not be finite.
+    feeds: inputs by name. Unknown names are ignored.
+    trial: allow outputs that are not finite, because the feeds are artificial.
     """
     batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
     outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
@@ -51,9 +52,9 @@ def run_session(
 
 
 def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:
-    """Every output by name as it is; raises InvalidInputError that begins with `failure` when the model does not run.
+    """Every raw output by name. Raises InvalidInputError that begins with `failure` when the model does not run.
 
-    feeds: may have more than the session takes.
+    feeds: inputs by name. Unknown names are ignored.
     """
     # An input that no node reads is not an input of the session.
     inputs = {value.name for value in session.get_inputs()}
@@ -70,7 +71,7 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
 
 
 def checked_output(output: object, name: str, rows: int, what: str, trial: bool = False) -> NDArray[np.float64]:
-    """An output as float64[rows, M]; raises InvalidInputError when it is not batch first, or not finite."""
+    """An output as float64[rows, M]. Raises InvalidInputError when it is not batch first or not finite."""
     if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
         raise InvalidInputError(
             f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "

@@ -1,4 +1,4 @@
-"""What is prepared once for a policy graph: its FP32 session, its compact forms, and the ladder of each scheme."""
+"""Prepares a policy graph once for all its versions: FP32 session, compact forms, and a ladder per scheme."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,15 @@ from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
 from quantizer_service.emission.scheme_plans import SchemePlans
 
-# Compact forms whose plans are kept. Masks change rarely, and units that come back do so within a few versions.
+# Limit of compact forms with plans. Masks change rarely, and a unit that returns does so within a few versions.
 MAX_FORMS = 4
 
 
 @dataclass
 class CompactForm:
-    """The graph that schemes quantize: the published one, or a smaller one without dead units.
+    """The graph that schemes quantize: the published graph, or a smaller one without dead units.
 
-    widths: published and live units of each layer that lost some, by the layer's name.
+    widths: published and live units by layer name, for layers with dead units.
     """
 
     graph: Graph
@@ -39,7 +39,7 @@ class CompactForm:
         return Reference(self.graph)
 
     def plans(self, scheme: str) -> SchemePlans:
-        """The plans of a scheme; raises NotFoundError when there is no such scheme."""
+        """The plans of a scheme. Raises NotFoundError for an unknown scheme."""
         if scheme not in self._plans:
             self._plans[scheme] = SchemePlans(self.graph, scheme_named(scheme), self.options, self.widths)
         return self._plans[scheme]
@@ -50,8 +50,8 @@ class CompactVersion:
     """A validated checkpoint without its dead units.
 
     published: the graph with all units.
-    form: the graph without the dead ones; `published` where all are alive.
-    parameters: those that `form` takes.
+    form: the graph without dead units; `published` if all units are live.
+    parameters: the parameters of `form`.
     """
 
     checkpoint: Checkpoint
@@ -60,7 +60,7 @@ class CompactVersion:
     parameters: Mapping[str, NDArray[Any]]
 
     def run(self, run_id: str, ladders: Iterable[Ladder], all_rows: bool = False) -> ReferenceRun:
-        """Run the FP32 policy, to quantize it on these ladders; see ReferenceRun.of."""
+        """Run the FP32 policy for quantization on these ladders. See ReferenceRun.of."""
         observed = (self.form.plans(ladder.scheme).observed(ladder.rung) for ladder in ladders)
         references = self.published.reference, self.form.reference
         wanted = frozenset().union(*observed)
@@ -68,15 +68,15 @@ class CompactVersion:
 
 
 class PreparedGraph:
-    """A validated policy graph with all that its versions share; not safe for several threads.
+    """A validated policy graph with the parts that its versions share. Not thread-safe.
 
-    Raises InvalidInputError when the graph takes too much to run, or does not run.
+    Raises InvalidInputError when the graph needs too much memory or time, or does not run.
     """
 
     def __init__(self, graph: Graph, options: Options | None = None) -> None:
         self.graph = graph
         self._options = options or Options()
-        # Before ONNX Runtime sees the graph: it computes constants of any size when it opens a session.
+        # Checked before ONNX Runtime opens a session, which computes constants of any size.
         self._footprint = Footprint(graph.model, tuple(graph.inputs))
         self._whole = CompactForm(graph, self._options)
         # Runs the graph once.
@@ -86,7 +86,7 @@ class PreparedGraph:
         self._ladders: dict[str, Ladder] = {}
 
     def validated(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with at most as many observations as the graph can run at once.
+        """The checkpoint, with its observations limited to the number that the graph can run at once.
 
         Raises InvalidInputError unless parameters and observations fit the graph and are finite.
         """
@@ -95,7 +95,7 @@ class PreparedGraph:
         return replace(checkpoint, calibration=self._footprint.fitting(checkpoint.calibration))
 
     def without_dead_units(self, checkpoint: Checkpoint) -> "CompactVersion":
-        """A validated checkpoint in its compact form; the published graph where all units are alive."""
+        """A validated checkpoint in its compact form; the published graph if all units are live."""
         parameters = checkpoint.parameters
         live = self._compactor.live_units(parameters)
         compact = None if live is None else self._compactor.parameters(parameters, live)
@@ -110,5 +110,5 @@ class PreparedGraph:
         return CompactVersion(checkpoint, self._whole, form, compact)
 
     def ladder(self, scheme: str) -> Ladder:
-        """The ladder on which new versions in a scheme go up and down; raises NotFoundError for an unknown scheme."""
+        """The ladder for new versions in a scheme. Raises NotFoundError for an unknown scheme."""
         return self._ladders.setdefault(scheme, Ladder(scheme_named(scheme).name))

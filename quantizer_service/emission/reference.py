@@ -1,4 +1,4 @@
-"""Runs the FP32 policy of a graph on calibration batches: emitted policies are compared and calibrated with it."""
+"""Runs the FP32 policy of a graph on calibration batches, as the reference for calibration and fidelity."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,15 +24,15 @@ from quantizer_service.emission.inference import (
 # Observations of each data input by name, batch first.
 Batch = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[np.float64]]
-# Sessions that give hidden tensors: one for each set of schemes that is asked for, and for what ladders did meanwhile.
+# Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
 _MAX_PROBES = 8
 
 
 class Reference:
-    """Runs a graph with its parameters as inputs: one session serves all versions.
+    """Runs a graph with its parameters as inputs, so that one session serves all versions.
 
-    Making one loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and the
-    reason, when that fails, an output is not batch first, or the action spans do not fit the first one.
+    The constructor loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and
+    the reason, when that fails, an output is not batch first, or the action spans do not fit the first output.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -47,7 +47,7 @@ class Reference:
             name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
         }
         zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
-        # With weights of zero a normalization may well give NaN: here only the operators and shapes count.
+        # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
         try:
             outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
         except InvalidInputError as error:
@@ -60,9 +60,9 @@ class Reference:
             )
 
     def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Batch) -> Outputs:
-        """Every output by name, float64[B, M]; raises InvalidInputError when it does not run or is not finite.
+        """Every output by name, float64[B, M]. Raises InvalidInputError when the run fails or gives NaN or infinity.
 
-        parameters, calibration: as checked by the graph.
+        parameters, calibration: checked by the graph.
         """
         return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
 
@@ -72,7 +72,7 @@ class Reference:
         calibration: Batch,
         observed: Iterable[Observed],
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
-        """What `run` returns, and these statistics of tensors of the graph over the batch, all from one run."""
+        """The outputs of `run`, and the given statistics of tensors over the batch, from a single run."""
         wanted, rows = frozenset(observed), rows_of(calibration)
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
@@ -82,7 +82,7 @@ class Reference:
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 
     def _probe(self, inner: frozenset[str]) -> ort.InferenceSession:
-        """A session with these tensors as outputs besides the graph's own."""
+        """A session with these tensors as additional outputs."""
         if not inner:
             return self._session
         session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph", probe=True)
@@ -93,12 +93,12 @@ class Reference:
 
 
 def rows_of(calibration: Batch) -> int:
-    """Rows of a calibration batch, which all its tensors have."""
+    """Number of rows of a calibration batch, the same for all its tensors."""
     return len(next(iter(calibration.values())))
 
 
 def _remedy(graph: Graph) -> str:
-    """What a graph may need that does not run on a batch of several rows; empty when that is not known."""
+    """The likely remedy for a graph that does not run on a batch of several rows; empty when unknown."""
     operators = {node.op_type for node in graph.model.graph.node}
     if operators & set(RECURRENT_OPERATORS):
         return f"; {BATCH_FIRST_STATES}"
