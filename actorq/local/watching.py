@@ -56,16 +56,19 @@ class StatusWatch:
         try:
             with LearnerClient(self._address, self._certificates) as client:
                 self._client = client
+                over = False
                 for status in client.watch(self._period_s, patience_s=0.0):
                     connected()
                     if self._stop.is_set():
                         return
                     self._receive(status)
-                    if status.state.final and not self._until_close:
+                    over = status.state.final
+                    if over and not self._until_close:
                         return
         except UnavailableError:
             raise
         except (ActorQError, ValueError) as error:
             # The next life of the learner may answer despite any error. ValueError means a closed channel.
             raise UnavailableError(f"learner at {self._address}: {error}") from error
-        raise UnavailableError(f"learner at {self._address}: ended the stream before the run was over")
+        ended = "the run is over" if over else "ended the stream before the run was over"
+        raise UnavailableError(f"learner at {self._address}: {ended}")

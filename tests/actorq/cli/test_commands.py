@@ -1,6 +1,7 @@
 """The commands as processes, with small fake services in the place of the real ones."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -56,9 +57,11 @@ sys.stdin.buffer.read()
 # In the place of what tells an environment's spec.
 FAKE_ENVIRONMENTS = """
 import json, sys
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 if sys.argv[1] != "CartPole-v1":
     sys.exit(print("error: environment 'Nope-v0' is not known", file=sys.stderr) or 2)
-print(json.dumps({"environment_id": "CartPole-v1", "discrete_actions": 2}))
+spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+print(json.dumps(spec.to_json()))
 """
 
 
@@ -103,6 +106,7 @@ class Command:
         """Wait until processes have said all these, each "NAME TEXT"; returns their process ids."""
         missing, pids = set(expected), {}
         while missing:
+            assert select.select([self._said], [], [], TIMEOUT_S)[0], f"nobody has said {missing}"
             name, pid, text = self._said.readline().decode().rstrip("\n").split(" ", 2)
             self.pids.add(int(pid))
             pids[name] = int(pid)
