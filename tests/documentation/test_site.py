@@ -15,6 +15,7 @@ from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from sitegen import metrics, results
+from sitegen.docstrings import listed
 from sitegen.tables import TABLES
 from tests.documentation.code_blocks import ROOT
 
@@ -113,3 +114,10 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
         # "more than" is rounded down.
         measured = [target["measured"] - (0.05 if more else 0) for target in results.load(name)["targets"]]
         assert figure in {f"{value:.1f}" for value in measured}, (name, figure)
+
+
+def test_names_that_a_docstring_explains_are_a_list() -> None:
+    text = "Act.\n\nobservations, dones: float32[B, N],\n    of a batch.\nseed: of the noise.\n\nRaises UserError."
+    items = "- `observations`, `dones`: float32[B, N],\n    of a batch.\n- `seed`: of the noise."
+    assert listed(text) == f"Act.\n\n{items}\n\nRaises UserError."
+    assert listed("Act.\nseed: of the noise.") == "Act.\n\n- `seed`: of the noise."
