@@ -153,7 +153,7 @@ def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is
     assert policy.startswith(f"policy v{best} int8")
     named = actorq("evaluate", str(directory.root), "--version", str(gone))
     assert (named.returncode, named.stdout) == (2, "")
-    assert named.stderr.startswith(f"error: version {gone} is not retained")
+    assert named.stderr.startswith(f"error: version {gone} is not in {directory.root}; ")
 
 
 def test_evaluate_takes_the_newest_when_no_retained_version_was_evaluated(tmp_path: Path) -> None:
