@@ -231,7 +231,7 @@ def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_pa
         for name, theirs in peers.items():
             for peer in theirs:
                 lines = [line for line in log(name).splitlines() if f": {peer} at " in line]
-                ages = [index for index, line in enumerate(lines) if "has reached the age" in line]
+                ages = [index for index, line in enumerate(lines) if "reached its maximum age" in line]
                 if not ages or not any("connected again" in line for line in lines[ages[0] :]):
                     return False
         return True
