@@ -90,7 +90,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     calls = measured_calls(TASKS[0], TIMED_SPARSITIES[:1] if arguments.quick else TIMED_SPARSITIES, repeats)
     costs = [dense_cost(width, repeats) for width in ((64, 256) if arguments.quick else (64, 256, 2048))]
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only the plot needs it.
         from benchmarks.policy.sparse_policy_plot import plot
 
         plot(found, calls, BOUNDS, arguments.plot)

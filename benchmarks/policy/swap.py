@@ -63,7 +63,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         figures[width] = summarize(_swaps(width, repeats))
         print(f"width {width} ({time.monotonic() - started:.0f} s)\n{_table(figures[width])}", flush=True)
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only the plot needs it.
         from benchmarks.policy.swap_plot import plot
 
         plot(figures, (f"actorq {DEFAULT_SCHEME}", *BASELINES), arguments.plot)

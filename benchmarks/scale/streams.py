@@ -230,7 +230,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    # One event loop for all: gRPC's pollers outlive a loop and complain.
+    # One event loop for all phases: gRPC's pollers outlive a loop and log errors.
     return asyncio.run(_measure_all(arguments))
 
 

@@ -57,7 +57,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}/{self.width}"
 
     @property
@@ -128,13 +128,13 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         "--task",
         action="append",
         metavar="PATTERN",
-        help="ALGORITHM/ENVIRONMENT/WIDTH, patterns as of a shell (default: the tasks of the form)",
+        help="ALGORITHM/ENVIRONMENT/WIDTH, shell patterns (default: the tasks of the form)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the form's)")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="of the learner; with cuda an actor for each core"
     )
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table to FILE, such as a PNG")
 
 
@@ -259,7 +259,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = statistics.fmean(values)
     if len(values) == 1:
         return mean, mean
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     from scipy import stats
 
     quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))

@@ -13,7 +13,7 @@ def plot(results: Sequence[dict[str, Any]], file: Path) -> None:
 
     A bar is missing where no seed reached the target under both.
     """
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

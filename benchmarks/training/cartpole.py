@@ -73,7 +73,7 @@ def _row(run: dict[str, Any]) -> str:
 
 
 def _plot(runs: list[dict[str, Any]], path: Path) -> None:
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

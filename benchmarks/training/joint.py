@@ -47,9 +47,7 @@ _SLICE_S = 0.01
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     add_task_flags(parser)
-    parser.add_argument(
-        "--row", action="append", metavar="PATTERN", help="METHOD/SCHEME, patterns as of a shell (default: *)"
-    )
+    parser.add_argument("--row", action="append", metavar="PATTERN", help="METHOD/SCHEME, shell patterns (default: *)")
     parser.add_argument("--repeats", type=int, default=25, metavar="N", help="turns of each policy (default: 25)")
 
 

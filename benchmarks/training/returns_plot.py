@@ -22,7 +22,7 @@ class Task(Protocol):
 
 def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:
     """Draw the evaluations of each task's runs."""
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

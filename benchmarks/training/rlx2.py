@@ -39,7 +39,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def add_task_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that say what is run, how much of it and where it is kept."""
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
     parser.add_argument("--steps", type=int, metavar="N", help="environment steps a run (default: the task's own)")
@@ -50,7 +50,7 @@ def add_task_flags(parser: argparse.ArgumentParser) -> None:
         "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares (default: the task's own)"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
 
 def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:

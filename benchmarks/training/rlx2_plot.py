@@ -14,7 +14,7 @@ _POINTS = 60
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
     """Draw the mean over each method's seeds, and their range."""
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

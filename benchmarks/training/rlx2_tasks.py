@@ -65,7 +65,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}"
 
     def flags(self, method: str, scheme: str, seed: int) -> list[str]:
