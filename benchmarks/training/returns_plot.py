@@ -1,4 +1,4 @@
-"""The plot of returns.py: return against environment steps, a panel for each task."""
+"""The plot of returns.py: return against environment steps, with a panel for each task."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -9,7 +9,7 @@ _COLUMNS = 4
 
 
 class Task(Protocol):
-    """What the plot has to know of a task."""
+    """The properties of a task that the plot needs."""
 
     @property
     def name(self) -> str:
@@ -17,7 +17,7 @@ class Task(Protocol):
 
     @property
     def target(self) -> float:
-        """The dashed line."""
+        """The height of the dashed line."""
 
 
 def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plot of rlx2.py: return against environment steps, a panel for each task, a colour for each method."""
+"""The plot of rlx2.py: return against environment steps, with a panel for each task and a color for each method."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ _POINTS = 60
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
-    """Draw the mean over each method's seeds, and their range."""
+    """Draw the mean and the range over each method's seeds."""
     # Imported here, because only the plot needs it.
     import matplotlib
 
@@ -43,7 +43,7 @@ def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
 
 
 def _curve(run: dict[str, Any], steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The run's returns at these steps, between its evaluations as a straight line."""
+    """The run's returns at these steps, interpolated linearly between evaluations."""
     points = run["evaluations"]
     curve: NDArray[np.float64] = np.interp(
         steps, [point["environment_steps"] for point in points], [point["mean_return"] for point in points]
