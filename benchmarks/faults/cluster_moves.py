@@ -62,7 +62,7 @@ class Learner:
                 except UnavailableError:
                     # Each attempt has another port in its message. One line is enough.
                     raise UnavailableError("the learner does not answer yet") from None
-                raise UnavailableError("the learner has ended its answer")
+                raise UnavailableError("the learner ended the stream of its status")
 
         keep_connected(watch, threading.Event(), "learner", random.Random(), _POLL)
 

@@ -54,7 +54,7 @@ def faults(root: Path, wanted: Callable[[str], bool], count: int, rng: np.random
         if file.is_file() and file.stat().st_size and wanted(path):
             classes.setdefault(file_class(path), []).append(path)
     if not classes:
-        raise SystemExit("no file to damage matches")
+        raise SystemExit("expected files that match, got none to damage")
     endless = [_endless(root, paths, rng) for paths in classes.values()]
     return [next(endless[number % len(endless)]) for number in range(count)]
 

@@ -53,7 +53,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
     return int(text)
 
 

@@ -13,8 +13,8 @@ change a share of the wall clock. The output has both. Slices of all loops take 
 is the median over the turns. Other programs also take caches and clock frequency, but they slow down all slices of a
 turn.
 
-The actor on EnvPool is then compared with the actor on the Python loop, in the same turns and by the wall clock,
-because EnvPool has threads of its own.
+The actor on EnvPool is then compared with the actor on the Python loop, in the same turns. This comparison uses the
+wall clock, because EnvPool has threads of its own.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The overhead of a short run: CartPole-v1 with one command, over several seeds.
 
-The benchmark measures the wall clock of the whole command, the seconds from the command to the first int8 action in an
-actor's log, and each service's share of the energy. A run without measured energy gives no share.
+The benchmark measures the wall clock of the whole command and each service's share of the energy. From the actors' logs
+it takes the seconds until the first int8 action. A run without measured energy gives no share.
 """
 
 import argparse

@@ -101,7 +101,7 @@ def _rate(tree: Path, case: str, warm_up_s: float, seconds: float) -> float:
                     return int(getattr(status, field))
 
                 if until(lambda: count() > 0, _START_S) is None:
-                    raise SystemExit(f"the run in {tree} did not start")
+                    raise SystemExit(f"the run in {tree} made no progress")
                 threading.Event().wait(warm_up_s)
                 begun, before = time.monotonic(), count()
                 threading.Event().wait(seconds)

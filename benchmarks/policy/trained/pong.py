@@ -91,7 +91,7 @@ class PongCNN:
         """Record the controller, clone it, and let the clone play to get the held-out frames."""
         rng = np.random.default_rng(self._seed)
         frames, actions = _demonstrations(self._steps, rng)
-        progress(f"{self.name}: {len(frames)} frames, actions taken {np.bincount(actions).tolist()}")
+        progress(f"{self.name}: {len(frames)} frames, counts of actions {np.bincount(actions).tolist()}")
         torch.manual_seed(self._seed)
         network = nature_cnn(len(_ACTIONS))
         optimizer = torch.optim.Adam(network.parameters(), lr=5e-4)

@@ -1,7 +1,7 @@
 """A walker policy on raw observations: a linear controller found by random search, cloned into the D4PG network.
 
 It does not need ActorQ's continuous algorithms. The benchmark needs a network that acts well on dm_control's raw
-observations (joint angles, heights and velocities up to about 60), the hard case for quantized activations.
+observations. These are joint angles, heights and velocities up to about 60, a hard case for quantized activations.
 """
 
 from dataclasses import dataclass, replace
