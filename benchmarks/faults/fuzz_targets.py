@@ -22,7 +22,7 @@ from benchmarks.faults.fuzz_corpus import ENVIRONMENT, EVALUATION, REPORT, VALID
 from benchmarks.faults.fuzz_messages import altered, anything, mutated, noise
 from quantizer_service.store.policy_files import encode_tensors
 
-# Any message of these types ends or changes the run, so they get only bytes that are not a message.
+# Any valid message to these methods ends or changes a run, so they get only bytes that are not a message.
 _ENDING = ("StopRun", "Drain", "ResetEnvironment", "ResumeTraining")
 # Called rarely, because each takes long: an fsync, or the episodes of an evaluation.
 _SLOW = ("SaveCheckpoint", "Evaluate")

@@ -84,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def make_runs(
     tasks: Sequence[Task], systems: Sequence[str], seeds: int, directory: Path, environments: Path | None
 ) -> Iterator[Run]:
-    """Runs of all systems, task by task and seed by seed. Every second seed reverses the order of the systems."""
+    """Runs of all systems, seed by seed and task by task. Every second seed reverses the order of the systems."""
     for seed in range(1, seeds + 1):
         for task in tasks:
             for system in systems if seed % 2 else reversed(systems):

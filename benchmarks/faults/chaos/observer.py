@@ -29,7 +29,7 @@ class Look:
 class Observer:
     """Asks the learner ten times per second, and watches the policies in two schemes, on direct connections.
 
-    Both threads continue after any failure.
+    All threads continue after any failure.
     """
 
     def __init__(self, learner: str, quantizer: str, schemes: tuple[str, ...]) -> None:

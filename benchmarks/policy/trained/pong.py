@@ -15,7 +15,7 @@ _BALL_X, _BALL_Y, _PADDLE_Y = 49, 54, 51
 # No operation, up and down, as numbers of the game's six actions.
 _ACTIONS = (0, 2, 3)
 _STAY, _UP, _DOWN = range(3)
-# Height of the ball above the paddle when it hits the middle, and tolerated distance; found by experiment.
+# Offset of the ball's y from the paddle's y at a hit in the middle, and its tolerance; found by experiment.
 _OFFSET, _DEAD_ZONE = 8, 9
 _SKIP = 4
 # The 160 rows between the walls, and the gray value of the empty field.
