@@ -46,7 +46,7 @@ def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:
         axes.set_xlim(0, None)
         axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the policy that actors have", fontsize=8)
+    figure.supylabel("return of the actors' policy", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)

@@ -43,10 +43,10 @@ def add_task_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
     parser.add_argument("--steps", type=int, metavar="N", help="environment steps per run (default: the task's own)")
     parser.add_argument(
-        "--updates-per-step", type=float, metavar="X", help="gradient updates (default: the task's own)"
+        "--updates-per-step", type=float, metavar="X", help="updates per step (default: the task's own)"
     )
     parser.add_argument(
-        "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares (default: the task's own)"
+        "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares of zeros (default: the task's own)"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")

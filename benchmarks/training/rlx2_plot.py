@@ -36,7 +36,7 @@ def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
         axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the policy that actors have", fontsize=8)
+    figure.supylabel("return of the actors' policy", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)
