@@ -94,7 +94,7 @@ class Graph:
         """The graph of a complete model of any library, and the model's parameters.
 
         model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
-        discrete_actions, action_spans: as in PolicyGraph. A model tells only of discrete actions whose indices are its
+        discrete_actions, action_spans: as in PolicyGraph. A model shows discrete actions only if their indices are its
             first output: an integer.
 
         Raises InvalidInputError with the fault and how to export the model correctly.
@@ -249,7 +249,7 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
     free = [not dim.HasField("dim_value") for dim in tensor.shape.dim]
     if free[:2] == [False, True]:
         raise InvalidInputError(
-            f"graph: data input {value.name!r} must have the batch as its first dimension, but has it as its second; "
+            f"graph: data input {value.name!r} must have the batch as its first dimension, got it as the second; "
             f"{BATCH_FIRST_STATES}"
         )
     if not free or not free[0]:

@@ -1,1 +1,1 @@
-"""Benchmarks that harm a run: killed processes, hostile peers, damaged files, power cuts."""
+"""Benchmarks of faults: killed processes, hostile peers, damaged files, power cuts."""

@@ -1,6 +1,6 @@
-"""How long a run on a cluster stands still when its learner's pod is deleted, and what restarts for it.
+"""Measures how long a cluster's run stands still after its learner's pod is deleted, and which containers restart.
 
-Needs a run that trains with 2 actors or more, such as `actorq cluster up tests/cluster/endless -n NAMESPACE`.
+Needs a run with at least 2 actors that trains, such as `actorq cluster up tests/cluster/endless -n NAMESPACE`.
 """
 
 import argparse
@@ -30,21 +30,21 @@ _WATCH_S = 0.1
 
 
 class Learner:
-    """The run's learner, asked directly in its pod, ready or not."""
+    """The run's learner, asked directly in its pod, whether the pod is ready or not."""
 
     def __init__(self, cluster: Cluster, certificates: Certificates | None) -> None:
         self.cluster = cluster
         self._certificates = certificates
 
     def pod(self) -> Object:
-        """Its pod; raises UnavailableError where there is none."""
+        """The learner's pod. Raises UnavailableError if there is none."""
         found = access.pods_of(self.cluster, "learner")
         if not found:
             raise UnavailableError(f"namespace {self.cluster.namespace} has no pod of a learner")
         return found[0]
 
     def until(self, condition: Callable[[RunStatus], bool], other_than: str = "") -> None:
-        """Return when the run is as it should be, by a pod of another uid than that."""
+        """Return when the condition holds for a learner whose pod has another uid than `other_than`."""
 
         def watch(connected: Callable[[], None]) -> None:
             pod = self.pod()
@@ -60,15 +60,15 @@ class Learner:
                         if condition(status):
                             return
                 except UnavailableError:
-                    # Each attempt has a port of its own, which its message names: one line is enough.
+                    # Each attempt has another port in its message. One line is enough.
                     raise UnavailableError("the learner does not answer yet") from None
-                raise UnavailableError("the learner has ended its answer")
+                raise UnavailableError("the learner ended the stream of its status")
 
         keep_connected(watch, threading.Event(), "learner", random.Random(), _POLL)
 
 
 class Growth:
-    """Whether environment steps have grown since the first answer."""
+    """Whether environment steps have increased since the first answer."""
 
     def __init__(self) -> None:
         self._first: int | None = None
@@ -81,7 +81,7 @@ class Growth:
 
 
 def move(learner: Learner) -> float:
-    """Delete the learner's pod; returns the seconds until its successor has new environment steps."""
+    """Delete the learner's pod. Returns the seconds until its successor has new environment steps."""
     pod = learner.pod()["metadata"]
     begin = time.monotonic()
     learner.cluster.delete("v1", "Pod", pod["name"])
@@ -90,7 +90,7 @@ def move(learner: Learner) -> float:
 
 
 def moves(learner: Learner, count: int, period_s: float, say: Callable[[str], None]) -> list[float]:
-    """The seconds of several moves, which begin `period_s` apart."""
+    """The seconds of several moves. The moves begin `period_s` apart."""
     learner.until(Growth())
     seconds = []
     for _ in range(count):
@@ -102,20 +102,20 @@ def moves(learner: Learner, count: int, period_s: float, say: Callable[[str], No
 
 
 def restarts(cluster: Cluster) -> dict[str, int]:
-    """Of the containers of each pod that is no learner's; those that are ending are left out."""
+    """Restarts of each pod's containers, without learners and without pods that are ending."""
     views = [diagnosis.view(pod) for pod in access.pods_of(cluster)]
     return {view.name: view.restarts for view in views if view.role != "learner" and view.phase != "Terminating"}
 
 
 def restarted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """How often each pod was restarted meanwhile; 1 for a pod that was replaced by another."""
+    """How often each pod restarted in between. A replaced pod counts as 1."""
     return {
         name: times for name, count in before.items() if (times := after[name] - count if name in after else 1) != 0
     }
 
 
 def scale(learner: Learner, actors: int) -> float:
-    """Set the number of actors; returns the seconds until so many act, and no others are connected."""
+    """Set the number of actors. Returns the seconds until exactly this number is connected and acts."""
 
     def is_reached(status: RunStatus) -> bool:
         connected = [actor for actor in status.actors if actor.role == "actor" and actor.connected]
@@ -138,7 +138,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     by_moves = restarted(before, restarts(cluster))
     before = restarts(cluster)
     up, down = scale(learner, MANY), scale(learner, FEW)
-    # The pods that scaling takes away again were not there before.
+    # New pods that the second scaling deletes again do not count.
     by_scaling = {name: times for name, times in restarted(before, restarts(cluster)).items() if times > 1}
     print(f"{FEW} to {MANY} actors: {up:.1f} s, and back: {down:.1f} s")
     figures = {
@@ -159,7 +159,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", help="namespace of the run (default: that of the context)")
     parser.add_argument("--certificates", type=Path, metavar="DIR", help="folder of certificates with mutual TLS")
-    parser.add_argument("--moves", type=int, default=MOVES, help="how often the pod is deleted (default: 4)")
+    parser.add_argument("--moves", type=int, default=MOVES, help="number of deletions (default: 4)")
     parser.add_argument(
         "--period-s", type=float, default=PERIOD_S, help="seconds from one deletion to the next (default: 40)"
     )

@@ -1,8 +1,8 @@
-"""Damages a stopped run in one place at a time: is each fault found or harmless, and does the run always resume?
+"""Damages a stopped run in one place at a time. Is each fault detected or harmless, and does the run always resume?
 
-Each fault changes one file of a copy of the run's folder. `actorq verify` looks at the copy, then learner and store
-resume from it in this process. A fault is harmless when nothing that is resumed differs from the whole run. A fault
-that is neither told nor harmless is silent. A part of the faults is resumed by `actorq train --resume` besides.
+Each fault changes one file in a copy of the run's folder. `actorq verify` checks the copy. Then learner and store
+resume from it in this process. A fault is harmless if the resumed state equals that of the undamaged run. A fault that
+is neither reported nor harmless is silent. `actorq train --resume` also resumes some of the faulty copies.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from benchmarks.harness import Target, run_benchmark
 
 _BUDGET = 8_000
 _RESUMED_BUDGET = 8_500
-# Each mechanism that has a file of its own is on, and segments are short, so that there are tables of sequences.
+# Every mechanism that has its own file is on. Segments are short, so that there are tables of sequences.
 _RUN_FLAGS = (
     *("--environment", "Pendulum-v1", "--algorithm", "td3", "--scheme", "int8", "--actors", "1"),
     *("--target-return", "501", "--no-energy.enabled", "--environments-per-actor", "1"),
@@ -45,11 +45,11 @@ _FULL_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one fault.
+    """The result of one fault.
 
-    told: files that verify found damaged or missing.
-    differs: names of what was resumed otherwise than from the whole run.
-    error: why the run did not resume; empty when it did.
+    told: files that verify reported as damaged or missing.
+    differs: names of state that differs from the undamaged run's after resuming.
+    error: why the run did not resume; empty if it did.
     """
 
     fault: Fault
@@ -59,15 +59,15 @@ class Outcome:
 
     @property
     def silent(self) -> bool:
-        """Whether something changed and nobody said so."""
+        """Whether the state changed or the run did not resume, without a report."""
         return not self.told and (bool(self.differs) or bool(self.error))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What to damage, and how often."""
-    parser.add_argument("--faults", type=int, default=600, help="single faults (default: 600)")
-    parser.add_argument("--full", type=int, default=20, help="of these, resumed by actorq train too (default: 20)")
-    parser.add_argument("--seed", type=int, help="of the faults (default: a new one, printed)")
+    """Add the flags for the number and places of faults."""
+    parser.add_argument("--faults", type=int, default=600, help="number of single faults (default: 600)")
+    parser.add_argument("--full", type=int, default=20, help="faults for actorq train --resume, too (default: 20)")
+    parser.add_argument("--seed", type=int, help="seed of the faults (default: a new one, printed)")
     parser.add_argument("--files", default="*", metavar="GLOB", help="only files whose path matches (default: all)")
     parser.add_argument("--except", dest="without", default="", metavar="GLOB", help="no files whose path matches")
     parser.add_argument("--run", type=Path, metavar="DIR", help="a stopped run to copy (default: a new one)")
@@ -108,7 +108,7 @@ def make_run(root: Path) -> Path:
 
 
 def damage(original: Path, copy: Path, chosen: Sequence[Fault]) -> list[Outcome]:
-    """Apply each fault to a copy of its own; raises SystemExit when the whole run is not whole."""
+    """Apply each fault to its own copy. Raises SystemExit if verify finds damage in the original."""
     _copy(original, copy)
     if found := _told(copy):
         raise SystemExit(f"{original} is damaged before any fault: {', '.join(found)}")
@@ -149,7 +149,7 @@ def _outcome(fault: Fault, copy: Path, whole: State) -> Outcome:
     try:
         told = _told(copy)
         state = {**whole, **resume(copy, fault.path)}
-    except Exception as error:  # Whatever it is: the run did not resume.
+    except Exception as error:  # Any error means that the run did not resume.
         return Outcome(fault, (), (), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     return Outcome(fault, told, tuple(name for name in whole if state.get(name) != whole[name]), "")
 
@@ -159,7 +159,7 @@ def _told(root: Path) -> tuple[str, ...]:
 
 
 def _full_resumes(original: Path, copy: Path, chosen: Sequence[Fault], count: int) -> dict[str, str]:
-    """The error of each resume by the command, empty where there was none, by fault; faults evenly spread."""
+    """The error of each resume by the command, by fault; empty without one. The faults are evenly spread."""
     picked = [chosen[int(index)] for index in np.linspace(0, len(chosen) - 1, count)] if count else []
     errors = {}
     for fault in picked:
@@ -216,7 +216,7 @@ def _targets(outcomes: Sequence[Outcome], full: dict[str, str]) -> list[Target]:
 
 @contextmanager
 def _log_into(path: Path) -> Iterator[None]:
-    """Keep what the services log about each fault off the table."""
+    """Write the services' logs to a file, so that they do not mix with the table."""
     handler = logging.FileHandler(path)
     logging.getLogger().addHandler(handler)
     try:

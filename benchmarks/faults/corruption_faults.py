@@ -1,4 +1,4 @@
-"""Single faults in the files of a folder: bytes that change, blocks of zeros, files that are cut off."""
+"""Single faults in the files of a folder: changed bytes, blocks of zeros, truncated files."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 BLOCK_BYTES = 256
 _HEXADECIMAL = re.compile(r"[0-9a-f]{32,}")
 _NUMBER = re.compile(r"\d+")
-# The kinds of bytes that a text file has; a fault hits one of each kind.
+# The kinds of bytes in a text file. One fault hits each kind.
 _BYTE_CLASSES = (b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b'"', b"{}[]", b":,.-#", b" ", b"\n")
 
 
@@ -42,25 +42,25 @@ class Fault:
 
 
 def file_class(path: str) -> str:
-    """The path without numbers and digests: files of one class hold the same kind of content."""
+    """The path without numbers and digests. Files of one class hold the same kind of content."""
     return _NUMBER.sub("N", _HEXADECIMAL.sub("H", path))
 
 
 def faults(root: Path, wanted: Callable[[str], bool], count: int, rng: np.random.Generator) -> list[Fault]:
-    """`count` faults in the files that are wanted, as many for each class of files; none is without effect."""
+    """`count` faults in the wanted files, equally many for each class of files. Every fault changes a file."""
     classes: dict[str, list[str]] = {}
     for file in sorted(root.rglob("*")):
         path = file.relative_to(root).as_posix()
         if file.is_file() and file.stat().st_size and wanted(path):
             classes.setdefault(file_class(path), []).append(path)
     if not classes:
-        raise SystemExit("no file to damage matches")
+        raise SystemExit("expected files that match, got none to damage")
     endless = [_endless(root, paths, rng) for paths in classes.values()]
     return [next(endless[number % len(endless)]) for number in range(count)]
 
 
 def _endless(root: Path, paths: Sequence[str], rng: np.random.Generator) -> Iterator[Fault]:
-    """Faults in the newest and the oldest file of a class, then in any."""
+    """Faults in the newest and in the oldest file of a class, then in random files."""
     ends = [paths[-1], paths[0]] if len(paths) > 1 else [paths[0]]
     systematic = [_systematic(path, (root / path).read_bytes(), rng) for path in ends]
     yield from (fault for fault in chain.from_iterable(zip_longest(*systematic)) if fault is not None)

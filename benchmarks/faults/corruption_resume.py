@@ -1,4 +1,4 @@
-"""Resumes a run in this process, without actors and without a quantizer, and tells what it resumed from."""
+"""Resumes a run in this process, without actors and without a quantizer, and returns the resumed state."""
 
 import asyncio
 import hashlib
@@ -21,26 +21,26 @@ from learner_service.training.training import Training
 from quantizer_service import verify as quantizer_verify
 from quantizer_service.store.store import PolicyStore
 
-# Nobody listens there: the learner's publisher tries again until it is closed.
+# No service listens there. The learner's publisher retries until it is closed.
 _NOBODY = "127.0.0.1:1"
 RESTORE_S = 120.0
 _DRAWN = 256
 
-# What a run was resumed from, by name.
+# The resumed state of a run, by name.
 State = dict[str, Any]
 
 
 def verify(root: Path) -> list[Finding]:
-    """What `actorq verify` finds."""
+    """The findings of `actorq verify`."""
     policies = (each.below("policies") for each in quantizer_verify.verify(root / "policies"))
     return [*launcher_files(RunDirectory(root)), *learner_verify.verify(root), *policies]
 
 
 def resume(root: Path, damaged: str = "") -> State:
-    """Resume learner and store as their processes do; raises what they raise.
+    """Resume learner and store as their processes do. Raises their errors.
 
-    damaged: the only file that changed. A file of the store is none of the learner's, which is then left out. The rows
-    of the replay are compared where one of its own files changed.
+    damaged: the only changed file. If it is a file of the store, the learner is not resumed. The rows of the replay
+    are compared if the file belongs to the replay.
     """
     config = settings.build(RunConfig, RunDirectory(root).config_tree())
     state: State = {"config": config.model_dump(mode="json")}
@@ -56,7 +56,7 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
     run = Run(config, root, QuantizerClient(_NOBODY), resume=True, stays_over=True)
     try:
         async with asyncio.timeout(RESTORE_S):
-            # A run that is over stays over; its replay is opened all the same.
+            # A finished run stays finished, but its replay is opened.
             await run.restore()
         if run.fault is not None:
             raise run.fault
@@ -75,7 +75,7 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
 
 
 def _training_state(training: Training) -> State:
-    # Rows that cannot be read would end the learner here.
+    # Unreadable rows raise here, as in the learner.
     drawn = training.replay.draw(_DRAWN)[0].returns if training.replay.transitions else np.zeros(1)
     if not np.isfinite(drawn).all():
         raise ValueError("the replay hands out returns that are not finite")
@@ -92,7 +92,7 @@ def _training_state(training: Training) -> State:
 
 
 def _replay(root: Path, config: RunConfig, spec: dict[str, Any] | None) -> str:
-    """The digest of all rows that are stored."""
+    """The digest of all stored rows."""
     digest = hashlib.sha256()
     if spec is not None:
         environment = EnvironmentSpec.from_json(spec)

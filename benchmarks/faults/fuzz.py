@@ -1,10 +1,10 @@
-"""Sends hostile messages to every RPC of every service, and holds the services to what they promise.
+"""Sends hostile messages to every RPC of every service, and checks that the services keep their guarantees.
 
     python -m benchmarks.faults.fuzz --messages 100000 --seed 1 --json benchmarks/results/fuzz.json --check
 
-The services are real processes: a learner, a quantizer, a relay of it and an actor. The messages are random bytes,
-mutated valid messages, and messages with extreme fields, also out of order. Each call must end with a documented
-status, and the services must go on as before.
+The services are real processes: a learner, a quantizer, a relay and an actor. The messages are random bytes, mutated
+valid messages, and messages with extreme fields, also out of order. Each call must end with a documented status, and
+the services must continue to work.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from benchmarks.processes import ServiceProcess, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 
-# The statuses of docs/concepts/limits.md. The benchmark sends no unknown methods and leaves no call.
+# The statuses of docs/concepts/limits.md. The benchmark calls no unknown methods. Its own cancellations do not count.
 _DOCUMENTED = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -46,12 +46,12 @@ _DOCUMENTED = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
-    # A checksum in front of a message does not fit.
+    # For a message that does not match its checksum.
     grpc.StatusCode.DATA_LOSS,
 }
 _AT_A_TIME = 32
 _ROLES = (learner_pb2.ACTOR_ROLE_ACTOR,) * 3 + (learner_pb2.ACTOR_ROLE_EVALUATOR,)
-# A call that takes longer hangs, also on a machine that is busy.
+# A longer call hangs, even on a busy machine.
 _CALL_S = 60.0
 _READ_S = 0.1
 _MOST_ANSWERS = 2
@@ -62,7 +62,7 @@ _MOST_LINE_BYTES = 2_000
 _MOST_EXAMPLES = 5
 _CONFIG = {
     "environment": "CartPole-v1",
-    # Nothing is trained: what is measured is what messages do.
+    # The learner does not train: the benchmark measures the effect of messages.
     "replay": {"capacity": 2_000_000, "min_size": 1_000_000},
     "max_environment_steps": 10**12,
     "energy": {"enabled": False},
@@ -71,7 +71,7 @@ _CONFIG = {
 
 @dataclass
 class Findings:
-    """What the calls came to: statuses by service, examples of undocumented ones, slow health calls, memory."""
+    """Results of the calls: statuses by service, examples of undocumented ones, slow health calls, memory."""
 
     sent: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Findings:
     end_mb: dict[str, float] = field(default_factory=dict)
 
     def note(self, target: Target, messages: Sequence[bytes], status: grpc.StatusCode | None, details: str) -> None:
-        """A call has ended; None: with an answer, and this benchmark left it."""
+        """Record the end of a call. status: None if the service was still answering."""
         self.statuses[f"{target.service} {'left' if status is None else status.name}"] += 1
         if status is None or status in _DOCUMENTED:
             return
@@ -96,7 +96,7 @@ class Findings:
 
 
 class Fuzzer:
-    """Calls targets of running services for as long as messages are left."""
+    """Calls targets of running services until no messages are left."""
 
     def __init__(
         self, services: dict[str, ServiceProcess], targets: Sequence[Target], seed: int, messages: int
@@ -112,10 +112,10 @@ class Fuzzer:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def run(self) -> Findings:
-        """Send all messages, and look after the services beside."""
+        """Send all messages, and check the services at the same time."""
         options = [(name, value) for name, value in CLIENT_OPTIONS if "message_length" not in name]
         for name, service in self._services.items():
-            # Messages beyond the limit must leave this client, to be refused by the service.
+            # This client must be able to send messages above the limit, so that the service can refuse them.
             unlimited = [*options, ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
             self._channels[name] = grpc.aio.insecure_channel(service.address, options=unlimited)
         watches = [asyncio.create_task(self._watch_health(name)) for name in self._services]
@@ -175,7 +175,7 @@ class Fuzzer:
                 call = channel.unary_stream(target.path)(messages[-1], timeout=_CALL_S, metadata=metadata)
             return await _read(call), ""
         except grpc.aio.AioRpcError as error:
-            # gRPC's own word for a call that its service ended while messages were still being sent.
+            # gRPC's message when the service ends a call while the client is still sending.
             status = None if error.details() == "Internal error from Core" else error.code()
             return status, error.details() or ""
         except asyncio.InvalidStateError:
@@ -187,7 +187,7 @@ class Fuzzer:
             for number, message in enumerate(messages):
                 await call.write(message)
                 if number == 0 and len(messages) > 1:
-                    # So that a segment has credit, and a graph a quantizer that is ready for it.
+                    # The first answer brings credit for a segment, or a quantizer that is ready for a graph.
                     reading = asyncio.ensure_future(call.read())
                     reading.add_done_callback(_taken)
                     await asyncio.wait((reading,), timeout=_READ_S)
@@ -195,7 +195,7 @@ class Fuzzer:
 
     async def _watch_health(self, name: str) -> None:
         service = self._services[name]
-        # On a connection of its own, as a probe has.
+        # A separate connection, like a probe's.
         async with grpc.aio.insecure_channel(
             service.address, options=[("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
@@ -224,7 +224,7 @@ class Fuzzer:
 def _sealed(
     target: Target, messages: list[bytes], rng: random.Random
 ) -> tuple[list[bytes], tuple[tuple[str, str], ...]]:
-    """The messages and the call's metadata; a tenth of the calls has checksums, of which the last may not fit."""
+    """The messages and the call's metadata. A tenth of the calls has checksums, and the last one may be wrong."""
     if rng.random() < 0.9:
         return messages, ()
     sealed = [seal(message) for message in messages]
@@ -234,13 +234,13 @@ def _sealed(
 
 
 def _taken(reading: asyncio.Future[Any]) -> None:
-    """What a reading raised is told by the call's end, too."""
+    """Ignore the error of a read. The call's end reports it, too."""
     if not reading.cancelled():
         reading.exception()
 
 
 async def _read(call: Any) -> grpc.StatusCode | None:
-    """Read some answers; the status that the service ended the call with, or None where it goes on."""
+    """Read some answers. Returns the status of the call, or None if it continues."""
     for _ in range(_MOST_ANSWERS):
         reading = asyncio.ensure_future(call.read())
         done, _ = await asyncio.wait((reading,), timeout=_READ_S)
@@ -263,7 +263,7 @@ def _services(folder: Path) -> Iterator[dict[str, ServiceProcess]]:
     config.write_text(json.dumps(_CONFIG), encoding="utf-8")
     given = ("--config", str(config))
     with ExitStack() as stack:
-        # Nobody publishes here but this benchmark: the learner's own quantizer is away.
+        # Only this benchmark publishes. The learner's quantizer address leads nowhere.
         away = ("--quantizer", "127.0.0.1:9")
         run = ("--run-directory", str(folder / "run"))
         learner = stack.enter_context(serving("learner_service", *given, *run, *away))
@@ -281,16 +281,16 @@ def _publishing() -> Publishing:
 
 
 def _publish_first(address: str, publishing: Publishing) -> None:
-    """So that there is a policy to be asked for."""
+    """Publish a first version, so that clients can ask for a policy."""
     with grpc.insecure_channel(address) as channel:
         stream = channel.stream_stream("/actorq.v1.QuantizerService/PublishCheckpoints")
         answers = list(stream(iter(publishing.first_version()), timeout=60.0))
     if len(answers) != 2:
-        raise SystemExit(f"the quantizer did not take a valid version: {len(answers)} answers")
+        raise SystemExit(f"the quantizer did not accept a valid version: {len(answers)} answers")
 
 
 def _end(services: dict[str, ServiceProcess]) -> int:
-    """Ask learner and actor to end, with fields that they do not know; how many have ended as they should."""
+    """Ask learner and actor to end, with unknown fields in the request. Returns the number that ended correctly."""
     calls = {"learner": "/actorq.v1.LearnerService/StopRun", "actor": "/actorq.v1.ActorService/Drain"}
     ended = 0
     for name, path in calls.items():
@@ -303,7 +303,7 @@ def _end(services: dict[str, ServiceProcess]) -> int:
 
 
 def _log_faults(services: dict[str, ServiceProcess]) -> list[str]:
-    """Tracebacks, and lines that are too long or not printable."""
+    """Tracebacks, and overlong or unprintable lines."""
     faults = []
     for name, service in services.items():
         for line in service.log:
@@ -357,9 +357,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="calls with a hostile message")
+    parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="number of hostile messages")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of all messages")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the services' logs there")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="folder that keeps the services' logs")
 
 
 if __name__ == "__main__":

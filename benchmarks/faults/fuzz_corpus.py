@@ -1,4 +1,4 @@
-"""A valid message of every type that a service or a client decodes, for fuzz.py and tests/fuzz."""
+"""A valid message of every type that services and clients decode, for fuzz.py and tests/fuzz."""
 
 import hashlib
 from pathlib import Path
@@ -32,7 +32,7 @@ from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 _NOW = 1_700_000_000.25
 _DIGEST = hashlib.sha256(b"").digest()
 PROCESS = ProcessStats("actor-0", "actor", "node-a", 4711, _NOW, 12.5, 84 * 2**20, 96 * 2**20)
-# Without a threshold, so that no evaluation ends the run.
+# Without a threshold: no evaluation ends the run.
 ENVIRONMENT = EnvironmentSpec(
     "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), 2, 500
 )
@@ -81,7 +81,7 @@ def segment(sequence: int = 1, steps: int = 8, environments: int = 2) -> Segment
 
 
 def _answers() -> list[Message]:
-    """What clients decode."""
+    """Messages that clients decode."""
     run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0)
     exploration = Exploration((0.4, 0.002), (0.2, 0.2), 25_000, report_greedy=True)
     status = RunStatus(
@@ -127,7 +127,7 @@ def _answers() -> list[Message]:
 
 
 def _requests() -> list[Message]:
-    """What services decode."""
+    """Messages that services decode."""
     energy = wire.node_energy_to_proto(NodeEnergy("node-a", 0.1, 0.01, 0.0, 0.02, 100.0, "RAPL"))
     watch = learner_pb2.WatchStatusRequest()
     watch.period.FromSeconds(1)

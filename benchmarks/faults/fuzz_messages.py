@@ -1,4 +1,4 @@
-"""Hostile messages for fuzz.py and tests/fuzz: of a type, altered, or bytes that are no message."""
+"""Hostile messages for fuzz.py and tests/fuzz: with extreme or altered fields, or random bytes."""
 
 import math
 import random
@@ -89,7 +89,7 @@ _MOST_DEPTH = 6
 
 
 def anything(descriptor: Any, rng: random.Random, depth: int = 0) -> Any:
-    """A message of a type whose fields are left out, ordinary or extreme, each by chance."""
+    """A message of a type. Each field is missing, ordinary or extreme at random."""
     message = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if rng.random() < 0.7 / (depth + 1):
@@ -98,7 +98,7 @@ def anything(descriptor: Any, rng: random.Random, depth: int = 0) -> Any:
 
 
 def altered(message: Message, rng: random.Random) -> Any:
-    """A copy of which one to three fields, however deep, are extreme or missing."""
+    """A copy in which one to three fields, at any depth, are extreme or missing."""
     copy: Any = type(message)()
     copy.CopyFrom(message)
     for _ in range(rng.randint(1, 3)):
@@ -118,7 +118,7 @@ def altered(message: Message, rng: random.Random) -> Any:
 
 
 def mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """The bytes of a message with some flipped, cut, repeated, put in, or followed by those of another message."""
+    """The bytes of a message with some flipped, cut, repeated or inserted, or followed by those of another message."""
     mutable = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at = rng.randrange(len(mutable) + 1)
@@ -137,7 +137,7 @@ def mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 
 def noise(rng: random.Random) -> bytes:
-    """Bytes of nothing in particular."""
+    """Random bytes."""
     return rng.randbytes(rng.choice((0, 1, 2, 8, 64, 1000, 100_000 if rng.random() < 0.02 else 16)))
 
 
@@ -186,7 +186,7 @@ def _value(field: FieldDescriptor, rng: random.Random, most: int = 10**6) -> Any
 
 
 def _set_messages(message: Any) -> list[Any]:
-    """The messages that are set in a message: one of each repeated field, none of a map."""
+    """The set submessages of a message: one of each repeated field, none of a map."""
     found = []
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:

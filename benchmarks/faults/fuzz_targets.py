@@ -1,4 +1,4 @@
-"""The RPCs that fuzz.py calls: of which service, with which messages before the hostile one."""
+"""The RPCs that fuzz.py calls: their services, and the valid messages before the hostile one."""
 
 import hashlib
 import random
@@ -22,9 +22,9 @@ from benchmarks.faults.fuzz_corpus import ENVIRONMENT, EVALUATION, REPORT, VALID
 from benchmarks.faults.fuzz_messages import altered, anything, mutated, noise
 from quantizer_service.store.policy_files import encode_tensors
 
-# These do what they say whatever the message holds: they get only bytes that are none.
+# Any valid message to these methods ends or changes a run, so they get only bytes that are not a message.
 _ENDING = ("StopRun", "Drain", "ResetEnvironment", "ResumeTraining")
-# Rare, as each takes long: an fsync, or the episodes of an evaluation.
+# Called rarely, because each takes long: an fsync, or the episodes of an evaluation.
 _SLOW = ("SaveCheckpoint", "Evaluate")
 _SLOW_WEIGHT = 0.05
 
@@ -42,7 +42,7 @@ Opening = Callable[[random.Random, Member], list[bytes]]
 
 @dataclass(frozen=True)
 class Target:
-    """A method of one service: `opening` makes the valid messages that come before the hostile one."""
+    """A method of one service. `opening` makes the valid messages before the hostile one."""
 
     service: str
     path: str
@@ -55,7 +55,7 @@ class Target:
     ends_something: bool = False
 
     def messages(self, rng: random.Random, member: Member) -> list[bytes]:
-        """The messages of one call; the last one is hostile, or out of order."""
+        """The messages of one call. The last one is hostile or out of order."""
         if not self.streams_in:
             return [self.hostile(rng)]
         opening = self.opening(rng, member)
@@ -65,7 +65,7 @@ class Target:
         return [*opening, self.hostile(rng)]
 
     def hostile(self, rng: random.Random) -> bytes:
-        """Random, mutated or crafted bytes; of a method that ends something only bytes that are no message."""
+        """Random, mutated or crafted bytes. A method that ends something gets only bytes that are not a message."""
         for _ in range(100):
             data = self._hostile(rng)
             if not (self.ends_something and self.parses(data)):
@@ -84,7 +84,7 @@ class Target:
         return bytes(anything(kind.DESCRIPTOR, rng).SerializeToString())
 
     def parses(self, data: bytes) -> bool:
-        """Whether the method takes these bytes for a request."""
+        """Whether these bytes parse as the method's request."""
         try:
             GetMessageClass(_descriptor(self.request)).FromString(data)
         except DecodeError:
@@ -154,9 +154,9 @@ def _stream_messages() -> tuple[bytes, ...]:
 
 
 class Publishing:
-    """A learner's stream up to the point where the hostile message comes; versions ascend.
+    """A learner's stream up to the hostile message. Versions ascend.
 
-    graph, parameters: of a small policy of CartPole.
+    graph, parameters: a small policy for CartPole.
     """
 
     def __init__(self, graph: PolicyGraph, parameters: Mapping[str, NDArray[Any]]) -> None:
@@ -165,7 +165,7 @@ class Publishing:
         self._version = 0
 
     def opening(self, rng: random.Random, member: Member) -> list[bytes]:
-        """`open`, and by chance a graph and a checkpoint in whole or in part."""
+        """`open`, and at random all or part of a graph and a checkpoint."""
         messages = [quantizer_pb2.PublishCheckpointsRequest(open=wire.opening_to_proto(wire.Opening("run", "int8")))]
         if rng.random() < 0.5:
             messages += self._graph_messages(rng)

@@ -1,10 +1,10 @@
-"""Changes the project's glue in one place at a time: does a test notice?
+"""Changes the project's glue in one place at a time, and checks that a test notices.
 
-The glue is the code in which one tested part calls another. A mutant is a copy of the project with one comparison,
-constant, operator, call or condition of it changed. A mutant is killed when a test of its room fails, or takes longer
-than the limit. The tests that reach the changed line run first, the quickest before the others. All tests of the room
-follow when none of these has failed, since tests that start processes reach lines too. The sample follows from the
-seed, which is printed. Survivors are told with their line.
+The glue is the code that connects tested parts. A mutant is a copy of the project with one changed comparison,
+constant, operator, call or condition. A mutant is killed if a test of its room fails or exceeds the time limit. The
+tests that reach the changed line run first, in order of their duration. If none of them fails, all tests of the room
+run, because tests that start processes reach lines too. The sample follows from the seed, which is printed. Survivors
+are listed with their lines.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from benchmarks.harness import Target, run_benchmark
 _ROOT = Path(__file__).parents[2]
 _LEAST_KILLED = 0.95
 _LIMIT_S = 300.0
-# Tests that reach a line and run first.
+# Largest number of tests that reach a line and run first.
 _MOST_FIRST = 60
-# Modules of glue, and the tests that hold each.
+# Modules of glue, and the tests of each.
 GLUE: dict[str, tuple[str, ...]] = {
     "learner_service/training/trainer.py": ("tests/learner_service/training", "tests/learner_service/test_process.py"),
     "learner_service/training/training.py": ("tests/learner_service",),
@@ -136,7 +136,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[Any], None]]:
 
 
 def _is_log(call: ast.Call) -> bool:
-    """What is logged, no test has to hold."""
+    """Whether a call logs. Tests need not check logs."""
     return ast.unparse(call.func).startswith("_log.")
 
 
@@ -147,7 +147,7 @@ def _sample(seed: int, count: int) -> list[Mutant]:
 
 
 def _copied(folder: Path) -> Path:
-    """A copy of the project as it is."""
+    """Copy the project in its current state."""
     names = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=_ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\n")
@@ -189,9 +189,9 @@ def _pytest(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 class Reach:
-    """Which tests reach a line within their own process.
+    """The tests that reach each line within their own process.
 
-    seconds: of each test, by its name. lines: of each file and line the names of the tests.
+    seconds: duration of each test, by its name. lines: names of the tests, by file and line.
     """
 
     def __init__(self, seconds: Mapping[str, float], lines: Mapping[tuple[str, int], Iterable[str]]) -> None:
@@ -200,7 +200,7 @@ class Reach:
 
     @classmethod
     def measured(cls, project: Path) -> "Reach":
-        """Run the tests of all the glue once; raises SystemExit when one fails: it would kill each mutant."""
+        """Run the tests of all the glue once. Raises SystemExit if one fails, because it would kill each mutant."""
         with tempfile.TemporaryDirectory() as folder:
             data_file, times = Path(folder) / "coverage", Path(folder) / "times.xml"
             packages = dict.fromkeys(file.partition("/")[0] for file in GLUE)
@@ -212,7 +212,7 @@ class Reach:
                 *_without_nested({place for tests in GLUE.values() for place in tests}),
             ) as process:
                 if process.wait() != 0:
-                    raise SystemExit("the tests of the glue fail without a mutant: mend them first (make test)")
+                    raise SystemExit("the tests of the glue fail without a mutant: fix them first (make test)")
             seconds = {
                 f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}": float(case.get("time", 0))
                 for case in ElementTree.parse(times).iter("testcase")
@@ -227,25 +227,25 @@ class Reach:
         return cls(seconds, lines)
 
     def tests(self, file: str, line: int) -> list[str]:
-        """The quickest that reach a line, the quickest first; there may be none."""
+        """The quickest tests that reach a line, quickest first; may be empty."""
         names = sorted(set(self._lines.get((file, line), ())), key=lambda name: (self._time(name), name))
         return names[:_MOST_FIRST]
 
     def _time(self, name: str) -> float:
-        """JUnit names a test by its module and its name."""
+        """The seconds of a test. JUnit names a test by its module and its name."""
         path, _, test = name.partition("::")
         return self._seconds.get(f"{Path(path).stem}::{test}", 0.0)
 
 
 def _without_nested(places: Iterable[str]) -> list[str]:
-    """The places, but for those that lie within another one."""
+    """The places without those inside another one."""
     found = sorted(places)
     return [place for place in found if not any(place.startswith(f"{other}/") for other in found)]
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
-    parser.add_argument("--count", type=int, default=200, metavar="N", help="mutants (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default: 1)")
+    parser.add_argument("--count", type=int, default=200, metavar="N", help="number of mutants (default: 200)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at the same time (default: 1)")
 
 
@@ -254,7 +254,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     sample = _sample(arguments.seed, arguments.count)
     print(f"{len(sample)} mutants, seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        # Each of the mutants that are tried at the same time has a copy of the project.
+        # Each concurrent mutant has its own copy of the project.
         projects: Queue[Path] = Queue()
         for number in range(arguments.jobs):
             projects.put(_copied(Path(folder) / str(number)))

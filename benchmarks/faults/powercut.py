@@ -1,12 +1,12 @@
-"""Power cuts under a live run: what was promised is there, checkpoint and replay agree, and the run goes on.
+"""Cuts the power under a live run, and checks durable segments, checkpoint, replay and the resumed run.
 
     python -m benchmarks.faults.powercut --check --json benchmarks/results/powercut.json
 
-The run's folder is on an ext4 file system in an image file. For a cut, the learner is frozen and the image is copied:
-the copy has what the kernel had written to the disk by then, and nothing that was only in the page cache. Then the
-learner is killed, and the next one resumes from the copy, as if the machine had booted again: it sees another boot id.
-Quantizer and actors live on. Actors note the checksum of each segment that they make, and what the learner tells them
-of it; after each cut the copy is compared with these notes. Needs root, mkfs.ext4 and loop devices.
+The run's folder is on an ext4 file system in an image file. For a cut, the learner is frozen and the image is copied.
+The copy has the data that the kernel had written to the disk, and nothing from the page cache. Then the learner is
+killed. The next one resumes from the copy with another boot id, as after a reboot. Quantizer and actors keep running.
+Actors note the checksum of each segment and the learner's answers about it. After each cut the copy is compared with
+these notes. Needs root, mkfs.ext4 and loop devices.
 """
 
 import argparse
@@ -52,12 +52,13 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """What one power cut left, in segments where nothing else is said.
+    """The state after one power cut, in segments where not stated otherwise.
 
-    made: by all actors so far. acknowledged, promised: as the actors were told. stored: on the disk. lost: promised and
-    not on the disk, or with another content. twice: on the disk more than once. missing: acknowledged before the cut
-    before and not promised by now: asking again failed. checkpoint, replay: transitions that the newest checkpoint
-    counts on, and that the replay has. resumed_s: until there were new transitions and updates.
+    made: by all actors so far. acknowledged, promised: according to the learner's answers; promised segments are
+    durable. stored: on the disk. lost: promised, but missing on the disk or with other content. twice: on the disk more
+    than once. missing: acknowledged before the previous cut and still not promised, so that resending failed.
+    checkpoint, replay: transitions that the newest checkpoint expects, and that the replay has. resumed_s: seconds
+    until there were new transitions and updates.
     """
 
     made: int
@@ -74,7 +75,7 @@ class Cut:
 
 @dataclass
 class Notes:
-    """What one actor has noted: checksums by sequence, and the highest sequences that it was told of."""
+    """The notes of one actor: checksums by sequence, and the highest sequences in the learner's answers."""
 
     source: SegmentSource
     made: dict[int, int]
@@ -91,7 +92,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cuts", type=int, default=5, help="power cuts")
     parser.add_argument("--actors", type=int, default=2, help="actors")
     parser.add_argument("--seconds", type=float, default=6.0, help="mean time from a resumed run to its cut")
-    parser.add_argument("--seed", type=int, default=1, help="decides when the cuts come")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the times of the cuts")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -115,7 +116,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 class Stage:
-    """The disk, and the services of one run."""
+    """The disk and the services of one run."""
 
     def __init__(self, folder: Path, actors: int) -> None:
         self._folder = folder
@@ -141,7 +142,7 @@ class Stage:
         self._unmount()
 
     def start_run(self) -> None:
-        """Start everything, and wait for the first updates."""
+        """Start all services, and wait for the first updates."""
         store = str(self._folder / "policies")
         self._quantizer = self._stack.enter_context(serving("quantizer_service", "--store", store)).address
         self._start_learner()
@@ -150,7 +151,7 @@ class Stage:
         self._await_progress(0, 0)
 
     def cut_power(self, after_s: float) -> Cut:
-        """Let the run go on for so long, cut its power, look at its disk, and resume it."""
+        """Let the run continue for `after_s` seconds, cut its power, check its disk, and resume it."""
         time.sleep(after_s)
         self._await_promises()
         self._learner.send_signal(signal.SIGSTOP)
@@ -247,7 +248,7 @@ class Stage:
         print("no progress", file=sys.stderr)
 
     def _await_promises(self) -> None:
-        """Wait until the learner has promised each actor something that a cut could take."""
+        """Wait until each actor has a durable segment that a cut could lose."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline and not all(self._notes(name).durable for name in self._actors):
             time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""An actor that notes what it made, and what the learner told it of that: `python -m benchmarks.faults.powercut_actor`.
+"""An actor that notes its segments and the learner's answers: `python -m benchmarks.faults.powercut_actor`.
 
-The file named by POWERCUT_LEDGER gets one JSON object per line. Lines with "made" have a segment's sequence and the
-checksum of its observations; the others have how far the learner said that segments were stored and durable.
+The file in POWERCUT_LEDGER gets one JSON object per line. A line with "made" has a segment's sequence and the checksum
+of its observations. The other lines have the highest sequences that the learner reported as stored and as durable.
 """
 
 import json
@@ -24,7 +24,7 @@ class NotedUploader(Uploader):
     ledger = open(os.environ["POWERCUT_LEDGER"], "a", buffering=1)  # noqa: SIM115
 
     def put(self, item: Any, stop: threading.Event) -> None:
-        """Note what was made."""
+        """Note a segment."""
         if isinstance(item, Segment):
             content = item.observations.swapaxes(0, 1).tobytes()
             self._note(made=item.sequence, crc=zlib.crc32(content))

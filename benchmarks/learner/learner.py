@@ -1,21 +1,21 @@
-"""Updates per second of the learner's algorithms, beside Stable-Baselines3 and CleanRL's updates, in one run.
+"""Updates per second of the learner's algorithms, compared with the updates of Stable-Baselines3 and CleanRL.
 
-All libraries have the same networks (256-256), the same batches (DQN 64, TD3 and SAC 256) and the same number of torch
-threads. They take turns of a fraction of a second.
+All libraries use the same networks (256-256), batches (DQN 64, TD3 and SAC 256) and number of torch threads. They take
+turns of a fraction of a second.
 
-Each figure includes drawing the minibatch from a replay of 20,000 rows and, where the algorithm has one, the
-step of the target networks; DQN of Stable-Baselines3 takes that step elsewhere and is measured without it. Ours makes
-eight updates a call, as the trainer does, and theirs eight gradient steps. With one thread, the learner's default, the
-target is about CPU time, so that other work on the machine does not count; with more it is about the wall clock, and
-needs as many idle cores, since torch's threads wait for each other busily.
+An update includes drawing the minibatch from a replay of 20,000 rows and, if there is one, the step of the target
+networks. DQN of Stable-Baselines3 makes that step elsewhere and is measured without it. The learner makes eight updates
+per call, as the trainer does. The other libraries make eight gradient steps per call. With one thread, the learner's
+default, the target is about CPU time, which other work on the machine does not change. With more threads the target is
+about the wall clock. Such a run needs one idle core per thread, because torch's threads wait busily.
 
-Ours runs in fp32 and in bf16 (`learner.precision`) beside each other. The targets are about the faster one. D4PG has a
-policy of 3 x 2048 and critics of 256-256, batch 64; nothing but its two precisions is compared there.
+The learner runs in fp32 and in bf16 (`learner.precision`). The targets are about the faster one. D4PG has a policy of
+3 x 2048, critics of 256-256 and batch 64. Only its two precisions are compared.
 
-`--profile` prints where the time of our updates goes. Ours is faster where others waste time: products in oneDNN
-(learner_service/kernels/linear.py) or in bfloat16, both critics in one graph node, and all parameters in one vector
-for Adam, clipping and target copies. Large gradients are written once. The rows of eight minibatches are drawn at once,
-and target networks that stand still are called once for all of them.
+`--profile` prints the time of each part of the learner's updates. They are fast for these reasons: products in oneDNN
+(learner_service/kernels/linear.py) or in bfloat16, both critics in one graph node, and one vector of all parameters for
+Adam, clipping and target copies. Large gradients are written once. Eight minibatches are drawn at once, and target
+networks that do not change in a call run once for all eight.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSour
 
 _SIZES, _ROWS, _UPDATES = [256, 256], 20_000, 8
 _BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
-# Stable-Baselines3 and CleanRL have no such D4PG, so precisions are compared there.
+# Stable-Baselines3 and CleanRL have no such D4PG, so only precisions are compared.
 _WIDE = {"policy_sizes": [2048] * 3, "critic_sizes": [256, 256], "n_step": 1}
 _HALF_CHEETAH = EnvironmentSpec(
     "HalfCheetah-v5", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), 0
@@ -47,10 +47,10 @@ _HALF_CHEETAH = EnvironmentSpec(
 _CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
 _OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
 _THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
-# Times as fast as Stable-Baselines3 in the better precision, and D4PG in bf16 as in fp32.
+# Speed relative to Stable-Baselines3 in the faster precision; for D4PG, speed of bf16 relative to fp32.
 _TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
 
-# What --profile sums up, by parts of the names of torch's operations; the rest is small ones, autograd's among them.
+# The groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.
 _KINDS = {
     "products": ("linear_pointwise", "addmm", "aten::mm", "aten::bmm", "baddbmm"),
     "Adam": ("Adam", "_fused_adam"),
@@ -59,15 +59,15 @@ _KINDS = {
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--algorithm", nargs="+", choices=list(_BATCHES), default=list(_BATCHES), help="which (default: all)"
+        "--algorithm", nargs="+", choices=list(_BATCHES), default=list(_BATCHES), help="algorithms (default: all)"
     )
     parser.add_argument(
-        "--threads", type=int, nargs="+", default=[1], metavar="N", help="torch threads, each measured (default: 1)"
+        "--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of torch threads (default: 1)"
     )
-    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="turns that each takes (default: 15)")
-    parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="CPU seconds a turn (default: 0.3)")
-    parser.add_argument("--compile", action="store_true", help="measure learner.compile too; it needs a C++ compiler")
-    parser.add_argument("--profile", action="store_true", help="print where the time of our updates goes, and end")
+    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="turns of each contender (default: 15)")
+    parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="CPU seconds per turn (default: 0.3)")
+    parser.add_argument("--compile", action="store_true", help="also measure learner.compile; needs a C++ compiler")
+    parser.add_argument("--profile", action="store_true", help="only print the time of each part of the updates")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16"), default="fp32", help="precision of --profile (default: fp32)"
     )
@@ -99,7 +99,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 turns = _take_turns(contenders, threads, arguments)
                 figures[name] = _figures(turns)
                 print(_row(name, turns), flush=True)
-                # With one thread all is computed on the calling one: its CPU time is the wall clock of a quiet machine.
+                # One thread computes everything, so its CPU time equals the wall clock of a quiet machine.
                 clock: Clock = "cpu" if threads == 1 else "wall"
                 targets.append(_target(algorithm, name, turns, clock))
             store.close()
@@ -128,7 +128,7 @@ def _take_turns(
 
 
 def _figures(turns: dict[str, Turns]) -> dict[str, Any]:
-    """By contender: updates per second of both clocks, and how many times as fast as that one ours is."""
+    """By contender: updates per second of both clocks, and the speed of ours relative to the contender."""
     clocks: tuple[Clock, ...] = ("cpu", "wall")
     return {
         name: {
@@ -151,7 +151,7 @@ def _row(name: str, turns: dict[str, Turns]) -> str:
 
 
 def _rows(spec: EnvironmentSpec) -> Rows:
-    """Random transitions that follow on each other, a hundredth of them terminal."""
+    """Random consecutive transitions; one in a hundred is terminal."""
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((_ROWS + 1, *spec.observations.shape), np.float32)
     actions: NDArray[Any] = (
@@ -189,11 +189,11 @@ def _store(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
 def _updates(
     algorithm: str, spec: EnvironmentSpec, store: ReplayStore, compiled: bool = False, precision: str = "fp32"
 ) -> Callable[[], object]:
-    """`_UPDATES` updates of ours, from rows of the replay to new priorities."""
+    """`_UPDATES` updates of the learner, from replay rows to new priorities."""
     networks = _WIDE if algorithm == "d4pg" else {"hidden_sizes": _SIZES, "n_step": 1}
     section: dict[str, Any] = {**networks, "batch_size": _BATCHES[algorithm]}
     if algorithm == "dqn":
-        # As Stable-Baselines3 has it.
+        # The same as in Stable-Baselines3.
         section |= {"double": False, "dueling": False}
     config = RunConfig.model_validate(
         {

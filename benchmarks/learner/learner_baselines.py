@@ -1,4 +1,4 @@
-"""What the learner's updates are compared with: Stable-Baselines3, and CleanRL's updates in plain torch."""
+"""The baselines of the update benchmark: Stable-Baselines3, and CleanRL's updates in plain torch."""
 
 import importlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Updates = Callable[[], object]
 
 
 class _Spaces(gymnasium.Env[NDArray[Any], Any]):
-    """An environment of a spec's spaces, which is never stepped."""
+    """An environment with a spec's spaces, for constructors only."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         low, high = spec.actions.bounds()
@@ -34,8 +34,8 @@ class _Spaces(gymnasium.Env[NDArray[Any], Any]):
 def stable_baselines(
     algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int
 ) -> Updates:
-    """`updates` updates of Stable-Baselines3 with its defaults but for the networks' sizes, sampling included."""
-    # Neither a dependency nor typed here: who compares with it installs it.
+    """`updates` updates of Stable-Baselines3 with its defaults except the networks' sizes. Includes sampling."""
+    # Not a dependency, and without types. Only this comparison needs it.
     library = importlib.import_module("stable_baselines3")
     logger = importlib.import_module("stable_baselines3.common.logger")
     model = getattr(library, algorithm.upper())(
@@ -57,10 +57,10 @@ def stable_baselines(
 
 
 def cleanrl(algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int) -> Updates:
-    """`updates` updates with the mathematics of CleanRL's loops (arXiv 2111.08819), in words of our own.
+    """`updates` updates with the mathematics of CleanRL's loops (arXiv 2111.08819), written anew.
 
-    A module for each network, an Adam for each loss, every gradient taken with `backward`, a loop over parameters for
-    the targets. Sampling is as in its replay: random rows, each column copied into a tensor.
+    Each network is a module and each loss has an Adam. Gradients come from `backward`. A loop over parameters updates
+    the targets. Sampling is as in CleanRL's replay: random rows, with each column copied into a tensor.
     """
     torch.manual_seed(1)
     classes: dict[str, Callable[[EnvironmentSpec, list[int]], _Updated]] = {
@@ -188,7 +188,7 @@ class _CleanRLSAC:
         _descend(self._critic_optimizer, sum(functional.mse_loss(values, targets) for values in both))  # type: ignore[arg-type]
         self._updates += 1
         if self._updates % 2 == 0:
-            # Every second time, and then twice.
+            # CleanRL's policy frequency: two policy updates after every second critic update.
             for _ in range(2):
                 self._update_policy(observations)
         _follow(self._targets, self._critics)

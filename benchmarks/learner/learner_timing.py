@@ -1,7 +1,7 @@
-"""CPU and wall-clock time of things that take turns, and ratios of what ran next to each other.
+"""CPU and wall-clock time of contenders that take turns, and ratios of neighboring turns.
 
-On a machine with other work the speed changes from second to second. A ratio is taken within a round, in which each
-has one short turn; its median over rounds is what a change of speed between rounds cannot move.
+The speed of a machine with other work changes from second to second. A ratio therefore compares turns of one round, in
+which each contender has one short turn. The median over rounds does not depend on changes between rounds.
 """
 
 import statistics
@@ -15,7 +15,7 @@ Clock = Literal["cpu", "wall"]
 
 @dataclass(frozen=True)
 class Turns:
-    """Seconds per call of one contender in each round: CPU time of the whole process, and the wall clock's."""
+    """Seconds per call of one contender in each round, by the CPU time of the process and by the wall clock."""
 
     cpu: list[float]
     wall: list[float]
@@ -30,7 +30,7 @@ class Turns:
 
 
 def take_turns(contenders: Mapping[str, Callable[[], object]], rounds: int, slice_s: float) -> dict[str, Turns]:
-    """Time each in a loop of about `slice_s` CPU seconds, once a round, each round beginning with another one."""
+    """Time each contender in a loop of about `slice_s` CPU seconds per round. Each round begins with another one."""
     calls = {name: _calls(contender, slice_s) for name, contender in contenders.items()}
     turns = {name: Turns([], []) for name in contenders}
     names = list(contenders)
@@ -47,12 +47,12 @@ def take_turns(contenders: Mapping[str, Callable[[], object]], rounds: int, slic
 
 
 def speedup(ours: Turns, theirs: Turns, clock: Clock) -> float:
-    """How many times as fast ours is: the median over rounds of their time by ours."""
+    """Speed of ours relative to theirs: the median over rounds of their time divided by ours."""
     return statistics.median(b / a for a, b in zip(ours.of(clock), theirs.of(clock), strict=True))
 
 
 def _calls(contender: Callable[[], object], slice_s: float) -> int:
-    """How many calls a slice has; calls it for half a slice at least, which warms it up."""
+    """Number of calls in a slice. Warms the contender up with calls for at least half a slice."""
     calls, started = 0, time.process_time()
     while (elapsed := time.process_time() - started) < slice_s / 2:
         contender()

@@ -1,10 +1,9 @@
-"""Returns of training in bf16 beside fp32: the same task, settings, steps and seeds; int8 actors on both sides.
+"""Returns of training in bf16 and in fp32, with the same tasks, settings, steps, seeds and int8 actors.
 
 Runs of both precisions take turns. Each has a fixed number of environment steps. At its end the last policy plays new
-episodes. A task's target: the mean of the seeds in bf16 is not below that in fp32 by more than the spread of fp32,
-which is the sample standard deviation over seeds. Networks and batches are large enough for bf16 to be used
-(learner_service/kernels/bfloat16.py). The seconds of the updates stand beside. Runs are kept in --directory, all by one
-commit on one machine.
+episodes. Target of a task: the mean of the seeds in bf16 is at least that in fp32 minus its sample standard deviation
+over seeds. Networks and batches are large enough for bf16 (learner_service/kernels/bfloat16.py). The table also shows
+the updates per second. Runs are kept in --directory. All must come from one commit on one machine.
 """
 
 import argparse
@@ -27,7 +26,7 @@ _EPISODES = 50
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned, for how many environment steps, with which flags of `actorq train`."""
+    """A task to learn: environment steps and flags of `actorq train`."""
 
     algorithm: str
     environment: str
@@ -36,11 +35,11 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}"
 
 
-# Those of libraries/parity.py, with fewer steps, and two of training/returns.py with wider networks.
+# The tasks of libraries/parity.py, with fewer steps, and two tasks of training/returns.py with wider networks.
 TASKS = (
     Task("sac", "Pendulum-v1", 15_000, tuple(SAC.actorq())),
     Task("td3", "Pendulum-v1", 15_000, tuple(TD3.actorq())),
@@ -53,10 +52,10 @@ TASKS = (
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -64,7 +63,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as nowhere, ending_children():
         directory = arguments.directory or Path(nowhere)
-        # Seed by seed, so that what is there early has something of each task.
+        # Seed by seed, so that early results cover all tasks.
         for seed in range(1, arguments.seeds + 1):
             for task in tasks:
                 for precision in PRECISIONS[:: 1 if seed % 2 else -1]:
@@ -78,9 +77,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def verdict(task: Task, runs: Sequence[Run]) -> Target:
-    """The mean return in bf16 against that in fp32 less the sample standard deviation of fp32.
+    """The mean return in bf16 against that in fp32 minus the sample standard deviation of fp32.
 
-    Raises SystemExit where a run did not compute in the precision that it was asked for.
+    Raises SystemExit if a run did not compute in the requested precision.
     """
     returns: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     for run in runs:
@@ -106,7 +105,7 @@ def _run(task: Task, precision: str, seed: int, directory: Path) -> Run:
         forget_incomplete(folder)
         flags = ["--algorithm", task.algorithm, "--environment", task.environment, *task.flags]
         flags += ["--seed", str(seed), "--learner.precision", precision, "--max-environment-steps", str(task.steps)]
-        # No return ends the run.
+        # An unreachable return, so that the run does not end early.
         summary = train(folder, [*flags, "--target-return", "1e9", "--evaluation.period-updates", "5000"])
         return {**summary, "confirmed": asdict(confirm(folder, _EPISODES))}
 

@@ -1,16 +1,16 @@
-"""What an update of TD3 and SAC costs with sparse networks, in CPU time, at the sparsities of RLx2's paper.
+"""CPU time of an update of TD3 and SAC with sparse networks, at the sparsities of RLx2's paper.
 
-dense:  the update as it is, 256-256 or what --widths say, batch 256.
-masked: the same with gradients and weights kept at 0 by masks, and whole matrices multiplied.
-training: masked, but with products that leave zeros out where these are faster, which is how the learner trains.
-csr:    networks whose parameters are active weights alone, multiplied by MKL's sparse products, so that Adam and the
-        target copies have less to do too. Masks could not change here.
-shrunk: dense networks of the units that are left when those are dropped from which no way leads to an output; no
-        gradient reaches them. Masks are random, as at the start of training; those of --run are trained ones.
+dense:    the ordinary update, 256-256 or --widths, batch 256.
+masked:   the same, with gradients and weights kept at 0 by masks. Products use whole matrices.
+training: masked, with products that skip zeros where this is faster. The learner trains in this way.
+csr:      parameters are the active weights only, multiplied by MKL's sparse products. Adam and the target copies then
+          do less work too, but masks cannot change.
+shrunk:   dense networks without the units from which no path leads to an output. No gradient reaches these units.
+          Masks are random, as at the start of training. With --run they come from a trained run.
 
-All take turns on one thread; figures are medians over the repeats, ratios are to dense. Batches are drawn once: what
-sampling costs is not in it. Targets: training is nowhere slower than dense, and where critics are sparse enough it is
-faster, which masks alone cannot be.
+All take turns on one thread. Figures are medians over the repeats, and ratios are relative to dense. Batches are drawn
+once, so sampling is not included. Targets: training is never slower than dense. With sparse critics it is faster, which
+masks alone cannot achieve.
 """
 
 import argparse
@@ -50,7 +50,7 @@ DENSE, MASKED, TRAINING, CSR, SHRUNK = CONTENDERS = ("dense", "masked", "trainin
 
 @dataclass(frozen=True)
 class Masks:
-    """Which weights are there, bool[N, K] for each layer: of the policy and of both critics."""
+    """The active weights of the policy and of both critics: bool[N, K] for each layer."""
 
     actor: Sequence[Tensor]
     critics: tuple[Sequence[Tensor], Sequence[Tensor]]
@@ -58,7 +58,7 @@ class Masks:
 
 @dataclass(frozen=True)
 class Case:
-    """Networks of two hidden layers of `width` units, and what they are for."""
+    """Networks with two hidden layers of `width` units, and their task."""
 
     name: str
     algorithm: str
@@ -79,10 +79,10 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024], metavar="N", help="default: 256 1024")
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
-    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="turns that each takes (default: 9)")
-    parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="seconds a turn (default: 0.3)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="turns of each contender (default: 9)")
+    parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="seconds per turn (default: 0.3)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -95,7 +95,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(cells: Sequence[Mapping[str, Any]]) -> list[Target]:
-    """The worst of all cells, and the worst of those whose critics are sparse enough for compressed products."""
+    """The worst of all cells, and the worst with critics sparse enough for compressed products."""
     ratios = [float(cell["ratios"][TRAINING]) for cell in cells]
     found = [Target("training with masks over dense, the worst of all", max(ratios), 1.05)]
     sparsest = [ratio for ratio, cell in zip(ratios, cells, strict=True) if cell["sparsity"][1] >= _SPARSE_CRITICS]
@@ -119,7 +119,7 @@ def _of_paper(arguments: argparse.Namespace) -> Iterator[Case]:
 
 
 def of_run(directory: Path) -> Case:
-    """The networks of a run's newest checkpoint; raises SystemExit unless they are sparse and of two equal layers."""
+    """The networks of a run's newest checkpoint. Raises SystemExit unless they are sparse with two equal layers."""
     config = settings.build(RunConfig, RunDirectory(directory).config_tree())
     sizes = {"td3": config.td3.hidden_sizes, "sac": config.sac.hidden_sizes}.get(config.algorithm, ())
     if len(sizes) != 2 or len(set(sizes)) != 1 or config.sparsity.method not in ("static", "set", "rigl", "rlx2"):
@@ -184,7 +184,7 @@ def updates(config: RunConfig, spec: EnvironmentSpec) -> Callable[[], object]:
 
 
 def masks_in(state: Mapping[str, Tensor], algorithm: str, spec: EnvironmentSpec, width: int) -> Masks:
-    """The masks of an algorithm's saved state, whose hidden layers are two of `width` units."""
+    """The masks in an algorithm's saved state, for two hidden layers of `width` units."""
     policy = DeterministicPolicy if algorithm == "td3" else GaussianPolicy
     actor = _layers(FlatParameters(policy(spec, (width, width))), state["policy.topology.mask"])
     critics = _layers(FlatParameters(TwinCritic(spec, (width, width))), state["critic.topology.mask"])
@@ -196,7 +196,7 @@ def _layers(parameters: FlatParameters, mask: Tensor) -> list[Tensor]:
 
 
 def surviving(masks: Sequence[Tensor]) -> tuple[int, ...]:
-    """Units of each hidden layer from which a way leads to an output."""
+    """Units of each hidden layer that have a path to an output."""
     reaches = torch.ones(len(masks[-1]), dtype=torch.bool)
     counts = []
     for mask in reversed(masks[1:]):

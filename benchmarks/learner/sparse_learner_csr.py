@@ -1,8 +1,8 @@
-"""TD3's and SAC's networks whose parameters are the active weights alone, in compressed sparse rows (CSR).
+"""Networks of TD3 and SAC whose parameters are only the active weights, in compressed sparse rows (CSR).
 
-They show what could be gained at most: Adam and the target copies do less too, but masks could not change as they do
-with whole matrices (learner_service/kernels/sparse_products.py). Activations are [units, B] all the way, as torch's
-sparse products want them. A network is one node of the gradient's graph, as the learner's own critics are.
+They show the largest possible gain. Adam and the target copies do less work too, but masks cannot change as they can
+with whole matrices (learner_service/kernels/sparse_products.py). Activations are [units, B] throughout, as torch's
+sparse products require. A network is one node of the gradient's graph, like the learner's critics.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.networks import DeterministicPolicy, GaussianPolicy
 from learner_service.networks.observations import Observations
 
-# Smaller and denser matrices are faster as they are, with zeros in them.
+# Smaller and denser matrices are faster as dense matrices with zeros.
 _MIN_WEIGHTS, _MAX_DENSITY = 2**14, 0.3
 
 
@@ -29,7 +29,7 @@ CriticMaker = Callable[[EnvironmentSpec], nn.Module]
 
 
 class Pattern:
-    """Where a matrix [N, K] has its values, in both orders, so that it can be multiplied from either side."""
+    """The positions of the values of a matrix [N, K], in both orders, for products from either side."""
 
     def __init__(self, mask: Tensor) -> None:
         self._forward, self._size = _indices(mask), (mask.shape[0], mask.shape[1])
@@ -40,7 +40,7 @@ class Pattern:
         self.count = len(rows)
 
     def matrix(self, values: Tensor) -> Tensor:
-        """W, [N, K], of its values in the order of rows."""
+        """W, [N, K], from its values in row order."""
         return torch.sparse_csr_tensor(*self._forward, values, self._size, check_invariants=False)
 
     def transposed(self, values: Tensor) -> Tensor:
@@ -49,19 +49,19 @@ class Pattern:
         return torch.sparse_csr_tensor(*self._backward, values[self._order], size, check_invariants=False)
 
     def gathered(self, weight: Tensor) -> Tensor:
-        """The values, [count], of a whole matrix."""
+        """The values, [count], from a dense matrix."""
         return weight.flatten()[self._positions]
 
     def gradient(self, values: Tensor, to_y: Tensor, x: Tensor) -> Tensor:
-        """dL/dW where W has values, [count]: of all products dL/dy x^T only these are computed."""
+        """dL/dW at the positions of W's values, [count]. Only these entries of dL/dy x^T are computed."""
         sampled = torch.sparse.sampled_addmm(self.matrix(values), to_y, x.t(), beta=0.0)
         return sampled.values()  # type: ignore[no-any-return]
 
 
 class SparseMLP(nn.Module):
-    """A ReLU MLP whose weights are there only where the masks, bool[N, K] of each layer, say so.
+    """A ReLU MLP with weights only where the masks, bool[N, K] of each layer, are true.
 
-    forward: float32[B, K] -> float32[B, outputs]; `fixed` is the same without gradients for the parameters.
+    forward: float32[B, K] -> float32[B, outputs]. `fixed` computes no gradients for the parameters.
     """
 
     def __init__(self, masks: Sequence[Tensor]) -> None:
@@ -81,7 +81,7 @@ class SparseMLP(nn.Module):
         return self._run(x, [*self.weights, *self.biases])
 
     def fixed(self, x: Tensor) -> Tensor:
-        """Return the outputs, through which gradients flow to the inputs only."""
+        """Return the outputs. Gradients flow only to the inputs."""
         return self._run(x, [parameter.detach() for parameter in (*self.weights, *self.biases)])
 
     def _run(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -90,13 +90,13 @@ class SparseMLP(nn.Module):
 
 
 def _pattern(mask: Tensor) -> Pattern | None:
-    """None where a dense matrix is the better one."""
+    """The pattern, or None if a dense matrix is faster."""
     sparse = mask.numel() >= _MIN_WEIGHTS and float(mask.float().mean()) <= _MAX_DENSITY
     return Pattern(mask) if sparse else None
 
 
 def _indices(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Where rows begin, and the columns, int32 as MKL wants them."""
+    """The start of each row, and the columns, in int32 as MKL requires."""
     csr = mask.float().to_sparse_csr()
     return csr.crow_indices().to(torch.int32), csr.col_indices().to(torch.int32)
 
@@ -143,7 +143,7 @@ class _Network(torch.autograd.Function):
 
 
 class SparseTwinCritic(nn.Module):
-    """Two critics as TwinCritic has them, each with masks of its own."""
+    """Two critics like TwinCritic's, each with its own masks."""
 
     def __init__(self, masks: tuple[Sequence[Tensor], Sequence[Tensor]], spec: EnvironmentSpec) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class SparseTwinCritic(nn.Module):
         return torch.cat([critic(x) for critic in self.critics], 1).t()
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
-        """Values of the first one or both; gradients flow to the actions only."""
+        """Values of the first critic or of both. Gradients flow only to the actions."""
         x = torch.cat((self.observe(observations), actions), 1)
         chosen = [critic for critic in self.critics if isinstance(critic, SparseMLP)][:critics]
         return torch.cat([critic.fixed(x) for critic in chosen], 1).t()
@@ -164,7 +164,7 @@ class SparseTwinCritic(nn.Module):
 
 @contextmanager
 def networks_with(policy: PolicyMaker, critic: CriticMaker) -> Iterator[None]:
-    """TD3 and SAC that are made in this context get their networks from these; the rest of them is as it is."""
+    """Within this context, new TD3 and SAC algorithms get their networks from these makers."""
 
     def make_policy(kind: PolicyKind) -> Callable[..., nn.Module]:
         return lambda spec, **_: policy(kind, spec)

@@ -1,1 +1,1 @@
-"""Benchmarks beside other reinforcement-learning libraries."""
+"""Benchmarks against other reinforcement-learning libraries."""

@@ -1,13 +1,13 @@
-"""SAC and TD3 beside Stable-Baselines3's: the same hyperparameters (parity_settings.py), steps and seeds.
+"""Compares SAC and TD3 with Stable-Baselines3's, with equal hyperparameters (parity_settings.py), steps and seeds.
 
-A run has 100,000 environment steps, whatever it reaches; at its end the last policy plays 20 new episodes with
-deterministic actions, the same ones on both sides. Of ours it is the last one that acted in int8: now and then the
-fidelity gate has a version act in float, and transitions_by_scheme says how many transitions these made. A task's
-target: the mean of our seeds is not below that of theirs by more than the spread of theirs, which is the sample
-standard deviation over seeds. One seed has no spread and gives no verdict.
+Each run has 100,000 environment steps. At its end the last policy plays the same 20 new episodes on both sides, with
+deterministic actions. ActorQ's last policy is the last one that acted in int8: the fidelity gate puts some versions in
+float. transitions_by_scheme counts the transitions of each scheme. Target of a task: the mean of ActorQ's seeds is at
+least the mean of the other library's seeds minus their sample standard deviation. One seed gives no verdict, because it
+has no standard deviation.
 
-Runs are kept in --directory; those complete there are not made again, and one that was killed starts anew, so that a
-benchmark of hours can be made in pieces, all by one commit on one machine. Stable-Baselines3 has to be installed:
+Runs are kept in --directory. Complete runs are not repeated, and a killed run starts again. All must come from one
+commit on one machine. Stable-Baselines3 must be installed:
 pip install stable-baselines3==2.9.2
 """
 
@@ -52,7 +52,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.hyperparameters.algorithm}/{self.environment}"
 
 
@@ -64,12 +64,12 @@ TASKS = tuple(
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
-    parser.add_argument("--steps", type=int, default=100_000, metavar="N", help="steps of a run (default: 100000)")
+    parser.add_argument("--steps", type=int, default=100_000, metavar="N", help="steps per run (default: 100000)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
 
 
@@ -92,7 +92,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
-    """Our mean final return over seeds, against their mean less the sample standard deviation of theirs."""
+    """Our mean final return over seeds, against their mean minus the sample standard deviation of theirs."""
     our_returns, their_returns = ([run["final"]["mean_return"] for run in runs] for runs in (ours, theirs))
     spread = statistics.stdev(their_returns) if len(their_returns) > 1 else 0.0
     mean = statistics.fmean(their_returns)
@@ -106,7 +106,7 @@ def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
 
 
 def make_runs(tasks: Sequence[Task], seeds: int, steps: int, jobs: int, directory: Path) -> Iterator[Run]:
-    """Both libraries' runs, seed by seed, so that what is there early has something of everything."""
+    """Runs of both libraries, seed by seed, so that early results cover all tasks."""
     for run in in_order(partial(_run, steps, directory), product(range(1, seeds + 1), tasks, _SIDES), jobs):
         print(_row(run), flush=True)
         yield run
@@ -125,7 +125,7 @@ def _run(steps: int, directory: Path, wanted: tuple[int, Task, str]) -> Run:
 def _ours(task: Task, seed: int, steps: int, folder: Path) -> Run:
     forget_incomplete(folder)
     evaluation = ["--evaluation.period-updates", str(_PERIOD), "--evaluation.episodes", str(_EPISODES)]
-    # No return ends the run: HalfCheetah has a threshold of its own.
+    # An unreachable return, so that the run does not end early: HalfCheetah has a threshold of its own.
     limits = ["--target-return", "1e9", "--max-environment-steps", str(steps)]
     run = ["--environment", task.environment, "--seed", str(seed)]
     summary = train(folder, [*task.hyperparameters.actorq(), *run, *evaluation, *limits])
@@ -147,7 +147,7 @@ def _final(folder: Path, environment: str) -> Run:
 
 
 def last_quantized(folder: Path) -> Policy:
-    """The newest int8 policy of a run's store that is quantized; raises SystemExit when there is none."""
+    """The newest quantized int8 policy in a run's store. Raises SystemExit if there is none."""
     store = PolicyReader(RunDirectory(folder).policies)
     for retained in store.versions():
         policy = store.policy(retained.version, INT8)
@@ -172,7 +172,7 @@ def _theirs(task: Task, seed: int, steps: int, folder: Path) -> Run:
     command = [sys.executable, "-m", "benchmarks.libraries.parity_baseline"]
     process = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
     if process.returncode:
-        reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise SystemExit(f"Stable-Baselines3 failed with exit code {process.returncode}: {reason}")
     answer: Run = json.loads(process.stdout.splitlines()[-1])
     return answer

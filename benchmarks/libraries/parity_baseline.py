@@ -1,6 +1,6 @@
-"""One run of Stable-Baselines3 for parity.py, in a process of its own: JSON in on stdin, JSON out on stdout.
+"""One run of Stable-Baselines3 for parity.py, in a separate process: JSON in on stdin, JSON out on stdout.
 
-Actions while learning are its own, evaluations are of the deterministic policy in an environment of their own.
+Exploration is the library's own. Evaluations use the deterministic policy in a separate environment.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from benchmarks.libraries.parity_episodes import final_returns, returns
 
 
 def main() -> None:
-    """Learn as stdin says; the keys of the answer are those of a run in parity.py."""
+    """Learn with the settings from stdin. The keys of the answer are those of a run in parity.py."""
     torch.set_num_threads(1)
     print(json.dumps(learn(**json.load(sys.stdin))))
 
@@ -37,12 +37,12 @@ def learn(
 ) -> dict[str, Any]:
     """Learn for `steps` environment steps.
 
-    arguments: of the algorithm's class.
-    action_noise: standard deviation, in halves of the action range.
-    evaluation: `period` steps between evaluations of `episodes`.
-    final: `episodes` and `seed` of those that the last policy plays.
+    arguments: for the algorithm's class.
+    action_noise: standard deviation, relative to half the action range.
+    evaluation: `period` in steps, and number of `episodes`.
+    final: number of `episodes` and `seed` for the last policy.
     """
-    # Neither a dependency nor typed here: who compares with it installs it.
+    # Not a dependency, and without types. Only this comparison needs it.
     library = importlib.import_module("stable_baselines3")
     noises = importlib.import_module("stable_baselines3.common.noise")
     learned, evaluated = gymnasium.make(environment), gymnasium.make(environment)
@@ -59,7 +59,7 @@ def learn(
 
     def after_step(*_: object) -> bool:
         if os.getppid() != parent:
-            raise SystemExit("nobody waits for the answer any more")
+            raise SystemExit("the reader of the answer is gone")
         if model.num_timesteps % evaluation["period"] == 0:
             mean_return = statistics.fmean(returns(act, evaluated, evaluation["episodes"]))
             curve.append(

@@ -1,4 +1,4 @@
-"""The episodes that both sides of parity.py play: one environment, from the same first states."""
+"""The final episodes of parity.py: both sides play them from the same first states."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +10,19 @@ Act = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def final_returns(act: Act, environment: gymnasium.Env[Any, Any], episodes: int, seed: int) -> list[float]:
-    """Returns of episodes whose first states follow from `seed`, whoever acts.
+    """Returns of episodes whose first states depend only on `seed`.
 
-    Returns of Pendulum-v1 differ more by where an episode begins (a standard deviation of 90) than by who plays it, if
-    both have learned: the mean of 20 episodes tells nothing where these are not the same.
+    Equal first states matter. On Pendulum-v1 the first state changes the return more (standard deviation 90) than the
+    difference between two trained policies.
     """
     environment.reset(seed=seed)
     return returns(act, environment, episodes)
 
 
 def returns(act: Act, environment: gymnasium.Env[Any, Any], episodes: int) -> list[float]:
-    """Returns of so many episodes; the environment goes on with the seed that it was given.
+    """Returns of this many episodes. The environment is not seeded again.
 
-    act: the action for an observation.
+    act: gives the action for an observation.
     """
     found = []
     for _ in range(episodes):

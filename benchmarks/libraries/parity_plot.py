@@ -1,4 +1,4 @@
-"""The plot of parity.py: return against environment steps, a panel for each task, both libraries."""
+"""The plot of parity.py: return against environment steps, with one panel for each task and both libraries."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ _COLOURS = ("tab:blue", "0.5", "tab:orange")
 
 
 def plot(runs: Mapping[str, Mapping[str, Sequence[dict[str, Any]]]], file: Path) -> None:
-    """Draw the evaluations of each task's runs, by task and library: each seed thin, and their last returns' mean."""
-    # Here, because everything else works without it.
+    """Draw the evaluations by task and library: thin lines for the seeds, a point for the mean of the final returns."""
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,6 +1,6 @@
-"""The hyperparameters of parity.py, once for both sides.
+"""The hyperparameters of parity.py for both sides.
 
-| | SAC | TD3 | where from |
+| | SAC | TD3 | source |
 |---|---|---|---|
 | hidden layers of policy and critics, ReLU | 256-256 | 400-300 | Stable-Baselines3's defaults |
 | Adam step size of all networks and SAC's temperature | 3e-4 | 1e-3 | as above |
@@ -10,27 +10,27 @@
 | updates per environment step | 1 | 1 | as above |
 | target entropy, first temperature | -components, 1 | - | as above |
 | policy delay, target noise, its clip | - | 2, 0.2, 0.5 | as above |
-| Gaussian noise on actions, of half their range | - | 0.1 | its zoo, for both environments; by default there is none |
-| environments that are stepped at a time | 1 | 1 | Stable-Baselines3's defaults |
+| Gaussian noise on actions, relative to half their range | - | 0.1 | its zoo, for both environments (default: none) |
+| environments per step | 1 | 1 | Stable-Baselines3's defaults |
 
-What differs is what ActorQ is: our actor runs an int8 policy, and theirs the float network of the last update. Ours is
-as fresh as the three services make it: every update is offered, the newest is taken, no policy takes more than two
-steps, and the actor is one or two steps ahead of the learner. With policies that act for 32 steps each more seeds learn
-to slide on their backs on HalfCheetah (docs/decisions/0010-fresh-policies.md).
+ActorQ's actor runs an int8 policy. Stable-Baselines3 acts with the float network of the last update. ActorQ's policies
+are as fresh as three services allow: every update is offered, the actor takes the newest policy, and each policy acts
+for at most two steps. The actor is one or two steps ahead of the learner. With 32 steps per policy, more seeds on
+HalfCheetah learn to slide on their backs (docs/decisions/0010-fresh-policies.md).
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-# How far our actor may be ahead of the learner, or behind it, in steps: the least that the rate limiter takes. And how
-# many a policy takes before a newer one is waited for: the least above a segment of one step.
+# The first number is the smallest lead or lag, in steps, that the rate limiter allows between actor and learner. The
+# second is the number of steps before the actor waits for a newer policy: the smallest above a segment of one step.
 _STEPS_AHEAD = 2
 _STEPS_PER_POLICY = 2
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What both libraries are given; what is not here is the same by default, as the module's table says."""
+    """Hyperparameters of both libraries. All others are equal by default; see the module's table."""
 
     algorithm: str
     hidden_sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Hyperparameters:
     random_steps: int = 100
 
     def stable_baselines(self) -> dict[str, Any]:
-        """Arguments of Stable-Baselines3's class, but for the noise, which is an object there."""
+        """Arguments of Stable-Baselines3's class, without the noise, which is an object there."""
         return {
             "policy_kwargs": {"net_arch": list(self.hidden_sizes)},
             "learning_rate": self.learning_rate,
@@ -70,7 +70,7 @@ class Hyperparameters:
             "replay.capacity": self.replay,
             "replay.min-size": self.random_steps,
             "exploration.random-steps": self.random_steps,
-            # SAC samples its actions instead, and ignores this.
+            # SAC samples its actions and ignores this flag.
             "exploration.noise": self.action_noise or 0.0,
             "rate-limiter.samples-per-insert": self.batch_size,
             "rate-limiter.error-buffer": _STEPS_AHEAD * self.batch_size,

@@ -1,16 +1,16 @@
-"""Seconds to a target return: ActorQ beside Stable-Baselines3 and Ray RLlib, on one machine, one run at a time.
+"""Seconds to a target return: ActorQ, Stable-Baselines3 and Ray RLlib, on one machine, one run at a time.
 
-ActorQ runs `actorq train` with its preset and int8 actors. The others run with their own tuned settings, each in a
-virtual environment that is made in --environments (benchmarks/peer_runs has settings and pinned versions). A run ends
-when the mean return of 20 greedy episodes reaches the target, or at its time limit. A run that misses the target counts
-as its time limit, and is shown as "> limit".
+ActorQ runs `actorq train` with its preset and int8 actors. The other libraries run with their own tuned settings. Each
+has a virtual environment in --environments (benchmarks/libraries/peer_runs has settings and pinned versions). A run
+ends when the mean return of 20 greedy episodes reaches the target, or at its time limit. A run that misses the target
+counts as its time limit, and the table shows "> limit".
 
-seconds: from the start of the command to the end of the evaluation that reached the target, imports and evaluations
-included. learning: the same without the seconds until learning began. The other libraries evaluate between two steps of
-learning, as their users do; how long they stood still for it is shown. Memory is the sum over all processes of a run.
+seconds: from the start of the command to the end of the evaluation that reached the target. Includes imports and
+evaluations. learning: the same without the seconds until learning began. The other libraries evaluate between two
+steps of learning; the table shows the time for that. Memory is the sum over all processes of a run.
 
-Systems take turns, so that drift of the machine hits all alike. All may use all cores that this process may
-(`taskset` restricts them). Runs are kept in --directory; those complete there are not made again.
+Systems take turns, so that a slower machine affects all of them. All may use all cores of this process (`taskset`
+restricts them). Runs are kept in --directory, and complete runs are not repeated.
 """
 
 import argparse
@@ -35,25 +35,25 @@ TASKS = (
     Task("dqn", "LunarLander-v3", 200.0, 10_000, 480.0),
     Task("sac", "Pendulum-v1", -200.0, 1_000, 300.0, threads=2),
 )
-# How many times as long as ActorQ a library has to take at least.
+# The least seconds of another library, relative to ActorQ's.
 _TARGETS = {STABLE_BASELINES: 1.0, RLLIB: 3.0}
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tasks", nargs="+", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, as of a shell (default: *)"
+        "--tasks", nargs="+", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="what to run (default: all)")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="systems (default: all)")
     parser.add_argument("--seeds", type=_positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
     parser.add_argument("--limit-s", type=float, metavar="S", help="time limit of a run (default: the task's own)")
-    parser.add_argument("--environments", type=Path, metavar="DIR", help="where the other libraries are installed")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--environments", type=Path, metavar="DIR", help="folder for the other libraries")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against seconds to FILE, such as a PNG")
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
     return int(text)
 
 
@@ -84,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def make_runs(
     tasks: Sequence[Task], systems: Sequence[str], seeds: int, directory: Path, environments: Path | None
 ) -> Iterator[Run]:
-    """Runs of all systems, task by task, with each seed in turn; every other seed has the systems in reverse."""
+    """Runs of all systems, seed by seed and task by task. Every second seed reverses the order of the systems."""
     for seed in range(1, seeds + 1):
         for task in tasks:
             for system in systems if seed % 2 else reversed(systems):
@@ -105,7 +105,7 @@ def make_runs(
 
 
 def targets(task: Task, runs: Sequence[Run]) -> list[Target]:
-    """Median seconds of each library over those of ActorQ; 0 where ActorQ's median run misses the target."""
+    """Median seconds of each library relative to ActorQ's. 0 if ActorQ's median run misses the target."""
     ours = _of(runs, ACTORQ)
     found = []
     for system, bound in _TARGETS.items():

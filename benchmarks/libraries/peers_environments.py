@@ -1,4 +1,4 @@
-"""Virtual environments of the libraries that peers.py compares with: pinned, made once, kept."""
+"""Virtual environments of the libraries in peers.py: with pinned versions, made once, then kept."""
 
 import hashlib
 import shutil
@@ -12,19 +12,19 @@ _INSTALL_S = 1800.0
 
 
 def requirements(peer: str) -> Path:
-    """The file that pins a library and all that it needs."""
+    """The file that pins a library and its dependencies."""
     return _REQUIREMENTS / f"{peer}.txt"
 
 
 def pins(peer: str) -> str:
-    """A digest of the pinned versions, which tells environments and runs of other versions apart."""
+    """A digest of the pinned versions. Environments and runs of other versions have another digest."""
     return hashlib.sha256(requirements(peer).read_bytes()).hexdigest()[:12]
 
 
 def python_of(peer: str, folder: Path, run: Callable[[list[str]], None] | None = None) -> Path:
-    """The interpreter of a library's environment in `folder`, which is made when it is not there.
+    """The interpreter of a library's environment in `folder`. Makes the environment if it does not exist.
 
-    run: runs a command, for tests. Raises SystemExit when the library cannot be installed.
+    run: runs a command; a parameter for tests. Raises SystemExit if the library cannot be installed.
     """
     environment = folder / f"{peer}-{pins(peer)}"
     python, installed = environment / "bin" / "python", environment / "installed"

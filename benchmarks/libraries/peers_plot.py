@@ -1,4 +1,4 @@
-"""The plot of peers.py: return against seconds, a panel for each task, all systems and seeds."""
+"""The plot of peers.py: return against seconds, with one panel for each task, all systems and all seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ _COLORS = ("tab:blue", "tab:orange", "0.5")
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
-    """Draw the evaluations of all runs until they reached the target, with a dashed line at the target."""
-    # Here, because everything else works without it.
+    """Draw the evaluations of all runs until they reach the target, and the target as a dashed line."""
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

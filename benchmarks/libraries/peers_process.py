@@ -1,4 +1,4 @@
-"""A run of any system as a tree of processes: its lines with their times, the memory of all processes, a time limit."""
+"""Runs a system as a tree of processes: the time of each line, the memory of all processes, a time limit."""
 
 import os
 import subprocess
@@ -17,10 +17,10 @@ _SAMPLE_S = 0.5
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     seconds: from the start of the process to its end.
-    peak_memory_mb: the largest sum of the resident memory of all processes, looked at twice a second.
+    peak_memory_mb: largest sum of the resident memory of all processes, sampled twice per second.
     """
 
     returncode: int
@@ -30,9 +30,9 @@ class Outcome:
 
 
 class ProcessTree:
-    """A process and all that it has started, also those whose parent has ended since.
+    """A process and all its descendants, including those whose parent has ended.
 
-    grace_s: for a process that is asked to end. After it, it is killed.
+    grace_s: seconds from the request to end until the process is killed.
     """
 
     def __init__(self, root: subprocess.Popen[str], grace_s: float) -> None:
@@ -42,13 +42,13 @@ class ProcessTree:
         self.peak_bytes = 0
 
     def sample(self) -> None:
-        """Look for new processes, and at the memory of all."""
+        """Find new processes, and measure the memory of all."""
         with suppress(psutil.NoSuchProcess):
             self._known |= set(psutil.Process(self._root.pid).children(recursive=True))
         self.peak_bytes = max(self.peak_bytes, sum(map(_resident, self._known)))
 
     def end(self) -> None:
-        """Ask the root to end, and kill what is left of the tree after a grace period."""
+        """Ask the root to end. After the grace period, kill the rest of the tree."""
         self.sample()
         self._root.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -56,7 +56,7 @@ class ProcessTree:
         self.kill()
 
     def kill(self) -> None:
-        """Kill what is left of the tree, and wait for it."""
+        """Kill the rest of the tree and wait for its end."""
         self._root.kill()
         self._root.wait()
         for process in self._known:
@@ -76,8 +76,8 @@ def run_tree(
 ) -> Outcome:
     """Run a command to its end, or end it at the time limit.
 
-    given: its stdin. errors: the file for its stderr. variables: of its environment, beside this process's own.
-    on_line: is called for each line of stdout, with the seconds since the start. grace_s: see ProcessTree.
+    given: its stdin. errors: file for its stderr. variables: added to this process's environment variables.
+    on_line: called for each line of stdout, with the seconds since the start. grace_s: see ProcessTree.
     """
     environment = {**os.environ, **(variables or {})}
     done, late = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""How peers.py runs each system on a task, and what it reads from the run."""
+"""Runs each system of peers.py on a task, and reads the run's results."""
 
 import json
 import statistics
@@ -22,19 +22,19 @@ _MODULES = {
     RLLIB: "benchmarks.libraries.peer_runs.rllib",
 }
 _ROOT = Path(__file__).parents[2]
-# The target or the time limit ends a run, never its steps.
+# The target or the time limit ends a run, so there are always enough steps.
 _STEPS = 100_000_000
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be reached where.
+    """A target return on an environment.
 
     target: mean return of `EPISODES` greedy episodes.
-    period: environment steps between two evaluations of the other libraries; ActorQ has a process that evaluates.
-    limit_s: a run ends after it, reached or not.
-    threads: of PyTorch in the other libraries, which by default have one for each core. DQN's networks are too small
-        for a second thread to help, and it takes half of the speed when another program has a core.
+    period: environment steps between two evaluations of the other libraries. ActorQ has an evaluator process.
+    limit_s: time limit of a run in seconds.
+    threads: PyTorch threads of the other libraries (their default is one per core). DQN's networks are too small to
+        gain from a second thread, which halves the speed when another program uses a core.
     """
 
     algorithm: str
@@ -46,13 +46,13 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --tasks is compared with."""
+        """The name that the patterns of --tasks match."""
         return f"{self.algorithm}/{self.environment}"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """seconds: since the start of the command. took_s: how long learning stood still for it."""
+    """seconds: since the start of the command. took_s: how long learning stood still for the evaluation."""
 
     seconds: float
     environment_steps: int
@@ -61,7 +61,7 @@ class Evaluation:
 
 
 def run_system(system: str, task: Task, seed: int, folder: Path, environments: Path | None) -> dict[str, Any]:
-    """Run until the target or the time limit; what the run has shown, as `result` has it."""
+    """Run until the target or the time limit. Returns the results as `result` does."""
     folder.mkdir(parents=True, exist_ok=True)
     if system == ACTORQ:
         return _run_actorq(task, seed, folder)
@@ -70,11 +70,11 @@ def run_system(system: str, task: Task, seed: int, folder: Path, environments: P
 
 
 def result(task: Task, evaluations: Sequence[Evaluation], started_s: float | None, outcome: Outcome) -> dict[str, Any]:
-    """What is told of a run.
+    """The results of a run.
 
-    reached: whether an evaluation had the target. seconds: until the first that had, else the time limit.
-    start_s: seconds until learning began; None when it did not.
-    steps_per_s: environment steps over the seconds from then to the last evaluation that counts; None without one.
+    reached: whether an evaluation reached the target. seconds: until that evaluation, else the time limit.
+    start_s: seconds until learning began; None if it did not.
+    steps_per_s: environment steps per second from then to the last counted evaluation; None without one.
     """
     evaluations = [one for one in evaluations if one.seconds < task.limit_s]
     first = next((number for number, one in enumerate(evaluations) if one.mean_return >= task.target), None)
@@ -126,7 +126,7 @@ def _run_peer(system: str, task: Task, seed: int, folder: Path, python: Path) ->
 
 
 def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
-    """The README's command, with the preset's settings and the target and evaluations that all systems have."""
+    """The README's command, with the preset's settings, and the target and evaluations of all systems."""
     return [
         *(sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(folder)),
         *("--algorithm", task.algorithm, "--environment", task.environment, "--scheme", "int8", "--seed", str(seed)),
@@ -141,7 +141,7 @@ def _run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     outcome = run_tree(actorq_command(task, seed, run), "", task.limit_s, errors, lambda *_: None)
     summary_file = run / "summary.json"
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
-    # The run's clock begins with its processes. The command's start and end are counted before it: at most too much.
+    # The run's clock starts with its processes. Adding the command's start and end overstates the time at most.
     before_s = max(0.0, outcome.seconds - summary["wall_clock_s"]) if summary and not outcome.timed_out else 0.0
     started_s = summary.get("first_transition_s")
     found = result(
@@ -153,7 +153,7 @@ def _run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def actorq_evaluations(folder: Path, before_s: float) -> list[Evaluation]:
-    """All evaluations that a run of `actorq train` has in its folder."""
+    """All evaluations in the folder of a run of `actorq train`."""
     file = folder / "evaluations.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     entries = [json.loads(line) for line in lines]
@@ -169,4 +169,4 @@ def actorq_evaluations(folder: Path, before_s: float) -> list[Evaluation]:
 
 def _last_line(file: Path) -> str:
     lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no message"

@@ -1,16 +1,15 @@
-"""What sparsity saves between the services and at the actor: bytes of an update, and microseconds of a call.
+"""The savings of sparse policies: bytes of an update between the services, and microseconds of an actor's call.
 
-Bytes: policies of the sizes and sparsities of RLx2's TD3 experiments (256-256), emitted by the quantizer, as the
-serialized messages of WatchPolicies and PublishCheckpoints, against the messages of a dense policy of the same sizes in
-fp32. The models are also written in other forms, of which mask once is one that remembers (see
-sparse_policy_bytes.py). Masks: random, as they are drawn by Erdos-Renyi; trained, as RLx2's gradient growth
-makes them; structured, with constant fan-in and ablated units. They are made by the learner's code in seconds of
-regression (sparse_policy_networks.py).
+Bytes: policies with the sizes and sparsities of RLx2's TD3 experiments (256-256), emitted by the quantizer. The figures
+are the sizes of the serialized messages of WatchPolicies and PublishCheckpoints. The baseline is a dense fp32 policy of
+the same sizes. The models are also written in other forms; in the form "mask once" the receiver keeps the mask (see
+sparse_policy_bytes.py). The learner's code makes the masks in seconds of regression (sparse_policy_networks.py). Masks
+are random (drawn by Erdos-Renyi), trained (RLx2's gradient growth), or structured (constant fan-in and ablated units).
 
-Calls: HalfCheetah's sizes, width 256, in the actor's own session, one thread, all in turn; medians of the repeats.
+Calls: HalfCheetah's sizes, width 256, in the actor's own session, one thread, all policies in turn. Figures are medians
+of the repeats.
 
-Targets ask for what sparsity and int8 save together, against dense fp32, and for int8's own gain, against fp32 of the
-same sparse network.
+Targets: the joint gain of sparsity and int8 over dense fp32, and the gain of int8 over fp32 of the same sparse network.
 """
 
 import argparse
@@ -45,10 +44,10 @@ from quantizer_service.store.policy_files import encode_tensors
 from quantizer_service.store.store import PolicyStore
 
 ENDS = ", ends too"
-# Times fewer bytes of an update than of the dense fp32 policy, by task.
+# Bytes of the dense fp32 policy's update divided by those of the sparse policy's, by task.
 BOUNDS = {"HalfCheetah": 15.0, "Hopper": 40.0, "Walker2d": 40.0, "Ant": 40.0}
 SCHEMES = (FP32, SMALLEST, "int8", "int8-static", f"int8{ENDS}", f"int8-static{ENDS}")
-# Against fp32 of the same sparse network, just below what the stored result has.
+# Relative to fp32 of the same sparse network; slightly below the stored result.
 INT8_BYTES = {"HalfCheetah": 2.1, "Hopper": 1.6, "Walker2d": 1.8, "Ant": 1.9}
 INT8_CALLS = {0.90: 1.1, 0.96: 1.0}
 TIMED_SPARSITIES = (0.90, 0.96)
@@ -58,7 +57,7 @@ SLICE_S = 0.008
 
 @dataclass(frozen=True)
 class DenseCost:
-    """Milliseconds of CPU time, medians: an int8 emission of a dense policy, and the look for units to take out."""
+    """Medians in milliseconds of CPU time: an int8 emission of a dense policy, and the search for removable units."""
 
     width: int
     emission: float
@@ -67,7 +66,7 @@ class DenseCost:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=15, metavar="N", help="slices of each call (default: 15)")
-    parser.add_argument("--quick", action="store_true", help="one environment, five versions, three repeats")
+    parser.add_argument("--quick", action="store_true", help="only one environment, five versions, three repeats")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bytes and times to FILE, such as a PNG")
 
 
@@ -90,7 +89,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     calls = measured_calls(TASKS[0], TIMED_SPARSITIES[:1] if arguments.quick else TIMED_SPARSITIES, repeats)
     costs = [dense_cost(width, repeats) for width in ((64, 256) if arguments.quick else (64, 256, 2048))]
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only the plot needs it.
         from benchmarks.policy.sparse_policy_plot import plot
 
         plot(found, calls, BOUNDS, arguments.plot)
@@ -104,7 +103,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(found: Sequence[Bytes], calls: Sequence[Calls], costs: Sequence[DenseCost]) -> list[Target]:
-    """Bytes of policies with trained masks, the fastest scheme of structured ones, and what dense ones pay."""
+    """Targets: bytes of policies with trained masks, the fastest scheme with structured masks, the dense overhead."""
     result = []
     for policy in found:
         if policy.masks == "trained":
@@ -130,7 +129,7 @@ def targets(found: Sequence[Bytes], calls: Sequence[Calls], costs: Sequence[Dens
 
 
 def dense_cost(width: int, repeats: int) -> DenseCost:
-    """What a dense policy of three hidden layers pays for the chance that it were sparse."""
+    """The overhead of the search for removable units, for a dense policy of three hidden layers."""
     graph, checkpoint = checkpoint_of(vector_network("mlp", width))
     prepared = PreparedGraph(Graph.parse(graph))
     spans: tuple[list[float], list[float]] = ([], [])
@@ -143,7 +142,7 @@ def dense_cost(width: int, repeats: int) -> DenseCost:
         for version in range(1, 2 * repeats + 1):
             version_of = replace(checkpoint, version=version)
             began = time.thread_time()
-            # What is stored after it is served is not part of the emission.
+            # The emission ends when the policy is served. Storing comes later.
             emitter.publish(version_of, ["int8"], lambda _: ended.append(time.thread_time()))
             spans[0].append(ended.pop() - began)
             began = time.thread_time()
@@ -156,7 +155,7 @@ def dense_cost(width: int, repeats: int) -> DenseCost:
 def emitted(
     graph: PolicyGraph, checkpoints: Sequence[Checkpoint], schemes: Sequence[str] = SCHEMES
 ) -> list[dict[str, Policy]]:
-    """Versions as a quantizer emits them, by scheme; those with `ENDS` quantize first and last layers too."""
+    """Versions as a quantizer emits them, by scheme. Names with `ENDS` also quantize the first and last layers."""
     result: list[dict[str, Policy]] = [{} for _ in checkpoints]
     for suffix in ("", ENDS):
         own = [name.removesuffix(ENDS) for name in schemes if name.endswith(ENDS) == bool(suffix)]
@@ -180,7 +179,7 @@ def measured_bytes(
     checkpoints: list[Checkpoint],
     ways: Mapping[str, Form],
 ) -> Bytes:
-    """Messages and other forms of a policy's versions; the first one stands for all where one is enough."""
+    """Messages and other forms of a policy's versions. Figures that need only one version use the first."""
     first = checkpoints[0]
     (policies,) = emitted(graph, [first])
     models = [each[SMALLEST].model for each in emitted(graph, checkpoints, (SMALLEST,))]
@@ -204,12 +203,12 @@ def measured_bytes(
 
 
 def widths(policy: Policy) -> tuple[int, ...]:
-    """Units of the hidden layers, 256 where none was taken out."""
+    """Units of the hidden layers; 256 if none was removed."""
     return tuple(layer.units or 256 for layer in policy.descriptor.fidelity.layers[:-1])
 
 
 def measured_calls(task: Task, sparsities: Sequence[float], repeats: int) -> list[Calls]:
-    """Every policy at every batch, all of one batch in turn."""
+    """Every policy at every batch size. All policies of one size take turns."""
     kinds = [("dense", 0.0), *((masks, sparsity) for sparsity in sparsities for masks in MASKS)]
     spec = environment_spec((task.observations,), "float32", task.actions, discrete=False)
     policies: dict[tuple[str, float, str], Policy] = {}

@@ -1,4 +1,4 @@
-"""Bytes of sparse policies in the forms in which they could travel, and what each form takes to write and read."""
+"""Sizes of sparse policies in several forms for transport, and the time to write and read each form."""
 
 import gzip
 import importlib
@@ -17,20 +17,20 @@ PACKED = "packed"
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write bytes; `read` is None for forms of which only the size is wanted."""
+    """A function that writes bytes, and one that reads them; None for forms of which only the size matters."""
 
     write: Callable[[bytes], bytes]
     read: Callable[[bytes, int], bytes] | None = None
 
 
 def forms() -> dict[str, Form]:
-    """All that can be compared here: zstd only where the package zstandard is installed."""
+    """All forms. zstd only if the package zstandard is installed."""
     found = {
         "plain": Form(lambda data: data, lambda data, size: data),
         "zlib 1": _zlib(1),
         "zlib 6": _zlib(6),
         "zlib 9": _zlib(9),
-        # What gRPC's own compression of messages does.
+        # The same as gRPC's own compression of messages.
         "gzip 6": Form(lambda data: gzip.compress(data, 6), lambda data, size: gzip.decompress(data)),
         "CSR": Form(_csr),
         "CSR, zlib 6": Form(lambda data: zlib.compress(_csr(data), 6)),
@@ -40,7 +40,7 @@ def forms() -> dict[str, Form]:
         ),
     }
     try:
-        # No dependency: it is measured where somebody has it.
+        # Not a dependency, so it is measured only if installed.
         zstandard = importlib.import_module("zstandard")
     except ImportError:
         return found
@@ -58,7 +58,7 @@ def sizes(data: bytes, ways: Mapping[str, Form]) -> dict[str, int]:
 
 
 def milliseconds(data: bytes, ways: Mapping[str, Form], repeats: int) -> dict[str, tuple[float, float]]:
-    """CPU time to write and to read, medians of interleaved repeats, of the forms that can be read."""
+    """CPU time to write and to read, for the readable forms. Medians of interleaved repeats."""
     written = {name: form.write(data) for name, form in ways.items() if form.read is not None}
     spans: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in written}
     for _ in range(repeats):
@@ -75,10 +75,10 @@ def milliseconds(data: bytes, ways: Mapping[str, Form], repeats: int) -> dict[st
 
 
 def mask_once(versions: Sequence[bytes]) -> float:
-    """Mean bytes of a version after the first when a receiver remembers which bytes may be other than 0.
+    """Mean bytes of a version after the first, if the receiver remembers which bytes may differ from 0.
 
-    A version all of whose bytes lie where the receiver expects some sends values only; another one goes packed, and
-    what it has is expected besides from then on. A file of another size begins anew.
+    If all nonzero bytes of a version lie at remembered positions, only values are sent. Otherwise the version is sent
+    packed, and its positions are remembered too. A file of another size starts with no positions.
     """
     expected = np.zeros(0, np.bool_)
     sent = []
@@ -94,7 +94,7 @@ def mask_once(versions: Sequence[bytes]) -> float:
 
 
 def values_only(data: bytes) -> int:
-    """Bytes of the values when the receiver knows exactly where they belong, which is the least possible."""
+    """Bytes of the values only, which is the least possible. The receiver knows all positions."""
     array = np.frombuffer(data, np.uint8)
     return len(zlib.compress(array[array != 0].tobytes(), 6))
 
@@ -104,7 +104,7 @@ def _zlib(level: int) -> Form:
 
 
 def _csr(data: bytes) -> bytes:
-    """Rows of 256 bytes: where each begins (uint32), columns (uint8), values."""
+    """Rows of 256 bytes: start of each row (uint32), columns (uint8), values."""
     array = np.frombuffer(data, np.uint8)
     positions = np.flatnonzero(array)
     starts = np.searchsorted(positions, np.arange(0, len(array), 256)).astype(np.uint32)

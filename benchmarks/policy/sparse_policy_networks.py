@@ -1,7 +1,7 @@
-"""Sparse policies for benchmarks, with masks as the learner's own code makes and changes them.
+"""Sparse policies for benchmarks. The learner's own code makes and changes their masks.
 
-They are trained by regression on the actions of a dense teacher, with the network, the topologies and the optimizer of
-a run: seconds instead of hours. What masks look like depends on the task; a run's own policies are in its store.
+Training is regression on the actions of a dense teacher, with a run's network, topologies and optimizer. It takes
+seconds instead of hours. Masks depend on the task; the policies of a real run are in its store.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ from learner_service.sparsity.plan import SparsityPlan
 
 WIDTH = 256
 BATCH = 256
-# 100 changes of masks; RLx2 makes some 200 in a run of 3 million steps.
+# 100 changes of masks; RLx2 makes about 200 in a run of 3 million steps.
 _UPDATES, _PERIOD = 4000, 40
-# Robots have fewer ways to move than sensors.
+# Robots have fewer degrees of freedom than sensors.
 _LATENT = 6
-# Updates of a run between two publications, and versions for what depends on the version before.
+# Updates of a run between two publications; number of versions for figures that depend on the previous version.
 PUBLICATION_UPDATES, VERSIONS = 50, 10
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment by the sizes of its observations and actions, and the sparsity that RLx2 gives its TD3 policy."""
+    """An environment's sizes of observations and actions, and RLx2's sparsity of its TD3 policy."""
 
     name: str
     observations: int
@@ -47,12 +47,12 @@ TASKS = (
     Task("Walker2d", 17, 6, 0.97),
     Task("Ant", 105, 8, 0.96),
 )
-# How masks are: as they are drawn (static), or as they have become.
+# The method that makes the masks, and whether they are structured.
 MASKS = {"random": ("static", False), "trained": ("rlx2", False), "structured": ("rlx2", True)}
 
 
 def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[PolicyGraph, list[Checkpoint]]:
-    """Versions of a policy in the order of their training; masks: a name among MASKS, or "dense"."""
+    """Versions of a policy in training order. masks: a name in MASKS, or "dense"."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     spec = environment_spec((task.observations,), "float32", task.actions, discrete=False)
@@ -92,7 +92,7 @@ def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[Pol
                 actions = torch.tanh(4 * teacher(rows))
             minimizer.step(torch.mean((policy(rows) - actions) ** 2))
 
-    # Masks that stay need no long training.
+    # Static masks need no long training.
     train(_PERIOD if masks in ("dense", "random") else _UPDATES)
     graph = export_policy_graph(policy, spec)
     calibration = observe(BATCH, torch.Generator().manual_seed(seed + 1)).numpy()
@@ -113,7 +113,7 @@ def _checkpoint(
 
 
 class _Observer:
-    """Observations of a body with few degrees of freedom: smooth functions of them, of different scales."""
+    """Observations of a body with few degrees of freedom: smooth functions of these, with different scales."""
 
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(size)

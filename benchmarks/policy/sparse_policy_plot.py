@@ -10,7 +10,7 @@ _COLORS = {"random": "0.7", "trained": "C0", "structured": "C1"}
 
 
 def plot(found: Sequence[Bytes], calls: Sequence[Calls], bounds: Mapping[str, float], file: Path) -> None:
-    """Draw how many times fewer bytes an update has, and how many times faster a call is, than of dense fp32.
+    """Draw the gains over dense fp32: bytes of an update, and time of a call.
 
     bounds: the target of each task for bytes.
     """

@@ -1,11 +1,11 @@
-"""From new FP32 tensors to a session that has run once, against exporting and quantizing from scratch.
+"""Time from new FP32 tensors to a session that has run once, compared with a new export and quantization.
 
-The policies are ReLU MLPs of three hidden layers. Reference: torch.onnx.export, then
-onnxruntime.quantization.quantize_dynamic, then a new session. Two harder baselines stand beside it: the older
-TorchScript exporter, and a user who exports once and replaces the initializers of that file. Our time includes the
-fidelity gate that each served version passes; the baselines check nothing. All paths run in turn, in every repeat with
-new weights; figures are medians, and of ratios also the lowest and highest repeat. Targets are against the reference
-and against the export that is kept.
+The policies are ReLU MLPs with three hidden layers. Reference: torch.onnx.export, then
+onnxruntime.quantization.quantize_dynamic, then a new session. There are two stronger baselines: the older TorchScript
+exporter, and a user who exports once and replaces the initializers of that file. ActorQ's time includes the fidelity
+gate of each served version; the baselines check nothing. All paths take turns, with new weights in every repeat.
+Figures are medians. Ratios also have the lowest and highest repeat. Targets are relative to the reference and to the
+kept export.
 """
 
 import argparse
@@ -33,8 +33,8 @@ BASELINES = {
     KEPT: "patched",
 }
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-# By width: times faster than the reference, and than the export that is kept. The stored result has up to a third more,
-# which is what a busy machine costs.
+# By width: speed relative to the reference, and to the kept export. The stored result is up to a third higher, a margin
+# for a busy machine.
 BOUNDS = {
     64: (160.0, 1.4),
     128: (200.0, 2.0),
@@ -43,7 +43,7 @@ BOUNDS = {
     1024: (26.0, 2.3),
     2048: (13.0, 3.6),
 }
-# Milliseconds of each stage of each swap.
+# Milliseconds of each stage of one swap.
 Swap = dict[str, float]
 
 
@@ -63,7 +63,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         figures[width] = summarize(_swaps(width, repeats))
         print(f"width {width} ({time.monotonic() - started:.0f} s)\n{_table(figures[width])}", flush=True)
     if arguments.plot:
-        # Here, because everything else works without it.
+        # Imported here, because only --plot needs it.
         from benchmarks.policy.swap_plot import plot
 
         plot(figures, (f"actorq {DEFAULT_SCHEME}", *BASELINES), arguments.plot)
@@ -71,7 +71,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(figures: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[Target]:
-    """For each width, how many times a swap with the gate is faster than the naive export and than the kept one."""
+    """For each width, the speed of a swap with its gate, relative to the naive export and to the kept one."""
     found = []
     for width, of_width in figures.items():
         ours = of_width[f"actorq {DEFAULT_SCHEME}"]
@@ -82,7 +82,7 @@ def targets(figures: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[Targ
 
 
 def _swaps(width: int, repeats: int) -> dict[str, list[Swap]]:
-    """Every path's swaps, in turn; the first one of each, which warms up, is not counted."""
+    """The swaps of every path, in turn. The first one of each warms up and is not counted."""
     network = vector_network("mlp", width)
     generator = torch.Generator().manual_seed(width)
     paths: dict[str, ActorQPath | ReferencePath] = {
@@ -100,9 +100,9 @@ def _swaps(width: int, repeats: int) -> dict[str, list[Swap]]:
 
 
 def summarize(swaps: Mapping[str, Sequence[Swap]]) -> dict[str, dict[str, Any]]:
-    """For each path: medians of stages and total in ms, how many times faster than the reference and than KEPT it is.
+    """For each path: medians of stages and total in ms, and its speed relative to the reference and to KEPT.
 
-    A repeat's ratio compares the two swaps of that repeat; the median ratio is the ratio of the medians.
+    A repeat's ratio compares the two swaps of that repeat. The median ratio is the ratio of the medians.
     """
     totals = {name: [sum(swap.values()) for swap in of_path] for name, of_path in swaps.items()}
     figures = {}

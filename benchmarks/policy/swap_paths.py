@@ -1,7 +1,7 @@
-"""Ways from a torch module with new weights to an ONNX Runtime session that has run once, timed stage by stage.
+"""Paths from a torch module with new weights to an ONNX Runtime session that has run once, timed by stage.
 
-Times are CPU time of this process: on a quiet machine that is the wall clock, since all paths compute on one thread;
-on a busy one the wall clock would count what others do, and more of it for longer paths.
+Times are CPU time of this process. On a quiet machine that equals the wall clock, since all paths compute on one
+thread. On a busy machine the wall clock would also count other programs, and more of them for longer paths.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from learner_service.policy.policy_graph import export_policy_graph, snapshot_pa
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.reference import Outputs, Reference
 
-# Of all paths, in this order.
+# The stages of all paths, in this order.
 STAGES = ("export", "take tensors", "calibrate", "quantize", "serialize", "create session", "run once", "gate")
 
 
@@ -49,7 +49,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time inside towards a stage, but not what inner stages take of it."""
+        """Count the time inside towards a stage, without the time of inner stages."""
         inner = sum(self.seconds.values())
         started = self.clock()
         yield
@@ -73,7 +73,7 @@ class Stopwatch:
 
 
 class ActorQPath:
-    """This project's: the plan is made beforehand, once for the topology; each version is patched into it."""
+    """ActorQ's path: the plan is made once for the topology, in advance. Each version is patched into it."""
 
     def __init__(self, network: PolicyNetwork, scheme: str) -> None:
         source = export_policy_graph(network.module, network.spec)
@@ -87,10 +87,10 @@ class ActorQPath:
         self._version = 0
 
     def swap(self) -> dict[str, float]:
-        """Seconds of each stage for the module's weights as they are now.
+        """Seconds of each stage for the module's current weights.
 
-        "gate" is the fidelity gate that each served version passes: FP32 and emitted policy run on the calibration
-        batch. The reference paths have none. Where a plan needs statistics, FP32 has run for "calibrate" already.
+        "gate" is the fidelity gate of each served version: FP32 and emitted policy run on the calibration batch. The
+        reference paths have no gate. A plan that needs statistics has already run FP32, in "calibrate".
         """
         self._version += 1
         watch = Stopwatch()
@@ -120,23 +120,23 @@ class ActorQPath:
 class ReferencePath:
     """torch.onnx.export, then onnxruntime.quantization.quantize_dynamic with its defaults, then a new session.
 
-    exporter: "dynamo"; "torchscript", the older one; or "patched": exported once beforehand by dynamo, with the
-    initializers of that file replaced for each version.
+    exporter: "dynamo"; "torchscript", the older exporter; or "patched": dynamo exports once in advance, and each
+    version replaces the initializers of that file.
 
-    quantize_dynamic refuses what dynamo exports as it is: it transposes the weights of Gemm, while the model still
-    notes their old shapes. The notes are dropped, which is the cheapest way around.
+    quantize_dynamic refuses dynamo's output unchanged: it transposes Gemm's weights, while the model still records
+    their old shapes. Dropping these records is the cheapest remedy.
     """
 
     def __init__(self, network: PolicyNetwork, exporter: str) -> None:
         self._network = network
         self._exporter = exporter
         self._exported = self._export("dynamo") if exporter == "patched" else onnx.ModelProto()
-        # Of the last swap: of what operators its model is, and what it said of the first observation.
+        # The model's operators and its outputs for the first observation, both from the last swap.
         self.operators: tuple[str, ...] = ()
         self.outputs: NDArray[np.float32] = np.zeros((0, 0), np.float32)
 
     def swap(self) -> dict[str, float]:
-        """Seconds of each stage for the module's weights as they are now."""
+        """Seconds of each stage for the module's current weights."""
         watch = Stopwatch()
         with tempfile.TemporaryDirectory() as directory, _quiet(""), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ class ReferencePath:
             else:
                 file = io.BytesIO()
                 names: dict[str, Any] = {"input_names": ["observations"], "dynamic_axes": {"observations": [0]}}
-                # A file in memory, which this exporter takes though its types do not say so.
+                # A file in memory. This exporter accepts it, though its types do not say so.
                 torch.onnx.export(module, (example,), file, dynamo=False, **names)  # type: ignore[arg-type]
                 model = onnx.load_from_string(file.getvalue())
         del model.graph.value_info[:]
@@ -194,7 +194,7 @@ def renew(module: nn.Module, generator: torch.Generator) -> None:
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Only errors of that logger, "" for the root of all."""
+    """Show only errors of this logger; "" is the root logger."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.ERROR)

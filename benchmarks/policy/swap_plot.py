@@ -8,9 +8,9 @@ from benchmarks.policy.swap_paths import STAGES
 
 
 def plot(figures: Mapping[int, Mapping[str, Mapping[str, Any]]], paths: Sequence[str], file: Path) -> None:
-    """Draw for each width the stages of these paths as stacked bars, the first path's in a panel of its own scale.
+    """Draw the stages of these paths as stacked bars, for each width. The first path has a panel with its own scale.
 
-    figures: for each width what benchmarks.policy.swap.summarize returns.
+    figures: for each width the result of benchmarks.policy.swap.summarize.
     """
     import matplotlib
 

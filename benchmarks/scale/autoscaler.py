@@ -1,4 +1,4 @@
-"""The parts of a simulated cluster that are not ours: KEDA's metric, the HorizontalPodAutoscaler's rule, pods."""
+"""The foreign parts of a simulated cluster: KEDA's metric, the HorizontalPodAutoscaler's rule, and pods."""
 
 import math
 from collections import deque
@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass
 class Autoscaler:
-    """A HorizontalPodAutoscaler on one external AverageValue metric, as KEDA makes it, evaluated every `period_s`.
+    """A HorizontalPodAutoscaler on one external AverageValue metric, as KEDA creates it, evaluated every `period_s`.
 
-    The rule is that of Kubernetes: nothing happens within a tenth of the target; the number grows to at most twice or
-    by four pods per period, whichever is more (its default), and shrinks only to the largest number that was wished for
-    within the stabilization window.
+    The rule is Kubernetes' default. Within a tenth of the target nothing changes. Per period the number of replicas
+    at most doubles or grows by four pods, whichever is more. It shrinks only to the largest number wanted within the
+    stabilization window.
     """
 
     minimum: int
@@ -25,7 +25,7 @@ class Autoscaler:
     _wishes: deque[tuple[float, int]] = field(default_factory=deque)
 
     def decide(self, now: float, metric: float, replicas: int) -> int:
-        """The number of replicas from now on; `metric` is over all replicas, with a target of 1 for each."""
+        """The new number of replicas. `metric` is the sum over all replicas, with a target of 1 for each."""
         self.polls += 1
         ratio = metric / max(1, replicas)
         wish = replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric)
@@ -39,9 +39,9 @@ class Autoscaler:
 
 
 class Pods:
-    """When each pod of a Deployment acts: pods start in order, with a delay each, and the youngest go first.
+    """Start times of a Deployment's pods. Pods start in order, each with a delay. The youngest pods end first.
 
-    starts_at: float64[maximum], infinite for those that are not there.
+    starts_at: float64[maximum], infinite for pods that do not exist.
     """
 
     def __init__(self, maximum: int, start_s: tuple[float, float], per_s: float, rng: np.random.Generator) -> None:
@@ -53,7 +53,7 @@ class Pods:
         self._rng = rng
 
     def scale(self, replicas: int, now: float) -> None:
-        """Create or delete pods; the cluster creates at most `per_s` of them in a second."""
+        """Create or delete pods. The cluster creates at most `per_s` pods per second."""
         self.starts_at[replicas:] = np.inf
         new = range(self.replicas, replicas)
         if new:

@@ -1,9 +1,9 @@
-"""One policy to hundreds of subscribers: time from its publication until the last has it whole and verified.
+"""Time from a policy's publication until the last of hundreds of subscribers has the whole, verified policy.
 
-All on loopback: real quantizer and relay processes, and subscribers in a few processes of their own, each with its own
-connection. In the same run, in turn, the same bytes through a bare grpc.aio server: as many streams with one prebuilt
-message each, and one plain stream with all the messages. What quantizing takes (`emit_ms`, and its CPU time) is
-subtracted, as it does not depend on subscribers; uploading the checkpoint is not.
+Everything is on loopback: real quantizer and relay processes, and subscribers in a few processes, each with its own
+connection. The baselines take turns in the same run: a bare grpc.aio server sends the same bytes on as many streams,
+with one prebuilt message each, and all messages on one plain stream. The quantizing time (`emit_ms`, and its CPU time)
+is subtracted, because it does not depend on subscribers. The checkpoint's upload is not subtracted.
 """
 
 import argparse
@@ -31,23 +31,23 @@ from benchmarks.scale.fanout_plot import plot
 from benchmarks.scale.watchers import Source
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
-# Its int8 policy has about 150 kB.
+# The int8 policy of this network has about 150 kB.
 _HIDDEN = (256, 256, 256)
 _PROCESSES = 2
 _TICK_S = 0.01
-# Versions in a row with a slow subscriber, of which it reads only the beginning of the first.
+# Consecutive versions with a slow subscriber, which reads only the beginning of the first.
 _BLOCK = 3
 
 
 class Subscribers:
-    """Processes of subscribers; gives when all have a policy."""
+    """Processes of subscribers. Tells when all have a policy."""
 
     def __init__(self, logs: list[IO[str]]) -> None:
         self._logs = logs
         self._read("subscribed")
 
     def all_have(self) -> float:
-        """Wait until all have the next policy; returns when the last one had it."""
+        """Wait until all have the next policy. Returns when the last one got it."""
         return max(self._read("last"))
 
     def _read(self, name: str) -> list[float]:
@@ -56,7 +56,7 @@ class Subscribers:
 
 @contextmanager
 def subscribing(addresses: list[str], method: str, count: int, together: int = 1) -> Iterator[Subscribers]:
-    """`count` subscribers in all, a process for each address; they are there when this returns."""
+    """`count` subscribers, with a process for each address. All have subscribed when the block begins."""
     with ExitStack() as stack:
         logs = []
         for number, address in enumerate(addresses):
@@ -80,7 +80,7 @@ class BareServer:
         self.service = ServiceProcess(self._output.readline().strip(), psutil.Process(process.pid))
 
     def send(self, method: str) -> float:
-        """Send on all streams of a method; returns when."""
+        """Send on all streams of a method. Returns when sending began."""
         self._input.write(f"{method}\n")
         self._input.flush()
         return float(self._output.readline())
@@ -88,7 +88,7 @@ class BareServer:
 
 @contextmanager
 def bare_server(size: int, together: int) -> Iterator[BareServer]:
-    """Run it."""
+    """Run the bare server's process."""
     command = [
         sys.executable,
         "-m",
@@ -106,7 +106,7 @@ def bare_server(size: int, together: int) -> Iterator[BareServer]:
 
 
 class Way:
-    """One way for a policy to all subscribers: seconds of each time, and what it cost the server."""
+    """One way from a policy to all subscribers: the seconds of each send, and the server's CPU time."""
 
     def __init__(self, server: ServiceProcess, send: Callable[[], float], subscribers: Subscribers) -> None:
         self.server = server
@@ -116,7 +116,7 @@ class Way:
         self._subscribers = subscribers
 
     def run(self) -> float:
-        """Send once; returns the seconds until the last had it."""
+        """Send once. Returns the seconds until the last subscriber has the policy."""
         before = self.server.cost()
         begun = self._send()
         self.seconds.append(self._subscribers.all_have() - begun)
@@ -125,7 +125,7 @@ class Way:
 
 
 class Publications:
-    """Publishes to one quantizer; `send` gives when it would have begun if quantizing took no time."""
+    """Publishes to one quantizer. `send` returns when publication would have begun if quantizing took no time."""
 
     def __init__(self, quantizer: ServiceProcess) -> None:
         self._source = Source(quantizer.address, _HIDDEN, SPEC)
@@ -147,7 +147,7 @@ class Publications:
 
 @contextmanager
 def stalled(address: str) -> Iterator[None]:
-    """A subscriber that reads nothing but the first message."""
+    """A subscriber that reads only the first message."""
     with QuantizerClient(address) as client:
         call = client.stub.WatchPolicies(quantizer_pb2.WatchPoliciesRequest(scheme=SCHEME))
         next(call)
@@ -160,7 +160,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         enter = stack.enter_context
 
         def cpu_us(way: Way, of_emission_s: float = 0.0) -> float:
-            # The kernel counts in hundredths of a second.
+            # The kernel counts CPU time in hundredths of a second.
             total = max(_TICK_S, sum(way.cpu_s) - of_emission_s * len(way.cpu_s))
             each: float = total / len(way.cpu_s) / count
             return round(1e6 * each, 1)
@@ -174,7 +174,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
         def watching(addresses: list[str], publications: Publications, server: ServiceProcess) -> Way:
             subscribers = enter(subscribing(addresses, WATCH, count))
-            # The version that was there already.
+            # The version that already exists.
             subscribers.all_have()
             return Way(server, publications.send, subscribers)
 
@@ -199,7 +199,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
         ways = {"direct": direct, "relayed": relayed, "bare streams": each, "plain stream": plain}
         for way in ways.values():
-            # The first time, buffers grow.
+            # Not counted: buffers grow during the first send.
             way.run()
             way.seconds.clear()
             way.cpu_s.clear()
@@ -244,12 +244,12 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def _with_a_slow_one(direct: Way, repeats: int) -> tuple[list[float], list[float], float]:
-    """Seconds in blocks with and without a subscriber that does not read, and MB of memory with it at the end."""
+    """Seconds with and without a subscriber that does not read, in blocks. Also the final memory in MB with it."""
     with_it: list[float] = []
     without: list[float] = []
 
     def block() -> list[float]:
-        # The first is not counted: coming and leaving takes the machine's time, too.
+        # The first is not counted, because connecting and disconnecting take CPU time too.
         return [direct.run() for _ in range(1 + _BLOCK)][1:]
 
     while len(with_it) < repeats:
@@ -281,7 +281,7 @@ def _over(seconds: list[float], others: list[float]) -> float:
 
 
 def _over_in_blocks(seconds: list[float], others: list[float]) -> float:
-    """Median over the blocks, each of which has its neighbour's load of the machine."""
+    """Median over the blocks. Neighboring blocks have a similar load of the machine."""
     starts = range(0, len(seconds), _BLOCK)
     blocks = [_over(seconds[at : at + _BLOCK], others[at : at + _BLOCK]) for at in starts]
     return round(statistics.median(blocks), 3)
@@ -300,8 +300,8 @@ def _kilobytes_each(before: Cost, after: Cost, count: int) -> float:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--subscribers", type=int, default=500, metavar="N", help="subscribers (default: 500)")
-    parser.add_argument("--versions", type=int, default=20, metavar="N", help="versions published (default: 20)")
+    parser.add_argument("--subscribers", type=int, default=500, metavar="N", help="number of them (default: 500)")
+    parser.add_argument("--versions", type=int, default=20, metavar="N", help="published versions (default: 20)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw all times into FILE, such as fanout.png")
 
 

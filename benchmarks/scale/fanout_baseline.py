@@ -1,7 +1,7 @@
-"""The bare server that fanout.py compares with: grpc.aio and one prebuilt message, nothing else.
+"""The bare server that fanout.py compares with: only grpc.aio and one prebuilt message.
 
-For each line on standard input it sends the message once on every stream of one method, or N times on those of the
-other, and prints when it began, on the monotonic clock. The message is as large as a policy.
+Each line on standard input names a method. The server sends the message once on every stream of the one method, or N
+times on each stream of the other. It prints when it began, on the monotonic clock. The message has a policy's size.
 """
 
 import argparse
@@ -19,7 +19,7 @@ EACH, ALL = "/benchmark.Baseline/Each", "/benchmark.Baseline/All"
 
 
 class Baseline:
-    """Sends one message again and again."""
+    """Sends one prebuilt message repeatedly."""
 
     def __init__(self, size: int, together: int) -> None:
         self._message = os.urandom(size)
@@ -27,21 +27,21 @@ class Baseline:
         self._begun = {EACH: asyncio.Event(), ALL: asyncio.Event()}
 
     def begin(self, method: str) -> float:
-        """Send on all streams of a method; returns when."""
+        """Send on all streams of a method. Returns when sending began."""
         begun, self._begun[method] = self._begun[method], asyncio.Event()
         now = time.monotonic()
         begun.set()
         return now
 
     async def each(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        """One message each time."""
+        """A stream that sends one message each time."""
         await context.send_initial_metadata(())
         while True:
             await self._begun[EACH].wait()
             yield self._message
 
     async def all(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        """As many as there are streams of the other method, each time."""
+        """A stream that each time sends as many messages as the other method has streams."""
         await context.send_initial_metadata(())
         while True:
             await self._begun[ALL].wait()

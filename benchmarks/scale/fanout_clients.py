@@ -1,7 +1,7 @@
-"""One process of subscribers for fanout.py, each with a connection of its own, as pods have.
+"""One process of subscribers for fanout.py. Each subscriber has its own connection, like a pod.
 
-Prints a line of JSON when all have subscribed, and one for each policy once all have it whole: `first` and `last` are
-when, on the monotonic clock that all processes of a machine share.
+Prints a line of JSON when all have subscribed, and one for each policy when all have the whole policy. `first` and
+`last` are times on the monotonic clock, which all processes of a machine share.
 """
 
 import argparse
@@ -25,7 +25,7 @@ WATCH = "/actorq.v1.QuantizerService/WatchPolicies"
 
 @dataclass
 class Arrivals:
-    """When the subscribers of this process had one policy after another."""
+    """The times at which this process's subscribers got each policy."""
 
     subscribers: int
 
@@ -33,7 +33,7 @@ class Arrivals:
         self._times: dict[int, list[float]] = {}
 
     def note(self, version: int) -> None:
-        """One more has it."""
+        """Record that one more subscriber has the version."""
         times = self._times.setdefault(version, [])
         times.append(time.monotonic())
         if len(times) == self.subscribers:
@@ -42,7 +42,7 @@ class Arrivals:
 
 
 def _policies() -> Callable[[bytes], int | None]:
-    """Checks policies as a relay does; gives the version of each that is whole."""
+    """Checks policies as a relay does. Returns the version of each complete policy."""
     assembler = PolicyAssembler(SCHEME)
 
     def take(message: bytes) -> int | None:
@@ -53,7 +53,7 @@ def _policies() -> Callable[[bytes], int | None]:
 
 
 def _messages(each: int, digest: bool) -> Callable[[bytes], int | None]:
-    """Counts messages and hashes them if so told; gives the number of each `each`th."""
+    """Counts messages, and hashes them if `digest` is set. Returns a number after every `each` messages."""
     count = 0
 
     def take(message: bytes) -> int | None:
@@ -99,7 +99,7 @@ def _main() -> int:
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("method", choices=(WATCH, EACH, ALL))
     parser.add_argument("--count", type=int, required=True, metavar="N", help="subscribers")
-    parser.add_argument("--together", type=int, default=1, metavar="N", help="messages that count as one policy")
+    parser.add_argument("--together", type=int, default=1, metavar="N", help="messages per policy (default: 1)")
     asyncio.run(_run(parser.parse_args()))
     return 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def plot(seconds: Mapping[str, list[float]], subscribers: int, path: Path) -> None:
-    """Draw how long each way took, every time as a dot and the median as a bar."""
+    """Draw the times of each way: a dot for each send, and a bar for the median."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,10 +1,10 @@
-"""How much data actors can bring into the replay: 200 streams without environments, against a bare gRPC server.
+"""The rate at which actors can fill the replay: 200 streams without environments, compared with a bare gRPC server.
 
-A real learner process with a tiny network, paused and with its rate limiter wide open, takes segments of 256 kB. A bare
-gRPC server takes the same bytes from the same actors in turn with it. Silent and hostile peers beside them must cost
-little, and the learner's memory must not grow. All actors live in this process, each with a connection of its own.
+A real learner process receives segments of 256 kB. It has a tiny network, is paused, and its rate limiter is wide open.
+A bare gRPC server takes turns with it and receives the same bytes from the same actors. Silent and hostile peers must
+cost little, and the learner's memory must not grow. All actors live in this process, each with its own connection.
 
-A segment has as many steps and environments as by default; observations are as large as the bytes of a segment ask for.
+A segment has the default numbers of steps and environments. The size of an observation follows from the segment's.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from benchmarks.scale.load_peers import Peer, attack
 from benchmarks.scale.streams import ENVIRONMENTS, FakeActor, idle_learner
 
 _STEPS = 16
-# Of a transition besides its observation.
+# Bytes of a transition without its observation.
 _ROW_BYTES = 8 + 4 + 3
-# Of the replay, so small that it is full before the memory is watched.
+# Small enough for the replay to be full before the memory is measured.
 _REPLAY_BYTES = 256_000_000
 _WARM_UP_S = 2.0
 _SAMPLE_S = 1.0
@@ -41,7 +41,7 @@ _SAMPLE_S = 1.0
 
 @dataclass(frozen=True)
 class Rate:
-    """What a phase brought: segments per second, seconds to acknowledge one, CPU seconds of both sides for each."""
+    """The figures of a phase: segments per second, seconds to acknowledge one, CPU seconds per segment on each side."""
 
     segments_per_s: float
     p50_s: float
@@ -63,7 +63,7 @@ class Rate:
 
 
 def spec_for(size: int) -> EnvironmentSpec:
-    """An environment of which a segment has about so many bytes."""
+    """An environment whose segments have about `size` bytes."""
     observations = size - _STEPS * ENVIRONMENTS * _ROW_BYTES
     numbers = max(1, observations // (4 * (_STEPS + 1) * ENVIRONMENTS))
     shape = ArraySpec((numbers,), "float32")
@@ -79,12 +79,12 @@ class Fleet:
         self.segment_bytes = self._actors[0].segment_bytes
 
     async def join(self) -> None:
-        """Open all streams; the first one builds the learner's networks."""
+        """Open all streams. The first one makes the learner build its networks."""
         for actor in self._actors:
             await actor.join()
 
     async def send(self, seconds: float) -> Rate:
-        """Send on all streams for so long."""
+        """Send on all streams for `seconds`."""
         for actor in self._actors:
             actor.delays.clear()
         stop, before, cost = asyncio.Event(), self._stored(), self._server.cost()
@@ -108,7 +108,7 @@ class Fleet:
 
 
 async def _alternate(learner: Fleet, bare: Fleet, repeats: int, seconds: float) -> list[tuple[Rate, Rate]]:
-    """Both in turn, the first one first and then the other, so that a machine that slows down does so for both."""
+    """Rates of both in turn, with alternating order, so that a slower machine affects both."""
     pairs = []
     for repeat in range(repeats):
         order = (learner, bare) if repeat % 2 == 0 else (bare, learner)
@@ -120,7 +120,7 @@ async def _alternate(learner: Fleet, bare: Fleet, repeats: int, seconds: float) 
 async def _with_peers(
     learner: ServiceProcess, fleet: Fleet, arguments: argparse.Namespace, spec: EnvironmentSpec
 ) -> tuple[list[float], Counter[str]]:
-    """Rates with silent and hostile peers beside the actors, each over that just before; and the refusals."""
+    """Rates with silent and hostile peers, relative to the rate just before. Also the counts of refusals."""
     ratios, refusals = [], list[str]()
     for repeat in range(arguments.repeats):
         alone = await fleet.send(arguments.phase)
@@ -133,7 +133,7 @@ async def _with_peers(
             for seed, peer in enumerate(hostile)
         ]
         if attacks:
-            # A phase may be shorter than it takes to connect.
+            # A phase may be shorter than the time to connect.
             await refused.wait()
         beside = await fleet.send(arguments.phase)
         for task in attacks:
@@ -164,26 +164,26 @@ async def _memory(learner: ServiceProcess, fleet: Fleet, seconds: float) -> list
 
 
 def growth(samples: list[tuple[float, int]]) -> float:
-    """Median memory of the last quarter of the time over that of the second one: in the first one the replay fills."""
+    """Median memory of the last quarter relative to the second quarter. The replay fills in the first quarter."""
     quarter = max(1, len(samples) // 4)
     values = [resident for _, resident in samples]
     return statistics.median(values[-quarter:]) / statistics.median(values[quarter : 2 * quarter] or values) - 1.0
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--streams", type=int, default=200, metavar="N", help="actors (default: 200)")
-    parser.add_argument("--bytes", type=int, default=256_000, metavar="N", help="of a segment (default: 256000)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each comparison (default: 5)")
-    parser.add_argument("--phase", type=float, default=10.0, metavar="S", help="seconds of each phase (default: 10)")
+    parser.add_argument("--streams", type=int, default=200, metavar="N", help="number of actors (default: 200)")
+    parser.add_argument("--bytes", type=int, default=256_000, metavar="N", help="segment size (default: 256000)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats per comparison (default: 5)")
+    parser.add_argument("--phase", type=float, default=10.0, metavar="S", help="seconds per phase (default: 10)")
     parser.add_argument(
-        "--seconds", type=float, default=300.0, metavar="S", help="for which the memory is watched (default: 300)"
+        "--seconds", type=float, default=300.0, metavar="S", help="duration of the memory test (default: 300)"
     )
     parser.add_argument("--silent", type=int, default=20, metavar="N", help="silent peers (default: 20)")
     parser.add_argument("--hostile", type=int, default=5, metavar="N", help="hostile peers (default: 5)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    # One event loop for all: gRPC's pollers outlive a loop and complain.
+    # One event loop for all phases: gRPC's pollers outlive a loop and log errors.
     return asyncio.run(_measure_all(arguments))
 
 

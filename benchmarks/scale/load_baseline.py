@@ -1,7 +1,7 @@
 """The baseline of load.py: a bare gRPC server that reads the bytes of an actor's stream and drops them.
 
-It answers each message as a learner does: an acknowledgement and the next credits. So actors need not know the one
-from the other. It checks nothing, not even the checksum of a message.
+It answers each message like a learner, with an acknowledgement and the next credits, so that the same actors can
+connect to both. It checks nothing, not even the checksum of a message.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def _serve() -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    # As services do, so that whoever starts it finds the address.
+    # The format of the services, so that the parent process finds the address.
     print(f"serving on 127.0.0.1:{port}", file=sys.stderr, flush=True)
     await server.wait_for_termination()
 

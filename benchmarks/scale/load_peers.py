@@ -1,4 +1,4 @@
-"""Peers that harm a learner: silent ones that open streams and send nothing, hostile ones that send what is wrong."""
+"""Peers that harm a learner: silent ones open streams and send nothing, hostile ones send invalid messages."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from actorq.v1 import learner_pb2, learner_pb2_grpc
 from benchmarks.scale.streams import segment
 from benchmarks.scale.watchers import connect
 
-# Between two attacks of one peer: as fast as one may reconnect.
+# Seconds between two attacks of one peer: the shortest allowed time between connections.
 _PAUSE_S = 0.1
 
 
 class Peer:
-    """A stream that was opened as an actor opens it."""
+    """A stream that is opened in the same way as an actor's."""
 
     def __init__(self, address: str, name: str, spec: EnvironmentSpec) -> None:
         self._name = name
@@ -27,7 +27,7 @@ class Peer:
         self._stub = learner_pb2_grpc.LearnerServiceStub(self._channel)
 
     async def open(self) -> Any:
-        """Join and open a stream; returns the call."""
+        """Join and open a stream. Returns the call."""
         role = wire.role_to_proto("actor")
         joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role))
         call = self._stub.StreamTrajectories()
@@ -44,7 +44,7 @@ class Peer:
 async def attack(
     peer: Peer, steps: int, spec: EnvironmentSpec, seed: int, refusals: list[str], refused: asyncio.Event
 ) -> None:
-    """Send what is wrong again and again; `refusals` gets the status of each refusal, and `refused` is set."""
+    """Send invalid messages repeatedly. Appends the status of each refusal to `refusals`, and sets `refused`."""
     choices = random.Random(seed)
     good = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps, spec)))
     while True:
@@ -69,7 +69,7 @@ async def attack(
         except grpc.aio.AioRpcError as error:
             refusals.append(error.code().name)
         except asyncio.InvalidStateError:
-            # The stream was ended before the message was written.
+            # The stream ended before the message was written.
             with contextlib.suppress(grpc.aio.AioRpcError):
                 refusals.append((await call.code()).name)
         if refusals:

@@ -1,8 +1,8 @@
-"""Scaling by KEDA on the learner's signal, simulated with 1 to 10,000 actors: convergence, oscillation, starvation.
+"""Simulates scaling by KEDA on the learner's signal, with 1 to 10,000 actors: convergence, oscillation, starvation.
 
-The rate limiter, the credits and the signal are the learner's own; learner, actors, pods and autoscaler are simulated
-in steps of half a second. In the first half the learner needs N actors; in the second it needs half as many, because
-its updates have become twice as expensive.
+The rate limiter, the credits and the signal are the learner's own code. Learner, actors, pods and autoscaler are
+simulated in steps of half a second. In the first half the learner needs N actors. In the second half its updates cost
+twice as much, so it needs half as many.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from learner_service.run.scaling import ScalingSignal
 _STEP_S = 0.5
 _QUEUE = 2
 _SAMPLES_PER_INSERT = 16.0
-# An actor with a costly environment or policy; each differs from this by about a fifth.
+# Speed of an actor with a costly environment or policy. Each actor differs from it by about a fifth.
 _STEPS_PER_S, _SPREAD = 200.0, 0.2
 _REPORT_S = 1.0
 _SETTLED = 0.1
@@ -36,7 +36,7 @@ _SETTLED = 0.1
 
 @dataclass
 class Trace:
-    """What happened, every half second; needed is how many actors at full speed would just feed the learner."""
+    """The state every half second. needed: number of full-speed actors that would just feed the learner."""
 
     seconds: list[float] = field(default_factory=list)
     replicas: list[int] = field(default_factory=list)
@@ -48,14 +48,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Phase:
-    """How one half went.
+    """The results of one half.
 
-    settled_polls: of the autoscaler, until the replicas had come within a tenth, or one, of where they stayed.
-    overshoot: how far the replicas went beyond where they stayed, as a fraction, when by more than one.
-    excess: replicas at the end above what is needed at least, as a fraction, beyond the next whole one.
-    changes: of the number of replicas after it had settled.
-    starved: of the learner's time after it had settled.
-    blocked: of the actors' time after it had settled.
+    settled_polls: polls of the autoscaler until the replicas were within a tenth, or one, of their final number.
+    overshoot: largest distance beyond the final number, as a fraction; 0 for one replica.
+    excess: final replicas above the needed number, as a fraction; the last replica does not count.
+    changes: changes of the number of replicas after settling.
+    starved: share of the learner's time after settling.
+    blocked: share of the actors' time after settling.
     """
 
     needed: float
@@ -69,7 +69,7 @@ class Phase:
 
 
 class _SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers go by simulated seconds."""
+    """An event loop whose timers use simulated seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -80,18 +80,18 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class Simulation:
-    """A run whose learner can absorb what `needed` actors make, beginning with one actor."""
+    """A run whose learner can absorb the output of `needed` actors. It begins with one actor."""
 
     def __init__(self, needed: int, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         maximum = 2 * needed + 8
-        # As short as an actor's are, except where that would take hours to simulate.
+        # As short as real segments, except where the simulation would take hours.
         self._segment = 128 if needed <= 100 else 256 if needed <= 1_000 else 1_024
         self.now = 0.0
         self._needed = float(needed)
         self._loop = _SimulatedLoop(lambda: self.now)
         minimum = self._segment * max(4, needed // 4)
-        # Every actor may have its window of segments under way; the buffer must not end before that.
+        # Every actor may have its window of segments in flight. The buffer must be larger than that.
         buffer = _SAMPLES_PER_INSERT * self._segment * 4.0 * max(4, needed)
         self._limiter = RateLimiter(_SAMPLES_PER_INSERT, minimum, buffer, lambda: self.now)
         self._credits = Credits(self._limiter, self._segment, self._loop)
@@ -100,7 +100,7 @@ class Simulation:
         self._autoscaler = Autoscaler(minimum=1, maximum=maximum)
         self._streams: dict[int, ActorStream] = {}
         self._speeds = _STEPS_PER_S * np.exp(self._rng.normal(-(_SPREAD**2) / 2, _SPREAD, maximum))
-        # Per actor: steps since its last segment, segments that wait, all steps, seconds waited.
+        # Per actor: steps since its last segment, waiting segments, all steps, seconds waited.
         self._part = np.zeros(maximum)
         self._queued = np.zeros(maximum, np.int64)
         self._steps = np.zeros(maximum)
@@ -112,7 +112,7 @@ class Simulation:
         self._pods.scale(1, 0.0)
 
     def run(self, seconds: float, needed: float) -> None:
-        """Let time pass with a learner that absorbs what so many actors make."""
+        """Let time pass with a learner that absorbs the output of `needed` actors."""
         self._needed = needed
         next_poll = self.now + self._autoscaler.period_s
         for _ in range(round(seconds / _STEP_S)):
@@ -134,7 +134,7 @@ class Simulation:
         self._loop.close()
 
     def _connect(self) -> None:
-        """Actors that have started join; those whose pods were deleted leave."""
+        """Connect actors that have started, and disconnect actors whose pods were deleted."""
         up = np.flatnonzero(self._pods.starts_at <= self.now)
         for index in set(self._streams).difference(up.tolist()):
             self._credits.close(self._streams.pop(index))
@@ -147,7 +147,7 @@ class Simulation:
                 self._credits.open(stream)
 
     def _act(self) -> float:
-        """Environments step, except where the queue is full; returns the fraction that waits."""
+        """Step the environments of actors whose queue is not full. Returns the fraction of actors that wait."""
         up = np.zeros(len(self._part), np.bool_)
         up[list(self._streams)] = True
         waits = up & (self._queued >= _QUEUE)
@@ -156,13 +156,13 @@ class Simulation:
         done = self._part >= self._segment
         self._part[done] -= self._segment
         self._queued[done] += 1
-        # As an actor reports them: whole segments.
+        # Whole segments, as a real actor reports them.
         self._steps[done] += self._segment
         self._waited[waits] += _STEP_S
         return float(waits.sum() / max(1, up.sum()))
 
     def _send(self) -> None:
-        """What waits goes out within its credit and is stored."""
+        """Send and store waiting segments within their credit."""
         for index in np.flatnonzero(self._queued).tolist():
             stream = self._streams[index]
             while self._queued[index] and stream.received < stream.credit:
@@ -177,9 +177,9 @@ class Simulation:
         self._credits.stored(stream, sequence)
 
     def _train(self) -> float:
-        """The learner samples as fast as it can and may; returns the fraction of the time in which it waited."""
+        """Sample as fast as the learner can and may. Returns the fraction of the time in which it waited."""
         capacity = self._needed * _STEPS_PER_S * _SAMPLES_PER_INSERT * _STEP_S
-        # So that a step has about twenty updates, whatever the size of the run.
+        # A step has about twenty updates, at any size of the run.
         batch = max(1, round(capacity / 20))
         self._backlog += capacity
         done = 0
@@ -215,7 +215,7 @@ class Simulation:
 
 
 def simulate(needed: int, half_s: float, seed: int = 1) -> tuple[Trace, list[Phase]]:
-    """Both halves of a run that needs `needed` actors and then half as many."""
+    """Both halves of a run that first needs `needed` actors and then half as many."""
     simulation = Simulation(needed, seed)
     try:
         for part in (needed, needed / 2):
@@ -228,14 +228,14 @@ def simulate(needed: int, half_s: float, seed: int = 1) -> tuple[Trace, list[Pha
 
 
 def judge(trace: Trace, part: slice) -> Phase:
-    """How a part of a trace went."""
+    """The results of a part of a trace."""
     replicas: NDArray[np.int64] = np.array(trace.replicas[part])
     starved, blocked = (np.array(values[part]) for values in (trace.starved, trace.blocked))
     needed = trace.needed[part][-1]
     stayed = int(replicas[-1])
     away = np.flatnonzero(np.abs(replicas - stayed) > max(1.0, _SETTLED * stayed))
     settled = int(away[-1]) + 1 if len(away) else 0
-    # Pods that were asked for last still start.
+    # Recently requested pods are still starting.
     at_rest = min(len(replicas) - 1, settled + round(30 / _STEP_S))
     beyond = int(replicas.max()) - stayed if replicas[0] <= stayed else stayed - int(replicas.min())
     return Phase(

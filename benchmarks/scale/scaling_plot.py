@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Series(Protocol):
-    """What is drawn of one simulated run, every half second."""
+    """The plotted values of one simulated run, every half second."""
 
     seconds: list[float]
     replicas: list[int]
@@ -18,7 +18,7 @@ class Series(Protocol):
 
 
 def plot(traces: Mapping[int, Series], path: Path) -> None:
-    """Draw replicas against what is needed, and who waits for whom, one column for each run."""
+    """Draw replicas, needed replicas, starvation and blocking. Each run has a column."""
     import matplotlib
 
     matplotlib.use("Agg")

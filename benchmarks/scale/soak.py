@@ -1,8 +1,7 @@
-"""A run that goes on for half an hour: memory and open files of each process, sampled every few seconds.
+"""Memory and open files of each process in a run of half an hour, sampled every few seconds.
 
-The replay is small, so that its ring is full before the first sample counts. Memory is what a process has for itself
-(USS). A figure is the median of the last fifth of the samples over that of the second fifth; the first fifth is the
-start.
+The replay is small, so that it is full before the first counted sample. Memory is the unique set size (USS). A figure
+is the median of the last fifth of the samples relative to that of the second fifth. The first fifth is the start.
 """
 
 import argparse
@@ -50,8 +49,8 @@ def _has_evaluated(client: LearnerClient) -> bool:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=1_800.0, help="how long the run goes on (default: 1800)")
-    parser.add_argument("--period", type=float, default=5.0, help="seconds between two samples (default: 5)")
+    parser.add_argument("--seconds", type=float, default=1_800.0, help="duration of the run (default: 1800)")
+    parser.add_argument("--period", type=float, default=5.0, help="seconds between samples (default: 5)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -1,7 +1,7 @@
-"""What a stream costs: N actors that send to a real learner process, N watchers of a real quantizer process.
+"""The cost of a stream: N actors send to a real learner process, and N watchers read from a real quantizer process.
 
-All clients live in this process, each with a connection of its own, as pods have. CPU time is that of the service; the
-clients share the machine with it, so transitions per second are what both reach together.
+All clients live in this process, each with its own connection, like pods. CPU time is that of the service. The clients
+use the same machine, so transitions per second are a joint limit of both sides.
 """
 
 import argparse
@@ -31,12 +31,12 @@ SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), 
 ENVIRONMENTS = 8
 _STREAM = "/actorq.v1.LearnerService/StreamTrajectories"
 _FIRST_REPORTS = 2
-# The kernel counts CPU time in these.
+# The kernel counts CPU time in ticks of this length.
 _TICK_S = 0.01
 
 
 def segment(steps: int, spec: EnvironmentSpec = SPEC) -> Segment:
-    """A segment of an environment with two actions, int8, without an end of an episode."""
+    """A segment of an environment with two actions, acted in int8, without the end of an episode."""
     shape = (steps, ENVIRONMENTS)
     rng = np.random.default_rng(1)
     return Segment(
@@ -54,7 +54,7 @@ def segment(steps: int, spec: EnvironmentSpec = SPEC) -> Segment:
 
 
 class FakeActor:
-    """An actor's stream without an actor: reports and segments, as fast as asked for and credited.
+    """An actor's stream without an actor. Sends reports and segments at the requested rate, within the credit.
 
     delays: seconds from each segment to its acknowledgement.
     """
@@ -66,7 +66,7 @@ class FakeActor:
         self.delays: list[float] = []
         self._channel = connect(address)
         self._stub = learner_pb2_grpc.LearnerServiceStub(self._channel)
-        # Sealed, as real actors' streams are.
+        # With checksums, like real actors' streams.
         self._open = self._channel.stream_stream(
             _STREAM,
             request_serializer=lambda request: seal(request.SerializeToString()),
@@ -91,25 +91,25 @@ class FakeActor:
         )
         await self._call.write(learner_pb2.StreamTrajectoriesRequest(open=opening))
         self._reader = asyncio.create_task(self._read())
-        # A waiting sender learns that the stream has ended.
+        # Wakes a waiting sender at the end of the stream.
         self._reader.add_done_callback(lambda _: self._answered.set())
         await self._until(lambda: self._credit > 0)
 
     async def report(self, count: int, period_s: float) -> None:
-        """Send so many reports, one each period."""
+        """Send `count` reports, one per period."""
         for _ in range(count):
             message = wire.actor_report_to_proto(self._report)
             await self._call.write(learner_pb2.StreamTrajectoriesRequest(report=message))
             await asyncio.sleep(period_s)
 
     async def send(self, count: int) -> None:
-        """Send so many segments within the credit, and wait until all are stored."""
+        """Send `count` segments within the credit, and wait until all are stored."""
         for _ in range(count):
             await self._send_one()
         await self._until(lambda: self._acknowledged >= self._sent)
 
     async def send_until(self, stop: asyncio.Event) -> None:
-        """Send segments within the credit until told to stop, and wait until all are stored."""
+        """Send segments within the credit until `stop` is set, and wait until all are stored."""
         while not stop.is_set():
             await self._send_one()
         await self._until(lambda: self._acknowledged >= self._sent)
@@ -122,7 +122,7 @@ class FakeActor:
 
     @property
     def acknowledged(self) -> int:
-        """Segments that are stored."""
+        """Number of stored segments."""
         return self._acknowledged
 
     @property
@@ -157,8 +157,8 @@ class FakeActor:
 async def measure_actors(
     learner: ServiceProcess, streams: int, steps: int, segments: int, reports: int
 ) -> dict[str, float]:
-    """Costs with so many streams: idle but for a report per second each, then sending `segments` in all."""
-    # The first stream builds the run's networks and replay, which is not what streams cost.
+    """Costs with this many streams: idle streams with a report per second, then `segments` segments in all."""
+    # The first stream makes the learner build networks and replay, which is not a cost of streams.
     first = FakeActor(learner.address, streams, steps)
     await first.join()
     await first.send(1)
@@ -201,7 +201,7 @@ async def measure_actors(
 
 
 def idle_learner(directory: Path, steps: int, capacity: int = 1_000_000) -> Any:
-    """A learner that stores and never trains: its replay never has its minimum."""
+    """A learner that stores and never trains, because its replay never reaches the minimum size."""
     tree = {
         "environments_per_actor": ENVIRONMENTS,
         "max_environment_steps": 10**12,
@@ -213,7 +213,7 @@ def idle_learner(directory: Path, steps: int, capacity: int = 1_000_000) -> Any:
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(json.dumps(tree))
     flags = ("--config", str(directory / "config.yaml"), "--run-directory", str(directory / "run"))
-    # No quantizer: policies are not what is measured here.
+    # No quantizer, because this measurement needs no policies.
     return serving("learner_service", *flags, "--quantizer", "127.0.0.1:1")
 
 
@@ -224,13 +224,13 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, nargs="+", default=[16, 512], metavar="N", help="environment steps of a segment"
     )
-    parser.add_argument("--segments", type=int, default=8_000, metavar="N", help="segments sent in all (default: 8000)")
-    parser.add_argument("--reports", type=int, default=10, metavar="N", help="reports of each stream (default: 10)")
-    parser.add_argument("--versions", type=int, default=30, metavar="N", help="policies watched (default: 30)")
+    parser.add_argument("--segments", type=int, default=8_000, metavar="N", help="sent segments (default: 8000)")
+    parser.add_argument("--reports", type=int, default=10, metavar="N", help="reports per stream (default: 10)")
+    parser.add_argument("--versions", type=int, default=30, metavar="N", help="watched policies (default: 30)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
-    # One event loop for all: gRPC's pollers outlive a loop and complain.
+    # One event loop for all phases: gRPC's pollers outlive a loop and log errors.
     return asyncio.run(_measure_all(arguments))
 
 

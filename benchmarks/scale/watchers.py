@@ -1,4 +1,4 @@
-"""What a watcher of policies costs the quantizer: the second half of streams.py."""
+"""The cost of policy watchers at the quantizer: the second half of streams.py."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ _PATIENCE_S = 60.0
 
 
 def connect(address: str) -> grpc.aio.Channel:
-    """A channel with a connection of its own, as every pod has one; by default one process shares them."""
+    """A channel with its own connection, like a pod's. By default all channels of a process share one."""
     return grpc.aio.insecure_channel(address, options=[*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
 class Watcher:
-    """Reads policies and drops them; `version` is the newest that it has whole."""
+    """Reads policies and drops them. `version` is the newest complete version."""
 
     def __init__(self, address: str, arrived: asyncio.Event) -> None:
         self.version = 0
@@ -58,7 +58,7 @@ class Watcher:
 
 
 class Source:
-    """A learner's publisher with random weights; `publish` returns when the quantizer has emitted a version."""
+    """A learner's publisher with random weights. `publish` returns when the quantizer has emitted a version."""
 
     def __init__(self, address: str, hidden: tuple[int, ...], spec: EnvironmentSpec) -> None:
         config = RunConfig.model_validate({"dqn": {"hidden_sizes": hidden}, "energy": {"enabled": False}})

@@ -1,1 +1,1 @@
-"""Benchmarks of speed: actors, whole runs, and what limits them."""
+"""Benchmarks of speed: actors, whole runs, and their bottlenecks."""

@@ -1,19 +1,20 @@
-"""Environment steps per second of the acting loop, against the environments alone and against a torch actor.
+"""Environment steps per second of the acting loop, compared with the bare environments and with a torch actor.
 
-bare: the environments as their libraries make them, stepped one after the other with random actions drawn beforehand,
-and reset when they end; nothing is kept. actor: what an actor does, with policy, exploration and segments, but for the
-network. torch: the same environments with an FP32 torch policy, as PyTorch libraries collect: observations to a tensor,
-the module, actions to numpy, exploration, transitions written to arrays.
+bare: the environments of their libraries, stepped one after the other with random actions drawn in advance, and reset
+at their end. Nothing is stored. actor: an actor's work without the network: policy, exploration and segments. torch:
+the same environments with an FP32 torch policy, as PyTorch libraries collect data: observations to a tensor, the
+module, actions to numpy, exploration, transitions written to arrays.
 
-Physics costs more or less depending on what is done: a walker that lies still has more contacts, a cart that is pushed
-to one side falls sooner. So all explore as much as they can, and act about as randomly as the bare loop does.
+The cost of physics depends on the actions: a lying walker has more contacts, and a cart pushed to one side falls
+sooner. All loops therefore explore as much as possible, so that they act about as randomly as the bare loop.
 
-Each of these loops is one thread, so its share of the bare loop is taken from processor time: what else runs on the
-machine would come into a share of the wall clock. Both are told. EnvPool's threads are beside the point there. Slices
-of all loops take turns, in one order and then in the other, and a share is the median over the turns: other programs,
-which also take caches and clock frequency away, slow down all slices of a turn.
+Each of these loops has one thread. Its share of the bare loop comes from processor time, because other programs would
+change a share of the wall clock. The output has both. Slices of all loops take turns, in alternating order, and a share
+is the median over the turns. Other programs also take caches and clock frequency, but they slow down all slices of a
+turn.
 
-Then the actor on EnvPool is compared with the actor on the Python loop, in the same turns and by wall clock.
+The actor on EnvPool is then compared with the actor on the Python loop, in the same turns. This comparison uses the
+wall clock, because EnvPool has threads of its own.
 """
 
 import argparse
@@ -43,15 +44,15 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, d4pg_policy, emit, relu_mlp
 
 _SEGMENT = 16
-# Discrete actions are all random; Gaussian noise of 0.6 of half the range spreads as uniformly random actions do.
+# All discrete actions are random. Gaussian noise of 0.6 of half the range spreads like uniformly random actions.
 _EPSILON, _NOISE = 1.0, 0.6
-# Takes so many steps of each environment; afterwards it can be called again.
+# Steps each environment the given number of times. Can be called repeatedly.
 Loop = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Environments with the policy that acts in them, and the share of the bare loop that the actor must reach."""
+    """Environments, their policy, and the share of the bare loop that the actor must reach."""
 
     environment_id: str
     environments: int
@@ -61,7 +62,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """As the results call it."""
+        """The task's name in the results."""
         return f"{self.environment_id} x{self.environments}"
 
 
@@ -77,7 +78,7 @@ TASKS = (
 )
 
 
-# EnvPool beside the Python loop, both through the whole actor: environments, and how many times as fast it must be.
+# EnvPool against the Python loop, both in the whole actor: environments, and the required relative speed.
 POOLS = ((16, 0.0), (256, 3.0))
 _PYTHON, _POOL = "Python loop", "EnvPool"
 _CORES = len(os.sched_getaffinity(0))
@@ -85,9 +86,9 @@ _CORES = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class PoolResult:
-    """Medians by loop of steps per second of wall clock, as a pool has threads of its own.
+    """Medians by loop of steps per second of the wall clock, because a pool has its own threads.
 
-    times: the median over the turns of a loop's rate over the Python loop's in the same turn. quartiles: of these.
+    times: the median over the turns of a loop's rate relative to the Python loop's. quartiles: of the same ratios.
     """
 
     task: str
@@ -100,8 +101,8 @@ class PoolResult:
 class Result:
     """Medians by loop: steps per second, and the share of the bare loop in the same turn.
 
-    steps_per_second, wall_shares: of the wall clock. steps_per_processor_second, shares: of the loop's own processor
-    time. quartiles: the first and third of `shares`.
+    steps_per_second, wall_shares: by the wall clock. steps_per_processor_second, shares: by the loop's processor time.
+    quartiles: the first and third quartile of `shares`.
     """
 
     task: str
@@ -114,7 +115,7 @@ class Result:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=40, metavar="N", help="slices of each loop (default: 40)")
-    parser.add_argument("--slice-s", type=float, default=0.1, metavar="S", help="seconds of a slice (default: 0.1)")
+    parser.add_argument("--slice-s", type=float, default=0.1, metavar="S", help="seconds per slice (default: 0.1)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -152,7 +153,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def measure_pool(task: Task, repeats: int, slice_s: float) -> PoolResult:
-    """Time slices of the actor in turn: on the Python loop, on EnvPool, and on EnvPool with a thread for each core."""
+    """Time slices of the actor in turn: on the Python loop, on EnvPool, and on EnvPool with one thread per core."""
     made = {
         _PYTHON: make_environments(task.environment_id, task.environments),
         _POOL: make_environments(task.environment_id, task.environments, "envpool"),
@@ -183,9 +184,9 @@ def measure_pool(task: Task, repeats: int, slice_s: float) -> PoolResult:
 
 
 def measure(task: Task, repeats: int, slice_s: float) -> Result:
-    """Time slices of each loop in turn; a share compares slices that were beside each other."""
+    """Time slices of each loop in turn. A share compares neighboring slices."""
     loops = {"bare": bare_loop(task), "actor": actor_loop(task), "torch": torch_loop(task)}
-    # EnvPool's environments are others: beside the rest they show what a pool is worth, not what the loop costs.
+    # EnvPool has its own implementations. They show the gain from a pool, not the cost of the loop.
     loops["envpool"] = actor_loop(task, make_environments(task.environment_id, task.environments, "envpool"))
     steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
     walls: dict[str, list[float]] = {name: [] for name in loops}
@@ -214,7 +215,7 @@ def _medians(figures: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _shares(rates: dict[str, list[float]], base: str = "bare") -> dict[str, list[float]]:
-    """By loop, of each turn the share of the base loop's rate."""
+    """The share of the base loop's rate, by loop and turn."""
     return {
         name: [rate / whole for rate, whole in zip(measured, rates[base], strict=True)]
         for name, measured in rates.items()
@@ -241,7 +242,7 @@ def bare_loop(task: Task) -> Loop:
 
 
 def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
-    """What an actor does, with a quantized policy, in these environments or in the Python loop's."""
+    """An actor's work with a quantized policy, in these environments or in the Python loop's."""
     environments = environments or make_environments(task.environment_id, task.environments)
     spec = environments.spec
     torch.manual_seed(0)
@@ -264,7 +265,7 @@ def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
 
 
 def torch_loop(task: Task) -> Loop:
-    """Collecting with an FP32 torch policy, environment by environment, as PyTorch libraries do."""
+    """Data collection with an FP32 torch policy, environment by environment, as in PyTorch libraries."""
     environments = [_single(task.environment_id) for _ in range(task.environments)]
     spec = make_environments(task.environment_id, 1).spec
     torch.manual_seed(0)
@@ -305,7 +306,7 @@ def torch_loop(task: Task) -> Loop:
 
 
 class _Suite:
-    """A DM Control task that is called like Gymnasium's and does nothing else."""
+    """A DM Control task with Gymnasium's interface and nothing else."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
@@ -322,7 +323,7 @@ class _Suite:
 
 
 class _BareSuite(_Suite):
-    """Whose observations nobody wants."""
+    """A task that does not flatten its observations."""
 
     def _flat(self, taken: Any) -> Any:
         return taken.observation
@@ -344,7 +345,7 @@ def _random_actions(spec: EnvironmentSpec, rng: np.random.Generator, steps: int,
 
 
 def _steps_of(loop: Loop, slice_s: float) -> int:
-    """How many steps take about a slice; a multiple of the segment, at least one of it."""
+    """Number of steps in about one slice: a multiple of the segment length, at least one segment."""
     loop(_SEGMENT)
     steps = _SEGMENT
     while True:

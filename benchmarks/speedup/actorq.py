@@ -1,15 +1,15 @@
-"""ActorQ's table: whole runs under actors in PyTorch FP32, ONNX Runtime FP32, int8 and int4.
+"""ActorQ's table: whole runs with actors in PyTorch FP32, ONNX Runtime FP32, int8 and int4.
 
-Each task is one comparison (`actorq compare`): its runs differ in their actors alone, and take turns. One actor steps
-one environment, as in the paper, and the learner updates rarely enough that the actor is the limit. Time to the target
-counts from the first stored transition. The target is fixed here, before any run. Each run's last policy then plays new
-episodes, in the form in which actors have it.
+Each task is one comparison (`actorq compare`). Its runs differ only in their actors, and take turns. As in the paper,
+one actor steps one environment. The learner updates so rarely that the actor is the bottleneck. Time to the target
+starts at the first stored transition. The target is fixed in advance. At the end the last policy of each run plays new
+episodes, in the form that actors use.
 
-The short form's runs end after 60,000 steps: it gives a verdict on steps per second, which differ little between seeds.
-The long form has three seeds: it gives a verdict on seconds to the target, energy and returns.
+The runs of the short form end after 60,000 steps. Its verdict is about steps per second, which vary little between
+seeds. The long form has three seeds. Its verdict is about seconds to the target, energy and returns.
 
-Runs are kept in --directory. Those that are finished there are not made again, so the long form can be made in pieces,
-all by one commit on one machine.
+Runs are kept in --directory. Finished runs are not repeated, so the long form can be made in parts. All must come from
+one commit on one machine.
 """
 
 import argparse
@@ -32,18 +32,18 @@ from benchmarks.speedup.actorq_plot import plot
 SCHEMES = ("torch", "fp32", "int8", "int4")
 _BASELINES, _QUANTIZED = SCHEMES[:2], SCHEMES[2:]
 _WIDE = 2048
-# The paper's best are 5.41 times in time and 3.76 times in carbon, over the same actor in PyTorch.
+# The paper's best results over the same actor in PyTorch: 5.41 in time and 3.76 in carbon.
 _OVER_TORCH, _OVER_FP32, _CARBON_OVER_TORCH, _STARVED = 8.0, 4.0, 4.0, 0.5
 _CONFIDENCE = 0.95
-# Of a run of the short form.
+# Length of a run of the short form.
 _SHORT_STEPS = 60_000
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, an algorithm with a width, and the return whose time is asked for.
+    """An environment, an algorithm with a width, and the target return.
 
-    form: "short" for tasks of both forms, "long" for those of the long form only, "" for those that --task names.
+    form: "short" for tasks of both forms, "long" for tasks of the long form only, "" for tasks only in --task.
     """
 
     environment: str
@@ -57,12 +57,12 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}/{self.width}"
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """Of the actors; for narrow policies also auto, which takes fp32 where int8 gains nothing."""
+        """The actors' schemes. Narrow policies also have auto, which chooses fp32 if int8 gains nothing."""
         return SCHEMES if self.width >= _WIDE else (*SCHEMES, "auto")
 
     @property
@@ -71,9 +71,9 @@ class Task:
         return self.name.replace("/", "-")
 
 
-# The learner makes an update of 64 samples for each 400 steps, and little runs ahead: 8 updates. So the actor is the
-# limit, also where it is fast. What the learner and the quantizer do slows an actor beside them, by the memory that all
-# of them share.
+# The learner makes one update of 64 samples per 400 steps, and at most 8 updates in advance. The actor is therefore the
+# bottleneck, even a fast one. Work of the learner and the quantizer slows an actor on the same machine, through the
+# shared memory bandwidth.
 _ONE_BY_ONE = (
     *("--actors", "1", "--environments-per-actor", "1", "--publication.period-updates", "16"),
     *("--rate-limiter.samples-per-insert", "0.16", "--rate-limiter.error-buffer", "512"),
@@ -83,7 +83,7 @@ _ONE_BY_ONE = (
 
 def _dqn(environment: str, width: int, target: float, steps: int, *flags: str, form: str = "") -> Task:
     sizes = ("--dqn.hidden-sizes", ",".join([str(width)] * 3), "--dqn.batch-size", "64")
-    # The step that a network's outputs take grows with its width.
+    # The change of a network's outputs in one update grows with its width.
     rate = ("--dqn.learning-rate", f"{0.512 / width:g}", "--dqn.target-update-period", "20")
     explore = ("--exploration.epsilon", "0.7", "--evaluation.episodes", "10")
     return Task(environment, "dqn", width, target, steps, (*_ONE_BY_ONE, *sizes, *rate, *explore, *flags), form)
@@ -100,8 +100,8 @@ def _d4pg(name: str, width: int, target: float, steps: int, *flags: str, form: s
 
 
 _SHORT_MEMORY = ("--replay.capacity", "20000", "--no-replay.prioritized")
-# CartPole-v0 is the paper's CartPole: at most 200 steps. The settings of the first two were tuned for few updates at
-# width 2048; those of the tasks that are in no form were not tuned.
+# CartPole-v0 is the paper's CartPole, with at most 200 steps. The settings of the first two tasks were tuned for few
+# updates at width 2048. Tasks without a form were not tuned.
 TASKS = (
     _dqn("CartPole-v0", 2048, 195.0, 300_000, *_SHORT_MEMORY, form="short"),
     _d4pg("cartpole-balance", 2048, 800.0, 300_000, form="short"),
@@ -128,13 +128,13 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         "--task",
         action="append",
         metavar="PATTERN",
-        help="ALGORITHM/ENVIRONMENT/WIDTH, patterns as of a shell (default: the tasks of the form)",
+        help="ALGORITHM/ENVIRONMENT/WIDTH, shell patterns (default: the tasks of the form)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the form's)")
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="of the learner; with cuda an actor for each core"
+        "--device", choices=("cpu", "cuda"), default="cpu", help="the learner's device; cuda: an actor for each core"
     )
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table to FILE, such as a PNG")
 
 
@@ -156,16 +156,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def tasks_of(form: str, patterns: Sequence[str] | None) -> list[Task]:
-    """The tasks that patterns name; without one those of the form."""
+    """The tasks that match the patterns; without patterns the tasks of the form."""
     if patterns:
         return chosen(TASKS, patterns)
     return [task for task in TASKS if task.form == "short" or task.form == form]
 
 
 def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, Any]:
-    """Make the task's runs that are missing; return the comparison, each run with its `confirmed` return.
+    """Make the task's missing runs. Returns the comparison, with the `confirmed` return of each run.
 
-    Raises SystemExit when the comparison fails, or when runs in `directory` have another commit or machine.
+    Raises SystemExit if the comparison fails, or if runs in `directory` have another commit or machine.
     """
     folder = directory / task.folder
     begin(folder)
@@ -174,7 +174,7 @@ def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, A
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(f"actorq compare failed for {task.name}")
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    # The benchmark's own command stands for it.
+    # The benchmark has its own command line.
     del comparison["command"]
     for variant in comparison["variants"]:
         for run in variant["runs"]:
@@ -183,12 +183,12 @@ def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, A
 
 
 def flags_of(task: Task, device: str) -> list[str]:
-    """What `actorq compare` gets for the task besides schemes and seeds."""
+    """The task's flags for `actorq compare`, without schemes and seeds."""
     flags = ["--environment", task.environment, "--algorithm", task.algorithm, *task.flags]
     flags += [f"--target-return={task.target:g}", "--max-environment-steps", str(task.steps)]
     flags += ["--learner.device", device]
     if device == "cuda":
-        # The paper's layout: the learner on the GPU, and a core for each actor but for two, which the others have.
+        # The paper's layout: the learner on the GPU, and one core per actor. Two cores are left for the other services.
         flags[flags.index("--actors") + 1] = str(max(1, (os.cpu_count() or 1) - 2))
     return flags
 
@@ -200,7 +200,7 @@ def _confirmed(folder: Path, run: str, episodes: int) -> dict[str, Any]:
 
 
 def verdicts(task: Task, result: dict[str, Any], form: str) -> list[Target]:
-    """What a task must show in a form; for narrow policies nothing: what is gained there is told, not asked for."""
+    """Targets of a task in a form. Narrow policies have none: their gains are only reported."""
     if task.width < _WIDE:
         return []
     measure, what = ("throughput", "steps/s") if form == "short" else ("time_to_target", "time to the target")
@@ -237,14 +237,14 @@ def variant_of(result: dict[str, Any], scheme: str) -> dict[str, Any]:
 
 
 def ratio_of(result: dict[str, Any], scheme: str, baseline: str, measure: str) -> dict[str, Any] | None:
-    """Value, low and high of a ratio; None where no seed has both."""
+    """Value, low and high of a ratio. None if no seed has both sides."""
     ratios = variant_of(result, scheme)["ratios"]
     found: dict[str, Any] | None = next(ratio[measure] for ratio in ratios if ratio["baseline"] == baseline)
     return found
 
 
 def value_of(result: dict[str, Any], scheme: str, baseline: str, measure: str) -> float:
-    """A ratio's value; 0 where a side has none, such as of seeds that did not reach the target."""
+    """A ratio's value. 0 if a side has none, for example because no seed reached the target."""
     found = ratio_of(result, scheme, baseline, measure)
     return found["value"] if found and found["seeds"] == found["runs"] else 0.0
 
@@ -255,11 +255,11 @@ def returns_of(result: dict[str, Any], scheme: str) -> list[float]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's t interval of the mean over seeds; a single value has none and is returned twice."""
+    """Student's t interval of the mean over seeds. A single value has no interval and is returned twice."""
     mean = statistics.fmean(values)
     if len(values) == 1:
         return mean, mean
-    # Here, because everything else works without it.
+    # Imported here, because only the interval needs it.
     from scipy import stats
 
     quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
@@ -293,7 +293,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _against(result: dict[str, Any], scheme: str, baseline: str) -> str:
-    """How many times faster a scheme reached the target than a baseline."""
+    """Speed of a scheme relative to a baseline, in time to the target."""
     if scheme in (baseline, "torch"):
         return ""
     ratio = ratio_of(result, scheme, baseline, "time_to_target")

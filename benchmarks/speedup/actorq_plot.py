@@ -1,4 +1,4 @@
-"""The plot of actorq.py: how many times faster each kind of actor reaches the target than PyTorch actors."""
+"""The plot of actorq.py: speed of each kind of actor relative to PyTorch actors, in time to the target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ _BEST_PUBLISHED = 5.41
 
 
 def plot(results: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw a group of bars for each task: time to the target over torch, with intervals over seeds where there are any.
+    """Draw a group of bars for each task: time to the target relative to torch, with intervals over several seeds.
 
-    A bar is missing where no seed reached the target under both.
+    A bar is missing if no seed reached the target with both kinds of actors.
     """
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

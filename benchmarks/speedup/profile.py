@@ -1,12 +1,12 @@
-"""Predicted against measured environment steps per second: `actorq profile`'s model beside real runs of `actorq train`.
+"""Compares predicted and measured environment steps per second: the model of `actorq profile`, and real runs.
 
-Each task is measured in parts once, as `actorq profile` does it. Then runs with other schemes and samples per insert
-are predicted, and made: steps per second are counted over a window after the first updates. The fidelity gate is open,
-so that an untrained policy acts in the scheme that was asked for. There are no evaluations in the window: how long
-their episodes are depends on what was learned.
+Each task's parts are measured once, as in `actorq profile`. Runs with other schemes and samples per insert are then
+predicted and made. Steps per second are counted over a window after the first updates. The fidelity gate is open, so
+that an untrained policy acts in the requested scheme. The window has no evaluations, because the length of their
+episodes depends on the training.
 
-Other work on the machine takes cores away. What it took in a window is measured, and the prediction is for the cores
-that were left; a run waits until little else is running.
+Other work on the machine takes cores away. The benchmark measures the cores that were left in each window, and predicts
+for that number. A run waits until little else is running.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class Variant:
-    """A run of a task: what acts, and how much is learned from each transition."""
+    """A run of a task: the actors' scheme and count, and the samples per insert."""
 
     scheme: str
     samples_per_insert: float
@@ -54,7 +54,7 @@ class Variant:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """For `actorq train`."""
+        """Flags for `actorq train`."""
         ratio = self.samples_per_insert
         return (
             *("--scheme", self.scheme, "--rate-limiter.samples-per-insert", f"{ratio:g}"),
@@ -64,7 +64,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """Environment, algorithm and width, and the runs to make of them."""
+    """Environment, algorithm and width, and the runs to make."""
 
     name: str
     flags: tuple[str, ...]
@@ -91,7 +91,7 @@ TASKS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A window of a run. core_seconds: of each service per step. other_cores: kept busy by other programs."""
+    """A window of a run. core_seconds: per service and step. other_cores: cores that other programs kept busy."""
 
     steps_per_s: float
     updates_per_s: float
@@ -102,13 +102,13 @@ class Measured:
 
 
 def config_of(flags: Sequence[str]) -> RunConfig:
-    """The settings that flags of `actorq train` come to."""
+    """The configuration that results from flags of `actorq train`."""
     sources = Sources.read((RunConfig,), argument_parser("actorq train", "", (RunConfig,)).parse_args(flags))
     return sources.resolve(RunConfig)
 
 
 def _await_quiet() -> None:
-    """Wait until other programs leave the machine alone, though not for ever."""
+    """Wait, for a limited time, until other programs use little of the machine."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         if psutil.cpu_percent(2.0) / 100 * (psutil.cpu_count() or 1) < _OTHERS:
@@ -121,7 +121,7 @@ def _busy_s() -> float:
 
 
 def _service(process: psutil.Process) -> str:
-    """Forked services have names of their own, others tell their module in the command line."""
+    """The service of a process. Forked services have names of their own; others have a module in the command line."""
     name, command = process.name(), " ".join(process.cmdline())
     services = {"learner": "learner_service", "quantizer": "quantizer_service", "actor-": "actor_service"}
     services |= {"evaluator": "evaluator", "actorq.telem": "energy", FORK_SERVER: "launcher"}
@@ -143,7 +143,7 @@ def _spent(launcher: psutil.Process) -> dict[str, float]:
 
 
 def run(flags: Sequence[str], warm_up_s: float, seconds: float) -> Measured:
-    """Make a run and count over a window."""
+    """Make a run, and count over a window."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "run"
         command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(directory), *flags]
@@ -154,7 +154,7 @@ def run(flags: Sequence[str], warm_up_s: float, seconds: float) -> Measured:
             address = json.loads((directory / "addresses.json").read_text(encoding="utf-8"))["learner"]
             with LearnerClient(address) as client:
                 if until(lambda: _updates(client) > 0, _START_S) is None:
-                    raise SystemExit(f"the run did not begin to learn: {' '.join(flags)}")
+                    raise SystemExit(f"the run did not start to learn: {' '.join(flags)}")
                 time.sleep(warm_up_s)
                 launcher = psutil.Process(process.pid)
                 began, busy, spent, before = time.monotonic(), _busy_s(), _spent(launcher), client.status()
@@ -217,12 +217,12 @@ def _microseconds(row: dict[str, Any]) -> str:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", nargs="+", metavar="NAME", help="parts of the names of tasks (default: all)")
-    parser.add_argument("--part-s", type=float, default=4.0, metavar="S", help="to measure each part (default: 4)")
+    parser.add_argument("--part-s", type=float, default=4.0, metavar="S", help="seconds per part (default: 4)")
     parser.add_argument(
-        "--again", type=Path, metavar="FILE", help="run nothing: predict from an earlier result, with the model of now"
+        "--again", type=Path, metavar="FILE", help="make no runs: predict for an earlier result with the current model"
     )
-    parser.add_argument("--warm-up", type=float, default=5.0, metavar="S", help="before each window (default: 5)")
-    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="length of each window (default: 15)")
+    parser.add_argument("--warm-up", type=float, default=5.0, metavar="S", help="seconds before windows (default: 5)")
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="seconds per window (default: 15)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -1,7 +1,7 @@
-"""Time from a snapshot in the learner to the policy's first action in an actor, while training, on loopback.
+"""Time from a snapshot in the learner to the policy's first action in an actor, during training on loopback.
 
-It is what a run measures of itself: every policy carries the time of its snapshot, every actor notes when it first
-acts with it. `emission` is the quantizer's part: quantizing, measuring fidelity, storing.
+The run itself measures it: every policy carries the time of its snapshot, and every actor records its first action with
+the policy. `emission` is the quantizer's part: quantizing, measuring fidelity, storing.
 """
 
 import argparse
@@ -18,9 +18,9 @@ _KEPT = ("activation_ms", "emission_ms", "policy_versions", "conditions")
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="number of runs (default: 3)")
     parser.add_argument(
-        "--steps", type=int, default=15_000, metavar="N", help="environment steps a run (default: 15000)"
+        "--steps", type=int, default=15_000, metavar="N", help="environment steps per run (default: 15000)"
     )
 
 

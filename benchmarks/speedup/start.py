@@ -1,7 +1,7 @@
-"""What a short run costs besides learning: CartPole-v1 from one command, over several seeds.
+"""The overhead of a short run: CartPole-v1 with one command, over several seeds.
 
-Measured are the wall clock of the whole command, the seconds from the command to the first int8 action that an actor's
-log tells of, and each service's share of the energy. A run whose energy was not measured gives no share.
+The benchmark measures the wall clock of the whole command and each service's share of the energy. From the actors' logs
+it takes the seconds until the first int8 action. A run without measured energy gives no share.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _EVALUATOR_SHARE = 0.03
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 1 to N (default: 5)")
-    parser.add_argument("rest", nargs="*", help="further flags for actorq train, after --")
+    parser.add_argument("rest", nargs="*", help="more flags for actorq train, after --")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -41,17 +41,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def first_action(logs: Path, began: float) -> float:
-    """Seconds from `began`, in Unix time, to the first int8 action that a log tells of."""
+    """Seconds from `began`, in Unix time, to the first int8 action in the logs."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(logs.glob("actor-*.log"))]
     found = [datetime.fromisoformat(moment) for text in texts for moment in _FIRST_ACTION.findall(text)]
     if not found:
-        raise SystemExit(f"no log in {logs} tells of an int8 action")
-    # Services write the time of this machine's zone.
+        raise SystemExit(f"no log in {logs} has an int8 action")
+    # The services log local time.
     return min(moment.timestamp() for moment in found) - began
 
 
 def figures(summary: dict[str, Any], first_action_s: float) -> dict[str, Any]:
-    """What is kept of a run."""
+    """The stored figures of a run."""
     energy = summary["energy"]
     return {
         **{name: summary[name] for name in ("seed", "solved", "command_s", "updates", "evaluations_taken")},
@@ -66,7 +66,7 @@ def figures(summary: dict[str, Any], first_action_s: float) -> dict[str, Any]:
 
 
 def targets(runs: Sequence[dict[str, Any]]) -> list[Target]:
-    """Medians over the seeds, against what the start is to cost at most."""
+    """Medians over the seeds, against the largest allowed overhead."""
     shares = [run["energy_shares"]["evaluator"] for run in runs if "evaluator" in run["energy_shares"]]
     found = [
         Target("seeds solved", sum(run["solved"] for run in runs), len(runs), at_most=False),

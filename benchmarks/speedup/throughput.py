@@ -1,8 +1,8 @@
-"""Updates and environment steps per second of whole runs, beside those of an earlier commit, in turn on one machine.
+"""Updates and environment steps per second of whole runs, compared with an earlier commit, in turn on one machine.
 
-The cases `updates` and `steps` are runs of `actorq train` that are measured between two moments after their start. The
-case `ingest` is a learner that stores segments of streams without environments, by each commit's benchmark of streams.
-The earlier commit runs from a checkout of its own, with the same installed packages.
+The cases `updates` and `steps` are runs of `actorq train`, measured between two moments after their start. The case
+`ingest` is a learner that stores segments of streams without environments, from each commit's stream benchmark. The
+earlier commit runs in its own checkout, with the same installed packages.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _DEADLINE_S = 60.0
 _END_S = 60.0
 _LEAST_RATIO = 0.97
 _ENDLESS = ("--environment", "CartPole-v1", "--target-return", "1e9", "--max-environment-steps", str(10**10))
-# What limits each run: the learner, or one actor's loop.
+# The bottleneck of each run: the learner, or one actor's loop.
 _RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "updates": ("updates", ("--rate-limiter.samples-per-insert", "64", "--actors", "1")),
     "steps": (
@@ -47,7 +47,7 @@ _INGEST_S = 300.0
 
 @contextmanager
 def _checkout(revision: str) -> Iterator[Path]:
-    """The project as it was at `revision`."""
+    """A checkout of the project at `revision`."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "before"
         git = ("git", "-C", str(_HERE), "worktree")
@@ -59,10 +59,10 @@ def _checkout(revision: str) -> Iterator[Path]:
 
 
 def _ingest(tree: Path) -> float:
-    """Transitions per second that a learner of the project in `tree` stores."""
+    """Transitions per second that the learner of the project in `tree` stores."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "streams.json"
-        # Its folder differs between commits.
+        # The folder of this benchmark differs between commits.
         module = next(tree.glob("benchmarks/**/streams.py")).relative_to(tree).with_suffix("")
         subprocess.run(
             [sys.executable, "-m", ".".join(module.parts), *_INGEST, "--json", str(file)],
@@ -101,7 +101,7 @@ def _rate(tree: Path, case: str, warm_up_s: float, seconds: float) -> float:
                     return int(getattr(status, field))
 
                 if until(lambda: count() > 0, _START_S) is None:
-                    raise SystemExit(f"the run in {tree} did not begin")
+                    raise SystemExit(f"the run in {tree} made no progress")
                 threading.Event().wait(warm_up_s)
                 begun, before = time.monotonic(), count()
                 threading.Event().wait(seconds)
@@ -131,7 +131,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 for name, tree in pair if repeat % 2 == 0 else reversed(pair):
                     measured = _ingest(tree) if case == "ingest" else _rate(tree, case, *window)
                     rates[name].append(round(measured, 1))
-            # Of each pair, as the machine's speed changes from minute to minute.
+            # A ratio for each pair, because the machine's speed changes from minute to minute.
             ratio = statistics.median(now / then for now, then in zip(rates["now"], rates["before"], strict=True))
             figures[case] = {**rates, "ratio": round(ratio, 4)}
             print(f"{case:8} per second: {json.dumps(rates)}", flush=True)

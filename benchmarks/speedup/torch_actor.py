@@ -1,6 +1,6 @@
-"""`python -m benchmarks.speedup.torch_actor`: an ordinary actor whose policy runs in PyTorch FP32, on one thread.
+"""`python -m benchmarks.speedup.torch_actor`: an actor whose policy runs in PyTorch FP32, on one thread.
 
-`actorq compare --schemes torch` starts it, and `actorq train --scheme fp32 --actor-module` with this module's name.
+`actorq compare --schemes torch` starts this module. So does `actorq train --scheme fp32 --actor-module` with its name.
 """
 
 import sys

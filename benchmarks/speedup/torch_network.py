@@ -1,4 +1,4 @@
-"""An fp32 ONNX policy as a module of PyTorch, with the layers of torch.nn, as its author would have written it."""
+"""Converts an fp32 ONNX policy to a PyTorch module with the layers of torch.nn, as its author would have written it."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -32,13 +32,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 class TorchNetwork(nn.Module):
-    """The layers of a policy; each chain of them is one nn.Sequential.
+    """The layers of a policy. Each chain of layers is one nn.Sequential.
 
-    inputs, outputs: their names in the model, in the order in which `forward` takes and returns them.
+    inputs, outputs: their names in the model, in the order of `forward`.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        """Build it; raises InvalidInputError for an operator that has no counterpart here."""
+        """Build the module. Raises InvalidInputError for an operator without a counterpart here."""
         super().__init__()
         graph = model.graph
         constants = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in graph.initializer}
@@ -63,7 +63,7 @@ class TorchNetwork(nn.Module):
         return [values[place] for place in self._results]
 
     def _add(self, module: nn.Module, sources: list[int], name: str, alone: bool) -> None:
-        """Add a layer: to the chain that it goes on with where nothing else needs what comes out of that."""
+        """Add a layer. It joins its input's chain if nothing else reads that chain's output."""
         if alone and self._steps and self._steps[-1][2] == sources[0]:
             chain = self._steps[-1][0]
             if isinstance(chain, nn.Sequential):
@@ -76,19 +76,19 @@ class TorchNetwork(nn.Module):
 
 
 class _Function(nn.Module):
-    """A function where a module is expected."""
+    """A function as a module."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self._function = function
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """What the function returns."""
+        """The function's result."""
         return self._function(*inputs)
 
 
 def _layer(node: onnx.NodeProto, constants: Constants, output: int) -> nn.Module:
-    """The module of one output of a node; it takes those inputs that are not constant."""
+    """The module for one output of a node. Its arguments are the inputs that are not constant."""
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     fixed = {place: torch.from_numpy(constants[name]) for place, name in enumerate(node.input) if name in constants}
     kind = node.op_type
@@ -129,7 +129,7 @@ def _layer(node: onnx.NodeProto, constants: Constants, output: int) -> nn.Module
 
 
 def _with(function: Callable[..., Any], fixed: Mapping[int, torch.Tensor], arity: int) -> Callable[..., Any]:
-    """The function of the inputs that are not constant."""
+    """The function with its constant inputs fixed."""
     if not fixed:
         return function
 

@@ -1,6 +1,6 @@
-"""A policy that runs in PyTorch instead of ONNX Runtime: the baseline that ActorQ was published with.
+"""A policy that runs in PyTorch instead of ONNX Runtime: the baseline of the ActorQ paper.
 
-It is built from the fp32 model that the quantizer serves, so that nothing else of the system changes.
+It is built from the fp32 model of the quantizer, so that nothing else differs.
 """
 
 import logging
@@ -19,18 +19,18 @@ from actorq.errors import InvalidInputError
 from benchmarks.speedup.torch_network import TorchNetwork
 
 TOLERANCE = 1e-5
-"""Largest difference from ONNX Runtime's outputs, relative to the largest of these where that is above 1."""
+"""Largest difference from ONNX Runtime's outputs. Relative to the largest output if that is above 1."""
 
 _log = logging.getLogger(__name__)
 
 
 class TorchPolicy:
-    """Runs a policy in eager PyTorch; calls and attributes are those of `OnnxPolicy`. One loop owns it."""
+    """Runs a policy in eager PyTorch, with the interface of `OnnxPolicy`. One loop owns it."""
 
     def __init__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> None:
         """Build the network and run it once.
 
-        Raises InvalidInputError when the policy is not in fp32, or has an operator that PyTorch is not given here.
+        Raises InvalidInputError if the policy is not in fp32, or has an operator that is not supported here.
         """
         if policy.descriptor.effective_scheme != FP32:
             raise InvalidInputError(f"a policy in PyTorch must be in fp32, got {policy.descriptor.effective_scheme}")
@@ -61,16 +61,15 @@ class TorchPolicy:
 
 
 def difference(policy: TorchPolicy, reference: OnnxPolicy, observations: NDArray[Any]) -> float:
-    """The largest difference of their outputs, relative to the largest output of `reference` where that is above 1."""
+    """Largest difference of the outputs. Relative to the largest output of `reference` if that is above 1."""
     expected = reference(observations).copy()
     return float(np.abs(policy(observations) - expected).max() / max(1.0, np.abs(expected).max()))
 
 
 class TorchLoader:
-    """Makes policies ready to act, as `load_policy` does. The first of each topology is checked against ONNX Runtime.
+    """Loads policies for acting, like `load_policy`. Checks the first policy of each topology against ONNX Runtime.
 
-    Only the first: later versions differ in nothing but weights, and a second session for each of them would cost
-    the baseline time that it does not need.
+    Later versions differ only in their weights. A second session for each would slow down the baseline for no reason.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -78,7 +77,7 @@ class TorchLoader:
         self._checked: set[bytes] = set()
 
     def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> TorchPolicy:
-        """The policy in PyTorch; raises InvalidInputError when its outputs are not those of ONNX Runtime."""
+        """The policy in PyTorch. Raises InvalidInputError if its outputs differ from ONNX Runtime's."""
         loaded = TorchPolicy(policy, spec, batch, greedy)
         if policy.descriptor.topology not in self._checked:
             seen = spec.policy_observations

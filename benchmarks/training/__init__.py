@@ -1,1 +1,1 @@
-"""Benchmarks of returns: what training reaches, and how soon."""
+"""Benchmarks of training: final returns, and the time to reach them."""

@@ -1,7 +1,7 @@
-"""Time to solve CartPole-v1 from one command, over several seeds: `actorq train` as a user runs it.
+"""Time to solve CartPole-v1 with one command, over several seeds: `actorq train` as a user runs it.
 
-Solved is a mean return of at least 475 over 20 greedy episodes of the int8 policy, run by the evaluator. The wall
-clock is the whole command's, from its start to its exit, processes and imports included. One seed gives no verdict.
+A run is solved if 20 greedy episodes of the int8 policy have a mean return of at least 475. The evaluator runs them.
+The wall clock covers the whole command with its processes and imports. One seed gives no verdict.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         "--confirm", type=int, default=0, metavar="N", help="evaluate the solved policy again on N new episodes"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against seconds to FILE, such as a PNG")
-    parser.add_argument("rest", nargs="*", help="further flags for actorq train, after --")
+    parser.add_argument("rest", nargs="*", help="more flags for actorq train, after --")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -44,7 +44,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(runs: Sequence[dict[str, Any]]) -> list[Target]:
-    """What all seeds have to reach, just above what the stored result has."""
+    """Bounds for all seeds, slightly above the stored result."""
     training = [run["wall_clock_s"] for run in runs]
     solved = sum(
         run["solved"] and run["evaluation"]["mean_return"] >= _TARGET_RETURN and run["evaluation"]["scheme"] == "int8"
@@ -73,7 +73,7 @@ def _row(run: dict[str, Any]) -> str:
 
 
 def _plot(runs: list[dict[str, Any]], path: Path) -> None:
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,16 +1,17 @@
-"""Sparse training and int8 actors together: return, bytes, microseconds and FLOPs of {dense, rlx2} x {fp32, int8}.
+"""Sparse training with int8 actors: return, bytes, microseconds and FLOPs of {dense, rlx2} x {fp32, int8}.
 
-Each row is a method of rlx2.py with actors of a scheme, over the task's seeds; structured is rlx2 whose
-policies become narrower as they learn. Return is that of the last quarter of the runs, and no target is about it. The
-policies of the last evaluations are then measured as the quantizer's store has them:
+Each row is a method of rlx2.py with one actor scheme, over the task's seeds. structured is rlx2 with policies that
+become narrower during training. Return is the mean of the last quarter of the runs; it has no target. The policies of
+the last evaluations are then measured as they are in the quantizer's store:
 
-bytes:     of the messages that carry a policy to an actor.
-us:        per call of the actor's own session, one thread, on the run's own observations; all rows take turns.
-FLOPs:     of an action, and of all updates of a run at what its last ones cost, by the formula of RLx2 (arXiv
-           2205.15043, appendix), as the run's summary has them. What the machine does about zeros is in `us`, not here.
+bytes:     size of the messages that carry a policy to an actor.
+us:        microseconds per call of the actor's own session, with one thread and the run's observations. All rows take
+           turns.
+FLOPs:     of one action, and of all updates of a run at the cost of its last update. From the run's summary, by the
+           formula of RLx2 (arXiv 2205.15043, appendix). They do not depend on the machine, unlike `us`.
 
-Targets: what sparsity and int8 are worth together, and what int8 alone is worth to the same sparse network. Runs that
---directory has from benchmarks.training.rlx2 are taken from there. The others are made, all by one commit on one
+Targets: the joint gain of sparsity and int8, and the gain of int8 for the same sparse network. Runs of
+benchmarks.training.rlx2 in --directory are used again. The others are made. All must come from one commit on one
 machine.
 """
 
@@ -39,7 +40,7 @@ from quantizer_service.store.reader import PolicyReader
 ROWS = (("dense", "fp32"), ("dense", "int8"), ("rlx2", "fp32"), ("rlx2", "int8"), ("structured", "int8"))
 _BASELINE, _NARROW = "dense/fp32", "structured/int8"
 _SPARSE = ("rlx2/fp32", "rlx2/int8")
-# Just below what the stored result has of int8's own gain: 1.34 times fewer bytes, 1.04 times as fast.
+# Slightly below int8's own gain in the stored result: 1.34 in bytes, 1.04 in speed.
 _FEWER_BYTES, _FASTER = 1.3, 1.0
 _BATCHES = (1, 32)
 _SLICE_S = 0.01
@@ -47,9 +48,7 @@ _SLICE_S = 0.01
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     add_task_flags(parser)
-    parser.add_argument(
-        "--row", action="append", metavar="PATTERN", help="METHOD/SCHEME, patterns as of a shell (default: *)"
-    )
+    parser.add_argument("--row", action="append", metavar="PATTERN", help="METHOD/SCHEME, shell patterns (default: *)")
     parser.add_argument("--repeats", type=int, default=25, metavar="N", help="turns of each policy (default: 25)")
 
 
@@ -72,7 +71,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def table(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, dict[str, Any]]:
-    """Figures of each row, METHOD/SCHEME: means over its seeds, of times medians."""
+    """Figures of each row, METHOD/SCHEME: means over its seeds; medians for times."""
     policies = [last_policy(Path(run["directory"])) for run in runs]
     times = {batch: _times(policies, batch, repeats) for batch in _BATCHES}
     by_row: dict[str, list[int]] = {}
@@ -94,7 +93,7 @@ def table(runs: Sequence[dict[str, Any]], repeats: int) -> dict[str, dict[str, A
 
 
 def last_policy(run: Path) -> tuple[Policy, Any]:
-    """The policy of a run's last evaluation, in the scheme of the run, and the observations it was calibrated on."""
+    """The policy of a run's last evaluation, in the run's scheme, and its calibration observations."""
     evaluation = RunDirectory(run).read_summary()["evaluation"]
     reader = PolicyReader(RunDirectory(run).policies)
     policy = reader.policy(evaluation["policy_version"], evaluation["scheme"])
@@ -104,7 +103,7 @@ def last_policy(run: Path) -> tuple[Policy, Any]:
 
 
 def bounds(task: Task, figures: dict[str, dict[str, Any]]) -> list[Target]:
-    """What a policy that became narrower is worth to an actor with a batch of environments, and what int8 adds."""
+    """Targets: the gain of narrower policies for an actor with a batch of environments, and the gain of int8."""
     found = []
 
     def ask(name: str, slow: str, fast: str, share: float, figure: Callable[[dict[str, Any]], float]) -> None:
@@ -133,7 +132,7 @@ def shown(task: Task, figures: dict[str, dict[str, Any]]) -> str:
 
 
 def _times(policies: Sequence[tuple[Policy, Any]], batch: int, repeats: int) -> dict[int, float]:
-    """Median microseconds per call, by the policy's place."""
+    """Median microseconds per call, by the policy's index."""
     calls: dict[str, Callable[[], object]] = {}
     for place, (policy, observations) in enumerate(policies):
         spec = ArraySpec(tuple(observations.shape[1:]), str(observations.dtype))

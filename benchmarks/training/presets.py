@@ -1,9 +1,9 @@
-"""Seconds until a target return under the presets `standard` and `data-rich`, several seeds each, with int8 actors.
+"""Seconds until a target return with the presets `standard` and `data-rich`, over several seeds, with int8 actors.
 
-Runs of both presets take turns. A run ends at its target, or with the budget of its preset; a run that ends below its
-target counts as missed. A task's target: with every seed data-rich reaches the return, and in fewer seconds in the
-median. Steps are shown beside: data-rich needs more of them. Runs are kept in --directory, all by one commit on one
-machine.
+Runs of both presets take turns. A run ends at its target, or at the budget of its preset. A run that ends below its
+target counts as missed. Target of a task: data-rich reaches the return with every seed, and its median seconds are
+fewer. The table also shows the steps, because data-rich needs more of them. Runs are kept in --directory. All must come
+from one commit on one machine.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned, and the return whose time is asked for. episodes: of an evaluation during the run."""
+    """A task to learn, and its target return. episodes: per evaluation during the run."""
 
     algorithm: str
     environment: str
@@ -34,7 +34,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}"
 
 
@@ -48,10 +48,10 @@ TASKS = (
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -61,7 +61,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         directory = arguments.directory or Path(nowhere)
         for task in tasks:
             for seed in range(1, arguments.seeds + 1):
-                # In turns, so that a machine that becomes slower does so for both.
+                # In turns, so that a slower machine affects both.
                 for preset in PRESETS[:: 1 if seed % 2 else -1]:
                     runs.append(_run(task, preset, seed, directory))
                     print(row(runs[-1]), flush=True)
@@ -72,7 +72,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def verdict(task: Task, runs: Sequence[Run]) -> Target:
-    """How many times faster data-rich is in the median of the seeds; 0 when a seed of it missed the target."""
+    """Median seconds of standard over those of data-rich. 0 if a seed of data-rich missed the target."""
     seconds = {preset: [run["seconds"] for run in runs if run["preset"] == preset] for preset in PRESETS}
     missed = any(not run["reached"] for run in runs if run["preset"] == DATA_RICH)
     ratio = 0.0 if missed else statistics.median(seconds[STANDARD]) / statistics.median(seconds[DATA_RICH])

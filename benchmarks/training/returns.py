@@ -1,10 +1,10 @@
-"""What the algorithms reach on their environments with int8 actors, several seeds each, each from one command.
+"""Returns of the algorithms on their environments with int8 actors, over several seeds, each run from one command.
 
-A run is `actorq train` with its preset, until its evaluator (greedy episodes of the policy that actors have) sees the
-task's stopping return, or until its budget of environment steps. Then its last evaluated policy plays new episodes:
-their mean is what a task's target is about. Targets are just below what the stored results have, and one seed gives no
-verdict. Runs are kept in --directory; those complete there are not made again, so that a benchmark of hours can be made
-in pieces, all by one commit on one machine.
+A run is `actorq train` with its preset. It ends when its evaluator (greedy episodes of the actors' policy) sees the
+task's stopping return, or at its budget of environment steps. Then its last evaluated policy plays new episodes. The
+target of a task is about their mean return. Targets are slightly below the stored results, and one seed gives no
+verdict. Runs are kept in --directory. Complete runs are not repeated, so a benchmark of hours can be made in parts. All
+must come from one commit on one machine.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks.training.returns_plot import plot
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be reached where, and after how many environment steps a run ends."""
+    """A target return on an environment, and the number of environment steps after which a run ends."""
 
     algorithm: str
     environment: str
@@ -36,15 +36,15 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}"
 
 
-# Five, as the preset has it, would end a run by luck where returns differ much from one episode to the next. They do
-# most in reacher-easy, where an episode is nearly all or nothing: after 20 of 921 in the mean, 50 new ones gave 775.
+# The preset's five episodes would end a run by luck where returns vary much between episodes. They vary most in
+# reacher-easy, whose episodes nearly all succeed or fail: a mean of 921 over 20 episodes was 775 over 50 new ones.
 _MANY_EPISODES = ("--evaluation.episodes", "20")
 
-# Runs end a little above their target: the evaluation that ends one is the luckiest of its kind.
+# Runs stop slightly above their target, because the last evaluation of a run is a lucky one.
 TASKS = (
     Task("dqn", "CartPole-v1", 485.0, 475.0, 100_000, 3),
     Task("dqn", "Acrobot-v1", -95.0, -90.0, 200_000, 3),
@@ -55,20 +55,20 @@ TASKS = (
     Task("d4pg", "dm_control/walker-stand", 925.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/reacher-easy", 930.0, 940.0, 500_000, 2, 100, ("--evaluation.episodes", "50")),
     Task("d4pg", "dm_control/finger-spin", 840.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
-    # Random actions return 5. The stored result is of one seed, which gives no verdict.
+    # Random actions return 5. The stored result has one seed, which gives no verdict.
     Task("d4pg", "dm_control/cheetah-run", 230.0, 900.0, 600_000, 2, 20),
-    # -21 is the worst, random actions return -20.7, and 0 is a draw. The stored result is of one seed too.
+    # -21 is the worst return, random actions return -20.7, and 0 is a draw. The stored result has one seed too.
     Task("dqn", "ALE/Pong-v5", -7.0, 0.0, 500_000, 2, 10),
 )
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
 
 
@@ -85,14 +85,14 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def verdict(task: Task, runs: Sequence[dict[str, Any]]) -> Target:
-    """The return of the worst seed on new episodes, against the task's target."""
+    """The worst seed's return on new episodes, against the task's target."""
     worst = min(run["confirmed"]["mean_return"] for run in runs)
     refused = ONE_SEED if len(runs) == 1 else ""
     return Target(f"{task.name}: worst seed of {len(runs)}", worst, task.target, at_most=False, refused=refused)
 
 
 def make_runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:
-    """Each task's runs, seeds from 1 to `seeds` or to the task's own number of them."""
+    """Each task's runs, with seeds from 1 to `seeds`, or to the task's own number."""
     wanted = [(task, seed) for task in tasks for seed in range(1, (seeds or task.seeds) + 1)]
     for run in in_order(partial(_run, directory), wanted, jobs):
         print(_row(run), flush=True)
@@ -102,7 +102,7 @@ def make_runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Pa
 def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
     task, seed = wanted
     name = f"{task.name.replace('/', '-')}-{seed}"
-    # What is asked of a run and of how many of them changes nothing about it.
+    # The target and the number of seeds do not change a run.
     settings = {key: value for key, value in asdict(task).items() if key not in ("target", "seeds")}
     made = kept(directory / f"{name}.json", settings, lambda: _made(task, seed, directory / name))
     return {"task": task.name, **made}

@@ -1,4 +1,4 @@
-"""The plot of returns.py: return against environment steps, a panel for each task."""
+"""The plot of returns.py: return against environment steps, with a panel for each task."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -9,7 +9,7 @@ _COLUMNS = 4
 
 
 class Task(Protocol):
-    """What the plot has to know of a task."""
+    """The properties of a task that the plot needs."""
 
     @property
     def name(self) -> str:
@@ -17,12 +17,12 @@ class Task(Protocol):
 
     @property
     def target(self) -> float:
-        """The dashed line."""
+        """The height of the dashed line."""
 
 
 def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:
     """Draw the evaluations of each task's runs."""
-    # Here, because everything else works without it.
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")
@@ -46,7 +46,7 @@ def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:
         axes.set_xlim(0, None)
         axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the policy that actors have", fontsize=8)
+    figure.supylabel("return of the actors' policy", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)

@@ -1,16 +1,15 @@
 """Returns of sparse training with RLx2, of its baselines and of its control, all with int8 actors.
 
-dense, tiny (dense, but narrow), static (random masks that stay), set (weights grow at random), rigl (they grow where
-gradients are largest), rlx2 (rigl, multi-step targets, a replay of dynamic capacity), and control: dense with these two
-mechanisms, so that what sparsity costs can be told from what they give. InvertedPendulum is RLx2's motivating example
-(arXiv 2205.15043); on HalfCheetah sparsities are the paper's.
+dense; tiny: a narrow dense network; static: fixed random masks; set: weights grow at random places; rigl: weights grow
+where gradients are largest; rlx2: rigl with multi-step targets and a replay of dynamic capacity; control: dense with
+the same targets and replay, which separates their effect from that of sparsity. InvertedPendulum is RLx2's motivating
+example (arXiv 2205.15043). On HalfCheetah the sparsities are the paper's.
 
-All runs of a task have the same numbers of environment steps and updates, and schedules that are shares of them
-(rlx2_tasks.py). Targets are about `confirmed`: the return of a run's last policy on new episodes, as its
-mean over the seeds; one seed gives no verdict. Beside it stands `settled`, the mean return of the evaluations in the
-last quarter of a run, each of a few greedy episodes of the policy that actors have. Runs are kept in --directory, all
-of one commit and one machine: complete ones are not made again, interrupted ones go on, and other settings are other
-runs.
+All runs of a task have equal numbers of environment steps and updates. Schedules are shares of these (rlx2_tasks.py).
+Targets are about `confirmed`: the return of a run's last policy on new episodes, as the mean over the seeds. One seed
+gives no verdict. `settled` is the mean return of the evaluations in the last quarter of a run, each with a few greedy
+episodes of the actors' policy. Runs are kept in --directory. Complete runs are not repeated, interrupted runs continue,
+and other settings make other runs. All must come from one commit on one machine.
 """
 
 import argparse
@@ -32,29 +31,29 @@ SCHEME = "int8"
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     add_task_flags(parser)
-    parser.add_argument("--method", action="append", choices=METHODS, help="of these only (default: the task's own)")
+    parser.add_argument("--method", action="append", choices=METHODS, help="methods (default: the task's own)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw return against steps to FILE, such as a PNG")
 
 
 def add_task_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what is run, how much of it and where it is kept."""
+    """Add the flags for the tasks, their size and their folder."""
     parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, patterns as of a shell (default: *)"
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
-    parser.add_argument("--steps", type=int, metavar="N", help="environment steps a run (default: the task's own)")
+    parser.add_argument("--steps", type=int, metavar="N", help="environment steps per run (default: the task's own)")
     parser.add_argument(
-        "--updates-per-step", type=float, metavar="X", help="gradient updates (default: the task's own)"
+        "--updates-per-step", type=float, metavar="X", help="updates per step (default: the task's own)"
     )
     parser.add_argument(
-        "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares (default: the task's own)"
+        "--sparsity", type=float, nargs=2, metavar=("ACTOR", "CRITIC"), help="shares of zeros (default: the task's own)"
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where runs are kept (default: nowhere)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
 
 def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
-    """The tasks that the flags ask for, with their settings; raises SystemExit when there are none."""
+    """The tasks that the flags choose, with their settings. Raises SystemExit if there are none."""
     return [
         replace(
             task,
@@ -84,7 +83,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def runs_of(
     wanted: Sequence[tuple[Task, str, str, int]], jobs: int, directory: Path | None
 ) -> Iterator[dict[str, Any]]:
-    """Make the runs (task, method, scheme, seed), or find them; prints a line for each."""
+    """Make or find the runs (task, method, scheme, seed). Prints a line for each."""
     with tempfile.TemporaryDirectory() as nowhere:
         for run in in_order(lambda one: run_task(directory or Path(nowhere), *one), wanted, jobs):
             print(_row(run), flush=True)
@@ -92,7 +91,7 @@ def runs_of(
 
 
 def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:
-    """The task's bounds on ratios of confirmed returns, as far as their methods were run."""
+    """The task's bounds on ratios of confirmed returns, for methods that were run."""
     confirmed = mean_returns(runs, lambda run: run["confirmed"]["mean_return"])
     settled = mean_returns(runs, lambda run: run["settled"])
     seeds = len({run["seed"] for run in runs})
@@ -111,7 +110,7 @@ def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:
 
 
 def mean_returns(runs: Sequence[dict[str, Any]], return_of: Callable[[dict[str, Any]], float]) -> dict[str, float]:
-    """Mean of a run's return over the seeds of each method."""
+    """Mean return over the seeds of each method."""
     methods = dict.fromkeys(run["method"] for run in runs)
     returns = {method: [return_of(run) for run in runs if run["method"] == method] for method in methods}
     return {method: sum(values) / len(values) for method, values in returns.items()}

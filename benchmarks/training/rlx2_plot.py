@@ -1,4 +1,4 @@
-"""The plot of rlx2.py: return against environment steps, a panel for each task, a colour for each method."""
+"""The plot of rlx2.py: return against environment steps, with a panel for each task and a color for each method."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ _POINTS = 60
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
-    """Draw the mean over each method's seeds, and their range."""
-    # Here, because everything else works without it.
+    """Draw the mean and the range over each method's seeds."""
+    # Imported here, because only the plot needs it.
     import matplotlib
 
     matplotlib.use("Agg")
@@ -36,14 +36,14 @@ def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
         axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the policy that actors have", fontsize=8)
+    figure.supylabel("return of the actors' policy", fontsize=8)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)
 
 
 def _curve(run: dict[str, Any], steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The run's returns at these steps, between its evaluations as a straight line."""
+    """The run's returns at these steps, interpolated linearly between evaluations."""
     points = run["evaluations"]
     curve: NDArray[np.float64] = np.interp(
         steps, [point["environment_steps"] for point in points], [point["mean_return"] for point in points]

@@ -1,4 +1,4 @@
-"""The sparsities of RLx2's paper (arXiv 2205.15043), and spaces of the environments that it has them for."""
+"""The sparsities of RLx2's paper (arXiv 2205.15043), and the spaces of its environments."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Shares of weights that are 0."""
+    """Shares of zero weights."""
 
     actor: float
     critic: float
@@ -23,12 +23,12 @@ PAPER = {
     ("sac", "Walker2d-v5"): Sparsity(0.90, 0.90),
     ("sac", "Ant-v5"): Sparsity(0.90, 0.75),
 }
-# Numbers in an observation and in an action, as gymnasium has them; in the paper's older version Ant had 111.
+# Sizes of an observation and an action in gymnasium. In the paper's older version Ant's observation has 111 numbers.
 _SPACES = {"HalfCheetah-v5": (17, 6), "Hopper-v5": (11, 3), "Walker2d-v5": (17, 6), "Ant-v5": (105, 8)}
 
 
 def spec_of(environment: str) -> EnvironmentSpec:
-    """What a learner knows of one of the paper's environments; actions are in [-1, 1] here."""
+    """The spec of one of the paper's environments. Actions are in [-1, 1] here."""
     observations, actions = _SPACES[environment]
     bounds = ((-1.0,) * actions, (1.0,) * actions)
     return EnvironmentSpec(

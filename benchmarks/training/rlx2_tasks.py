@@ -1,4 +1,4 @@
-"""What is trained for benchmarks of sparse training and with which settings: tasks, methods, their runs on disk."""
+"""Tasks, methods and stored runs of the benchmarks of sparse training."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.runs import begin, confirm, train
 from benchmarks.training.rlx2_sparsities import PAPER, Sparsity
 
-# Flags of each, beside those of the sparsity. The control has all of rlx2 but the sparsity: against it, and not against
-# dense, a return says what sparsity itself costs.
+# Flags of each method, without those of the sparsity. control is rlx2 without sparsity: a comparison with it shows the
+# effect of sparsity alone.
 METHODS: dict[str, tuple[str, ...]] = {
     "dense": (),
     "control": ("--multi-step", "--dynamic-capacity.enabled"),
@@ -23,23 +23,23 @@ METHODS: dict[str, tuple[str, ...]] = {
     "structured": ("--sparsity.method", "rlx2", "--sparsity.structured"),
 }
 _DENSE = ("dense", "control")
-# Of a run's steps. The paper has 300 changes of the masks and looks at the replay in 3,000,000 steps; here there are a
-# third as many, so that weights have time to grow between them. Of its steps its replay keeps a thirtieth at least,
-# which of a run as short as ours would be too little to learn from.
+# Relative to a run's steps. The paper has 300 changes of masks and checks of the replay in 3,000,000 steps. A third
+# of that leaves weights time to grow in our shorter runs. The paper's replay keeps at least a thirtieth of the steps,
+# which is too little for a run this short.
 _CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 5, 40, 40
-# Transitions in an update of TD3 and SAC.
+# Transitions per update of TD3 and SAC.
 _BATCH = 256
-# The part of a run, at its end, over which evaluations are averaged: one of them is of few episodes.
+# Share of a run, at its end, over which evaluations are averaged. A single one has too few episodes.
 _SETTLED = 0.25
-# So that a night is enough for the long tasks on two cores; the paper has one.
+# Lets the long tasks finish in one night on two cores. The paper has one update per step.
 _LONG_UPDATES_PER_STEP = 0.5
-# No return ends a run: all have the same number of steps.
+# An unreachable return, so that all runs have the same number of steps.
 _UNREACHED = "1000000000"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """`method` must return at least `share` of what `of` does."""
+    """`method` must return at least `share` of the return of `of`."""
 
     method: str
     of: str
@@ -48,9 +48,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class Task:
-    """An algorithm on an environment for some steps.
+    """An algorithm on an environment for a number of steps.
 
-    episodes: new ones, on which the last policy is confirmed. updates_per_step: gradient updates per environment step.
+    episodes: new episodes for the confirmed return. updates_per_step: gradient updates per environment step.
     """
 
     algorithm: str
@@ -65,11 +65,11 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What --task is compared with."""
+        """The name that the patterns of --task match."""
         return f"{self.algorithm}/{self.environment}"
 
     def flags(self, method: str, scheme: str, seed: int) -> list[str]:
-        """Flags of `actorq train` for one run; schedules are shares of the run's steps."""
+        """Flags of `actorq train` for one run. Schedules are shares of the run's steps."""
         every, warm_up = self.steps // _CHANGES, self.steps // _WARM_UP
         updates = int(self.updates_per_step * self.steps)
         settings = {
@@ -121,10 +121,10 @@ TASKS = (
 
 def run_task(directory: Path, task: Task, method: str, scheme: str, seed: int) -> dict[str, Any]:
     """A run's summary with `task`, `method`, `scheme`, `settled` (mean return of the last quarter's evaluations),
-    `mean` (of all evaluations), `confirmed` (the last policy's on new episodes) and `directory`.
+    `mean` (of all evaluations), `confirmed` (the last policy's return on new episodes) and `directory`.
 
-    What is complete in `directory` is not made again, what was interrupted there goes on. Raises SystemExit when the
-    command fails.
+    A complete run in `directory` is not repeated, and an interrupted run continues. Raises SystemExit when the command
+    fails.
     """
     flags, folder = task.flags(method, scheme, seed), folder_of(directory, task, method, scheme, seed)
     interrupted = (folder / "config.yaml").exists()
@@ -142,16 +142,16 @@ def run_task(directory: Path, task: Task, method: str, scheme: str, seed: int) -
 
 
 def folder_of(directory: Path, task: Task, method: str, scheme: str, seed: int) -> Path:
-    """Where a run is kept; runs of other settings are in other folders."""
+    """The folder of a run. Runs with other settings have other folders."""
     digest = hashlib.sha256(json.dumps(task.flags(method, scheme, seed)).encode()).hexdigest()[:8]
     return directory / f"{task.algorithm}-{task.environment}-{method}-{scheme}-{seed}-{digest}"
 
 
 def settled(evaluations: Sequence[dict[str, Any]], steps: int) -> float:
-    """Mean return of the evaluations in the last quarter of a run of so many steps; raises SystemExit without any."""
+    """Mean return of the evaluations in the last quarter of a run of `steps`. Raises SystemExit if there are none."""
     last = [point["mean_return"] for point in evaluations if point["environment_steps"] > (1 - _SETTLED) * steps]
     if not last:
-        raise SystemExit("expected evaluations in the last quarter of the run, got none; let it have more --steps")
+        raise SystemExit("expected evaluations in the last quarter of the run, got none; allow more --steps")
     return _mean(last)
 
 

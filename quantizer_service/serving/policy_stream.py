@@ -101,7 +101,7 @@ class PolicyAssembler:
         if descriptor.scheme != self._scheme:
             raise InvalidInputError(f"policy: expected scheme {self._scheme!r}, got {descriptor.scheme!r}")
         if not (descriptor.run_id and descriptor.version):
-            raise InvalidInputError("policy: expected a run id and a version from 1 in its descriptor, got none")
+            raise InvalidInputError("policy: expected a run id and a version of at least 1 in its descriptor, got none")
         if descriptor.size_bytes > self._limit:
             raise ExhaustedError(f"policy: expected at most {self._limit} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor

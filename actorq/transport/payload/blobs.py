@@ -21,7 +21,7 @@ def split_blob(
 ) -> Iterator[tensor_pb2.BlobPart]:
     """Yield the parts of `data`: a header, then chunks of at most `chunk_bytes`.
 
-    encodings: the receiver's encodings. Bytes with many zeros travel packed if the receiver takes that.
+    encodings: the receiver's encodings. Bytes with many zeros travel packed if the receiver accepts that.
     """
     packed = pack(data) if _SPARSE in encodings else None
     sent = data if packed is None else packed
@@ -37,7 +37,7 @@ def split_blob(
 class BlobAssembler:
     """Puts the parts of one blob together and checks its size, digest and version.
 
-    `limit_bytes` bounds the memory that a sender can take at the receiver, also for unpacked bytes.
+    `limit_bytes` bounds the memory that a sender can occupy at the receiver, also for unpacked bytes.
     """
 
     def __init__(self, expected_version: int, limit_bytes: int = MAX_BLOB_BYTES) -> None:
@@ -47,7 +47,7 @@ class BlobAssembler:
         self._data = bytearray()
 
     def add(self, part: tensor_pb2.BlobPart) -> bytes | None:
-        """Take the next part. Returns the whole blob after the last part, else None."""
+        """Add the next part. Returns the whole blob after the last part, else None."""
         kind = part.WhichOneof("part")
         if kind == "header":
             self._open(part.header)
@@ -67,14 +67,15 @@ class BlobAssembler:
             raise InvalidInputError(f"blob: expected version {self._expected_version}, got {header.version}")
         if header.encoding not in (_PLAIN, *ENCODINGS):
             raise InvalidInputError(
-                f"blob: expected an encoding among {[_PLAIN, *ENCODINGS]}, got {header.encoding}; its sender is of "
+                f"blob: expected an encoding among {[_PLAIN, *ENCODINGS]}, got {header.encoding}; its sender has "
                 "another version of ActorQ"
             )
         most = 0 if header.encoding == _PLAIN else MOST_GAIN * header.size_bytes
-        if not min(most, header.size_bytes + 1) <= header.plain_size_bytes <= most:
+        least = min(most, header.size_bytes + 1)
+        if not least <= header.plain_size_bytes <= most:
             raise InvalidInputError(
-                f"blob: expected a plain size of at most {most} bytes for {header.size_bytes} in encoding "
-                f"{header.encoding}, and of more than those if any, got {header.plain_size_bytes}"
+                f"blob: expected a plain size from {least} to {most} bytes for {header.size_bytes} bytes in encoding "
+                f"{header.encoding}, got {header.plain_size_bytes}"
             )
         if (largest := max(header.size_bytes, header.plain_size_bytes)) > self._limit:
             raise ExhaustedError(f"blob: expected at most {self._limit} bytes, got {largest}")

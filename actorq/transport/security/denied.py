@@ -1,4 +1,4 @@
-"""The deny list: serial numbers of valid certificates that are refused all the same."""
+"""The deny list: serial numbers of valid certificates that services refuse."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ class DenyList:
     """Follows a file with one serial number in hexadecimal per line; # begins a comment.
 
     Without a file, nothing is denied; the file may appear later. Each query checks the file, which costs one system
-    call. An unreadable list is logged once, and the list before it stays in use.
+    call. An unreadable list is logged once, and the previous list stays in use.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -40,7 +40,7 @@ class DenyList:
                 self._serials = self._read() if stamp else frozenset()
                 _log.info("%s: %d certificates are denied", self._path, len(self._serials))
             except UserError as error:
-                _log.error("%s; the list before stays in use", error)
+                _log.error("%s; the previous list stays in use", error)
         return serial in self._serials
 
     def _look(self) -> _Stamp:

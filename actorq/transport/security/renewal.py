@@ -33,9 +33,9 @@ class Renewal:
                 self._newest = Certificates.load(directory, self._newest.readable_key)
             except UserError as error:
                 if self._told != str(error):
-                    _log.error("%s; the certificates before stay in use", error)
+                    _log.error("%s; the previous certificates stay in use", error)
                 self._told = str(error)
                 return None
             self._told = ""
-            _log.info("certificates: new ones in %s are used from the next connection on", directory)
+            _log.info("certificates: the next connection uses the new ones in %s", directory)
             return self._newest

@@ -1,1 +1,1 @@
-"""Faults on a live run: processes are killed, links are cut, the disk is full; nothing acknowledged may be lost."""
+"""Faults in a live run: killed processes, cut links, a full disk. No acknowledged data may be lost."""

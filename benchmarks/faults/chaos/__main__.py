@@ -1,8 +1,9 @@
-"""Kills, stops, cuts, corrupted bytes and a full disk against a live run; counts what was lost, doubled or stuck.
+"""Injects faults into a live run, and counts lost and duplicate transitions and faults without recovery.
 
-An environment writes its identity and a counter into every observation, actors keep a ledger of what was acknowledged,
-and in the end the replay is compared with the ledgers. Faults follow from the seed, one after the other; the next
-begins when new transitions arrive and all services are connected again.
+The faults are kills, stops, cut links, corrupted bytes and a full disk. An environment writes its identity and a
+counter into every observation. Actors keep a ledger of acknowledged segments. At the end the replay is compared with
+the ledgers. The seed determines the faults. A fault begins when new transitions arrive and all services are connected
+again.
 """
 
 import argparse
@@ -61,7 +62,7 @@ CONFIGURATION: dict[str, Any] = {
 
 
 class Chaos:
-    """A run and the faults that were done to it."""
+    """A run with its faults."""
 
     def __init__(self, folder: Path, disk: Path, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -101,23 +102,23 @@ class Chaos:
         self.starts: list[float] = []
         self.ended_by_moves = 0
         self.stuck: list[str] = []
-        # Intervals in which no learner or no unhurt actor was there.
+        # Intervals without a learner or without an unhurt actor.
         self._disturbed: list[tuple[float, float]] = []
 
     def await_start(self) -> None:
-        """Wait until everybody takes part and a policy has acted."""
+        """Wait until all services are connected and a policy has acted."""
         if until(lambda: self._well(0), _RECOVERY_S) is None:
             raise SystemExit("the run did not start: see the logs")
 
     def run(self, seconds: float, least_faults: int, kinds: Collection[str]) -> None:
-        """Do faults of these kinds for so long, and at least so many."""
+        """Inject faults of these kinds for at least `seconds` and at least `least_faults` times."""
         for fault in drawn(self._rng, tuple(self._links), self._disk is not None, kinds):
             if time.monotonic() - self.begun >= seconds and self.faults >= least_faults:
                 return
             self._do(fault)
 
     def stop(self) -> None:
-        """End the run as an operator does, so that all that is acknowledged is on disk."""
+        """End the run as an operator does. The services save all acknowledged data."""
         self.fleet.finish()
         with LearnerClient(self.learner_address) as client:
             client.stop()
@@ -128,7 +129,7 @@ class Chaos:
         self.fleet.close()
 
     def standstill_s(self) -> float:
-        """The longest time without new transitions while a learner and one unhurt actor were there."""
+        """The longest time without new transitions while a learner and one unhurt actor were running."""
         return self.observer.longest_standstill(
             lambda moment: not any(begin <= moment <= end for begin, end in self._disturbed)
         )
@@ -147,7 +148,8 @@ class Chaos:
         steps_again = time.monotonic() - (begun if learner_restarts else ended)
         well = until(lambda: self._well(before), _RECOVERY_S)
         if came is None or well is None:
-            self.stuck.append(f"fault {self.faults} ({fault}): {'no new transitions' if came is None else 'not whole'}")
+            what = "no new transitions" if came is None else "not all services connected"
+            self.stuck.append(f"fault {self.faults} ({fault}): {what}")
         self.recoveries[f"{fault.kind} {_group(fault.target)}"].append(steps_again)
         if fault.kind == "SIGTERM" and fault.target == "learner":
             self.moves.append(steps_again - self.starts[-1])
@@ -158,7 +160,7 @@ class Chaos:
         threading.Event().wait(self._rng.uniform(0.2, 1.0))
 
     def _measure_start(self, begun: float) -> None:
-        """Seconds from the start of the learner's new process until it answers with a restored run."""
+        """Measure the seconds from the start of the learner's new process until it answers with a restored run."""
         until(lambda: self.fleet.started_at("learner") > begun, _RECOVERY_S)
         started = self.fleet.started_at("learner")
 
@@ -178,7 +180,7 @@ class Chaos:
         return (look.steps or 0) > before and look.connected >= set(_EVERYBODY) and look.quantizer_connected
 
     def _breaks_service(self, fault: Fault) -> bool:
-        """Whether no learner, no link to it, or no disk was there during the fault."""
+        """Whether the fault takes away the learner, the link to it, or the disk."""
         return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
 
 
@@ -188,13 +190,13 @@ def _group(target: str) -> str:
 
 @contextmanager
 def _disk(folder: Path) -> Iterator[Path]:
-    """A small file system of its own, so that it can be filled; a plain folder where mounting is not allowed."""
+    """A small file system that a fault can fill. A plain folder if mounting is not allowed."""
     disk = folder / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(disk)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
     if not mounted:
-        print("the disk is not filled: mounting a file system needs root")
+        print("no full-disk faults: mounting a file system needs root")
     try:
         yield disk
     finally:
@@ -214,11 +216,11 @@ def stored_codes(run_directory: Path) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults are done (default: 600)")
-    parser.add_argument("--faults", type=int, default=100, metavar="N", help="at least so many (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults (default: 1)")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="faults to do (default: all)")
-    parser.add_argument("--folder", type=Path, help="empty folder for logs and ledgers, which are kept")
+    parser.add_argument("--seconds", type=float, default=600.0, help="least duration of the faults (default: 600)")
+    parser.add_argument("--faults", type=int, default=100, metavar="N", help="least number of faults (default: 100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of faults (default: all)")
+    parser.add_argument("--folder", type=Path, help="empty folder that keeps logs and ledgers")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -17,12 +17,12 @@ LEDGERS = "ACTOR_LEDGERS"
 
 
 class RecordingUploader(Uploader):
-    """The uploader, with a record of all that goes in and of all that was acknowledged."""
+    """The uploader, with a ledger of all segments and all acknowledgements."""
 
     _ledger: Ledger | None = None
 
     def put(self, item: Item, stop: threading.Event) -> None:
-        """Record the segment before it can be sent, and the acknowledgements that came before it."""
+        """Record the earlier acknowledgements, and the segment before it can be sent."""
         if isinstance(item, Segment):
             if self._ledger is None:
                 self._ledger = Ledger(Path(os.environ[LEDGERS]) / f"{os.getpid()}.ledger")
@@ -31,7 +31,7 @@ class RecordingUploader(Uploader):
         super().put(item, stop)
 
     def flush(self, timeout_s: float) -> int:
-        """Record the last acknowledgements too."""
+        """Also record the last acknowledgements."""
         left = super().flush(timeout_s)
         if self._ledger is not None:
             self._ledger.acknowledged(self.acknowledged)

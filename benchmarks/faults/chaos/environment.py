@@ -1,4 +1,4 @@
-"""An environment that writes its own identity and a counter into each observation, so that every step can be traced."""
+"""An environment that writes its identity and a counter into each observation, so that every step can be traced."""
 
 import secrets
 from typing import Any
@@ -14,7 +14,7 @@ _EPISODE_STEPS = 200
 
 
 class CodedEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Rewards the action that the observation's last number names; `codes_of` reads the other three numbers.
+    """Rewards the action that the observation's last number names. `codes_of` reads the other three numbers.
 
     Every observation is unique: a random identity of this instance, and a counter of its observations. All numbers
     are multiples of a power of two, so that float32 holds them exactly.
@@ -24,7 +24,7 @@ class CodedEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, **_: Any) -> None:
-        # Not from the run's seed: two lives of an actor must not repeat each other.
+        # Not from the run's seed, because a restarted actor must not repeat the identity.
         self._identity = secrets.randbits(_IDENTITY_BITS)
         self._counter = 0
         self._wanted = 0
@@ -32,7 +32,7 @@ class CodedEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode; the counter goes on."""
+        """Begin an episode. The counter continues."""
         super().reset(seed=seed)
         return self._observe(), {}
 

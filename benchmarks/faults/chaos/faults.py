@@ -1,4 +1,4 @@
-"""The faults, each with its disturbance and its end, and their order, which follows from a seed."""
+"""The faults: how each begins and ends, and their order, which follows from a seed."""
 
 import os
 import random
@@ -19,7 +19,7 @@ _SMALLEST_PIECE = 4096
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: its kind, the service or link it hits, and for how many seconds."""
+    """One fault: its kind, its service or link, and its duration in seconds."""
 
     kind: str
     target: str
@@ -33,10 +33,10 @@ class Fault:
 def drawn(
     rng: random.Random, links: tuple[str, ...], full_disk: bool, kinds: Collection[str] = KINDS
 ) -> Iterator[Fault]:
-    """Faults without end; the same seed draws the same ones. Each round has every kind once, in a new order.
+    """Endless faults; the same seed draws the same faults. Each round has every kind once, in a new order.
 
     full_disk: whether the disk can be filled.
-    kinds: those that are wanted.
+    kinds: the wanted kinds.
     """
 
     def seconds(least: float, most: float) -> float:
@@ -66,7 +66,7 @@ def drawn(
 def applied(
     fault: Fault, fleet: Fleet, links: dict[str, Link], disk: Path | None, rng: random.Random
 ) -> Iterator[None]:
-    """Begin a fault; the end of the block ends it."""
+    """Begin a fault. It ends with the block."""
     services = fault.target.split("+")
     disturb: dict[str, Callable[[Link], None]] = {
         "cut": Link.cut,
@@ -81,8 +81,8 @@ def applied(
         yield
         link.heal()
         if fault.kind in ("half-open", "corrupt"):
-            # Such a link ends with a reset. HTTP/2 does not notice a frame that was changed into one of another kind,
-            # and a stream without it would wait for ever.
+            # Reset the link at the end. HTTP/2 does not notice a frame whose type was corrupted, and a stream that
+            # lost a frame would wait forever.
             link.reset()
     elif fault.kind == "full":
         assert disk is not None
@@ -102,7 +102,7 @@ def applied(
 
 
 def _fill(disk: Path) -> None:
-    """Allocate what is free, in smaller and smaller pieces: others write meanwhile."""
+    """Allocate all free space, in ever smaller pieces, because other processes write at the same time."""
     piece = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with (disk / _FILLER).open("wb") as file:
         while piece >= _SMALLEST_PIECE:

@@ -1,4 +1,4 @@
-"""The services of a run as processes that are started again when they end, as a kubelet does."""
+"""Runs the services of a run as processes, and restarts ended processes as a kubelet does."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _END_S = 60.0
 
 @dataclass(frozen=True)
 class Exit:
-    """A process ended: when (monotonic seconds), its exit code, and whether a fault or the end of the run did it."""
+    """The end of a process: when (monotonic seconds), its exit code, and whether a fault or the run's end caused it."""
 
     name: str
     at: float
@@ -27,7 +27,7 @@ class Exit:
 
 @dataclass
 class Member:
-    """One service: its command, and its present life. lock: held while a life begins or ends."""
+    """One service: its command and its current process. lock: held while a process starts or ends."""
 
     name: str
     command: tuple[str, ...]
@@ -40,7 +40,7 @@ class Member:
 
 
 class Fleet:
-    """Starts services, sends them signals, and starts again what ended; `close` ends all."""
+    """Starts services, sends them signals, and restarts ended services. `close` ends all."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs = logs
@@ -58,7 +58,7 @@ class Fleet:
         threading.Thread(target=self._keep, args=(member,), name=f"keep-{name}", daemon=True).start()
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal; one that ends the process makes its end an expected one."""
+        """Send a signal. If it ends the process, that end is expected."""
         member = self._members[name]
         with member.lock:
             if number in (signal.SIGKILL, signal.SIGTERM):
@@ -67,11 +67,11 @@ class Fleet:
             member.process.send_signal(number)
 
     def started_at(self, name: str) -> float:
-        """When its present life began, in monotonic seconds."""
+        """Start of its current process, in monotonic seconds."""
         return self._members[name].started_at
 
     def pid(self, name: str) -> int:
-        """The process id of its present life."""
+        """The process id of its current process."""
         return self._members[name].process.pid
 
     def running(self, name: str) -> bool:
@@ -80,18 +80,18 @@ class Fleet:
         return member.process.poll() is None and not member.stopped
 
     def unexpected(self, since: float = 0.0) -> list[Exit]:
-        """Ends that no fault explains."""
+        """Ends that no fault explains, from `since` on."""
         return [end for end in self.exits if not end.expected and end.at >= since]
 
     def wait(self, name: str, timeout_s: float) -> int | None:
-        """Wait for the end of its present life during `finish`; None when it lasts longer."""
+        """Wait for the end of its current process during `finish`. Returns the exit code; None after the timeout."""
         try:
             return self._members[name].process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def finish(self) -> None:
-        """From now on nothing is started again, and every end is expected."""
+        """From now on nothing is restarted, and every end is expected."""
         self._closing = True
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ def until(condition: Callable[[], bool], timeout_s: float, period_s: float = 0.0
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine with ports that nobody has now."""
+    """Addresses of this machine with free ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

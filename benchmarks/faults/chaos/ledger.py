@@ -1,7 +1,7 @@
-"""What actors made and what the learner acknowledged, in one file for each life of an actor.
+"""The ledger: segments that an actor made and the learner acknowledged, in one file per process of an actor.
 
-A file is a row of records. Each has a kind, a sequence number and the codes of the segment's transitions. A record that
-a kill cut short is the last, and is left out.
+A file is a sequence of records. Each has a kind, a sequence number and the codes of the segment's transitions. Only the
+last record can be cut short, by a kill. Such a record is ignored.
 """
 
 import struct
@@ -20,19 +20,19 @@ _MADE, _ACKNOWLEDGED = 1, 2
 
 
 class Ledger:
-    """Written by one actor process; each record is in the page cache before `made` or `acknowledged` returns."""
+    """Written by one actor process. Each record is in the page cache before `made` or `acknowledged` returns."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
         self._acknowledged = 0
 
     def made(self, segment: Segment) -> None:
-        """A segment is about to be queued."""
+        """Record a segment before it is queued."""
         codes = codes_of(segment.observations[:-1][segment.valid])
         self._file.write(_HEADER.pack(_MADE, segment.sequence, len(codes)) + codes.astype("<u8").tobytes())
 
     def acknowledged(self, sequence: int) -> None:
-        """The learner has acknowledged all segments up to `sequence`."""
+        """Record that the learner has acknowledged all segments up to `sequence`."""
         if sequence > self._acknowledged:
             self._acknowledged = sequence
             self._file.write(_HEADER.pack(_ACKNOWLEDGED, sequence, 0))
@@ -40,7 +40,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Transitions made, acknowledged, stored; and what must not be: lost, stored twice, or made by nobody."""
+    """Transitions made, acknowledged and stored, and the faults: lost, stored twice, or made by no actor."""
 
     made: int
     acknowledged: int

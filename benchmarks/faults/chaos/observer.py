@@ -1,4 +1,4 @@
-"""What the run says from outside while faults happen: its steps, who is connected, and the contents of each version."""
+"""Observes the run from outside during the faults: its steps, its connections, the contents of each version."""
 
 import hashlib
 import threading
@@ -18,7 +18,7 @@ _SERVING = (RunState.COLLECTING, RunState.TRAINING, RunState.WAITING_FOR_ACTORS)
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the learner, in monotonic seconds; steps is None when it did not answer."""
+    """One observation of the learner, in monotonic seconds. steps is None without an answer."""
 
     at: float
     steps: int | None
@@ -27,9 +27,9 @@ class Look:
 
 
 class Observer:
-    """Asks the learner ten times a second, and watches the policies in two schemes, on direct connections.
+    """Asks the learner ten times per second, and watches the policies in two schemes, on direct connections.
 
-    Both go on whatever fails.
+    All threads continue after any failure.
     """
 
     def __init__(self, learner: str, quantizer: str, schemes: tuple[str, ...]) -> None:
@@ -46,21 +46,21 @@ class Observer:
 
     @property
     def newest(self) -> Look:
-        """The newest look."""
+        """The newest observation."""
         return self.looks[-1]
 
     @property
     def versions(self) -> int:
-        """Versions that were seen, in any scheme."""
+        """Number of versions seen in any scheme."""
         return len({version for version, _ in self._contents})
 
     @property
     def versions_with_two_contents(self) -> list[int]:
-        """Versions of which one scheme was served with different bytes."""
+        """Versions with different bytes in the same scheme."""
         return sorted({version for (version, _), contents in tuple(self._contents.items()) if len(contents) > 1})
 
     def longest_standstill(self, counts: Callable[[float], bool]) -> float:
-        """The longest time without new transitions, of which only moments count for which `counts` holds."""
+        """The longest time without new transitions. Counts only moments for which `counts` is true."""
         longest = current = 0.0
         best, before = -1, self.looks[0].at
         for look in self.looks:

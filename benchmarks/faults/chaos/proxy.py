@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from typing import Any
 
 _CHUNK_BYTES = 64 * 1024
-# With linger on and 0 seconds, close sends RST and drops what is queued.
+# With linger on and 0 seconds, close sends RST and drops queued data.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Link:
-    """Connections from `address` to one target; the methods that change it may be called from any thread.
+    """Connections from `address` to one target. The methods that change a link may be called from any thread.
 
-    delay_s: for which each chunk is held back in both directions.
+    delay_s: delay of each chunk in both directions.
     """
 
     def __init__(self, proxy: "Proxy", target: tuple[str, int]) -> None:
@@ -32,7 +32,7 @@ class Link:
         self.address = ""
 
     async def listen(self) -> None:
-        """Bind a port of the system's choice."""
+        """Bind a free port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -42,15 +42,15 @@ class Link:
         self._call(self._close_all, False)
 
     def reset(self) -> None:
-        """End all connections with RST; new ones are taken."""
+        """End all connections with RST, and keep accepting new ones."""
         self._call(self._close_all, True)
 
     def freeze(self) -> None:
-        """Leave the connections open, but pass nothing on until `heal`."""
+        """Keep the connections open, but pass nothing on until `heal`."""
         self._call(self._flowing.clear)
 
     def delay(self, seconds: float) -> None:
-        """Hold each chunk back for so long until `heal`."""
+        """Delay each chunk by `seconds` until `heal`."""
         self._delay_s = seconds
 
     def corrupt(self, rng: random.Random) -> None:
@@ -104,7 +104,7 @@ class Link:
                 await self._flowing.wait()
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
-                # Once: another thread may heal the link meanwhile.
+                # Read once, because another thread may heal the link at the same time.
                 if (corrupt := self._corrupt) is not None:
                     changed = bytearray(data)
                     changed[corrupt.randrange(len(data))] ^= 1 << corrupt.randrange(8)
@@ -116,7 +116,7 @@ class Link:
 
 
 class Proxy:
-    """All links, on an event loop in a thread of its own; ends with the process."""
+    """All links, on an event loop in a separate thread. It ends with the process."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,1 +1,1 @@
-"""Runs of other libraries for peers.py. Each module runs where its library is installed, without ActorQ."""
+"""Runs of other libraries for peers.py. Each module runs in its library's environment, without ActorQ."""

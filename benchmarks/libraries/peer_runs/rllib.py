@@ -1,7 +1,7 @@
 """One run of Ray RLlib until its target: `python -m benchmarks.libraries.peer_runs.rllib` with JSON on stdin.
 
-Settings are those of its own examples, rllib/examples/algorithms/dqn/cartpole_dqn.py and sac/pendulum_sac.py. RLlib has
-none for DQN on LunarLander, which gets those of CartPole. Evaluations are its own, with the policy's exploration off.
+Settings come from RLlib's examples, rllib/examples/algorithms/dqn/cartpole_dqn.py and sac/pendulum_sac.py. RLlib has no
+example of DQN on LunarLander, so CartPole's settings apply. RLlib makes the evaluations, without exploration.
 """
 
 import importlib
@@ -73,7 +73,7 @@ SETTINGS = {"dqn/CartPole-v1": _DQN, "dqn/LunarLander-v3": _DQN, "sac/Pendulum-v
 
 def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:
     """Learn until the mean of `episodes` greedy episodes, every `period` steps or later, is at least `target`."""
-    # Not a dependency of this project: the run's own environment has it.
+    # Not a dependency of this project: the run's environment has it.
     ray = importlib.import_module("ray")
     ray.init(num_cpus=len(os.sched_getaffinity(0)), include_dashboard=False, log_to_driver=False)
     algorithm = _config(task, environment, seed, episodes).build_algo()
@@ -105,7 +105,7 @@ def _config(task: str, environment: str, seed: int, episodes: int) -> Any:
         .evaluation(
             evaluation_duration=episodes,
             evaluation_duration_unit="episodes",
-            # The mean is of the episodes of one evaluation, and of no earlier one.
+            # The mean covers only the episodes of one evaluation.
             evaluation_config={"explore": False, "metrics_num_episodes_for_smoothing": episodes},
         )
         .debugging(seed=seed, log_level="ERROR")

@@ -1,7 +1,7 @@
-"""One run of Stable-Baselines3 until its target, in a process of its own: JSON in on stdin.
+"""One run of Stable-Baselines3 until its target, in a separate process: JSON in on stdin.
 
-Hyperparameters are those of its zoo (rl-baselines3-zoo, hyperparams/dqn.yml and sac.yml). What the zoo leaves out is
-the library's default, its number of torch threads too. Evaluations are `evaluate_policy` in an environment of its own.
+Hyperparameters come from its zoo (rl-baselines3-zoo, hyperparams/dqn.yml and sac.yml). Others are the library's
+defaults, including the number of torch threads. Evaluations use `evaluate_policy` in a separate environment.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.libraries.peer_runs.telling import tell
 
-# Learning ends at the target or at the time limit, never by its steps.
+# The run ends at the target or the time limit, so there are always enough steps.
 _STEPS = 100_000_000
 
 
@@ -21,8 +21,8 @@ _STEPS = 100_000_000
 class Settings:
     """The zoo's entry of a task.
 
-    schedule_steps: the zoo's `n_timesteps`, over which exploration falls.
-    exploration_fraction: the part of them after which exploration is at its end; None without epsilon.
+    schedule_steps: the zoo's `n_timesteps`, the length of the exploration schedule.
+    exploration_fraction: share of schedule_steps until exploration reaches its final value; None without epsilon.
     """
 
     algorithm: str
@@ -80,7 +80,7 @@ SETTINGS = {
 
 def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:
     """Learn until the mean of `episodes` greedy episodes, every `period` steps, is at least `target`."""
-    # Not a dependency of this project: the run's own environment has it.
+    # Not a dependency of this project: the run's environment has it.
     library = importlib.import_module("stable_baselines3")
     monitored = importlib.import_module("stable_baselines3.common.monitor").Monitor
     evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy

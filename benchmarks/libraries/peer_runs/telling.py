@@ -1,15 +1,15 @@
-"""What a run of another library tells peers.py: lines of JSON on stdout, among whatever else is there."""
+"""Messages of another library's run to peers.py: lines of JSON on stdout, among the library's own lines."""
 
 import json
 import sys
 from typing import Any
 
-# Other lines of stdout are the library's.
+# Marks our lines on stdout. All others are the library's.
 MARK = "peer:"
 
 
 def tell(event: str, **values: Any) -> None:
-    """Write one event: `started` when learning begins, `evaluated` with environment_steps, mean_return and seconds."""
+    """Write one event: `started` when learning begins, or `evaluated` with environment_steps, mean_return, seconds."""
     sys.stdout.write(f"{MARK}{json.dumps({'event': event, **values})}\n")
     sys.stdout.flush()
 

@@ -1,1 +1,1 @@
-"""Policies of other libraries: is the agreement that `actorq quantize` prints the true one?"""
+"""Policies of other libraries: checks the agreement that `actorq quantize` prints."""

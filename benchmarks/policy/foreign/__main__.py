@@ -1,8 +1,8 @@
-"""Compares the agreement that `actorq quantize` prints with one that is measured without this project.
+"""Compares the agreement that `actorq quantize` prints with an independent measurement.
 
-Policies are twelve untrained ones of three libraries (see models), each exported in two forms: values of the actions,
-and the index of the best action. Each is quantized by the command, calibrated with 2,000 random rows and gated by
-nothing. The written file and the exported one are then run on the same rows in one batch, with ONNX Runtime and numpy.
+The twelve untrained policies come from three libraries (see models). Each is exported in two forms: values of the
+actions, and the index of the best action. The command quantizes each with 2,000 random rows for calibration and without
+a gate. Then the exported and the written file run on the same rows in one batch, with ONNX Runtime and numpy only.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.policy.foreign.models import Actions, Foreign, cleanrl, rllib, s
 from quantizer_service.command import command
 
 ROWS, SEED = 2000, 7
-# Those with activations in uint8 by calibration, and those with the coarsest weights.
+# Schemes with uint8 activations from calibration, and the scheme with the coarsest weights.
 SCHEMES = ("int8-static", "int4")
 # Percent: the printed figure has one decimal.
 ROUNDING = 0.05 + 1e-9
@@ -33,7 +33,7 @@ Feeds = dict[str, NDArray[Any]]
 
 
 def main() -> int:
-    """Measure and compare; 1 with --check when a printed figure is not the measured one."""
+    """Measure and compare. Returns 1 with --check when a printed figure differs from the measured one."""
     return run_benchmark(str(__doc__), lambda parser: None, _measure)
 
 
@@ -49,7 +49,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(rows: list[dict[str, Any]]) -> list[Target]:
-    """Each printed agreement is the measured one; and there are twelve policies in both forms."""
+    """Targets: printed and measured agreement are equal, and there are twelve policies in both forms."""
     found = [
         Target(
             f"{form}: largest difference of printed and measured agreement in percent",
@@ -63,13 +63,13 @@ def targets(rows: list[dict[str, Any]]) -> list[Target]:
     return [
         *found,
         Target("policies, in two forms each", count / 2, 12, at_most=False),
-        # With 100% everywhere the comparison would show nothing.
+        # If every agreement were 100%, the comparison would show nothing.
         Target("lowest measured agreement in percent", lowest, 99.0),
     ]
 
 
 def compare(policy: Foreign, form: str) -> list[dict[str, Any]]:
-    """Printed and measured agreement in percent of one policy in one form, for each scheme."""
+    """Printed and measured agreement in percent, for one policy in one form and each scheme."""
     module = policy.values if form == "values" else Actions(policy.values)
     arrays = policy.rows(ROWS, SEED)
     rows = []
@@ -92,7 +92,7 @@ def compare(policy: Foreign, form: str) -> list[dict[str, Any]]:
 
 
 def export(module: nn.Module, examples: list[NDArray[Any]], path: Path) -> list[str]:
-    """Write a policy with torch's exporter; returns the names of its inputs."""
+    """Write a policy with torch's exporter. Returns the names of its inputs."""
     batch = torch.export.Dim("batch", min=1)
     tensors = tuple(torch.from_numpy(array) for array in examples)
     program = torch.onnx.export(
@@ -109,7 +109,7 @@ def export(module: nn.Module, examples: list[NDArray[Any]], path: Path) -> list[
 
 
 def quantize(model: Path, calibration: Path, scheme: str, output: Path) -> float:
-    """Run the command, and return the agreement that it prints, in percent."""
+    """Run the command, and return the printed agreement in percent."""
     given = ["--calibration", str(calibration), "--scheme", scheme, "-o", str(output), "--discrete-actions"]
     with redirect_stdout(StringIO()) as printed:
         code = command.run([str(model), *given, "--gate.min-agreement", "0"])
@@ -120,7 +120,7 @@ def quantize(model: Path, calibration: Path, scheme: str, output: Path) -> float
 
 
 def agreement(model: Path, quantized: Path, feeds: Feeds) -> float:
-    """Percent of rows in which both take the same action."""
+    """Percent of rows for which both models choose the same action."""
     first, second = (chosen(outputs(path, feeds)) for path in (model, quantized))
     return float((first == second).mean() * 100)
 
@@ -134,7 +134,7 @@ def outputs(path: Path, feeds: Feeds) -> NDArray[Any]:
 
 
 def chosen(output: NDArray[Any]) -> NDArray[Any]:
-    """The actions: indices as they are, of values the largest."""
+    """The actions: integer outputs unchanged, otherwise the index of the largest value."""
     return output if output.ndim == 1 else output.argmax(axis=1)
 
 

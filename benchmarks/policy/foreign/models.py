@@ -1,8 +1,8 @@
-"""Untrained policies of Stable-Baselines3, and of the forms that CleanRL and RLlib have, with discrete actions.
+"""Untrained policies with discrete actions: of Stable-Baselines3, and in the forms of CleanRL and RLlib.
 
-CleanRL's networks are plain modules of its scripts (cleanrl/dqn.py, ppo.py, c51.py, dqn_atari.py): the same layers are
-here. RLlib's are modules whose `forward_inference` takes and returns a dict (ray/rllib/core/rl_module); the layers here
-are those of its default encoders and heads, with ray left out because of its size.
+CleanRL's networks are plain modules in its scripts (cleanrl/dqn.py, ppo.py, c51.py, dqn_atari.py). This module has the
+same layers. RLlib's networks are modules whose `forward_inference` takes and returns a dict (ray/rllib/core/rl_module).
+This module has the layers of RLlib's default encoders and heads, but not ray itself, because of its size.
 """
 
 import importlib
@@ -46,7 +46,7 @@ class Foreign:
 
 
 class Values(nn.Module):
-    """A policy whose first output a function of its library computes."""
+    """A policy whose first output is computed by a function of its library."""
 
     def __init__(self, policy: nn.Module, values: Callable[..., Any]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Values(nn.Module):
         self._values = values
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Return what the library's function returns."""
+        """Return the result of the library's function."""
         return self._values(self.policy, *inputs)
 
 
@@ -74,7 +74,7 @@ class Actions(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A policy in RLlib's form: a dict of inputs to a dict of outputs; with a state it has an LSTM."""
+    """A policy in RLlib's form: from a dict of inputs to a dict of outputs, with an LSTM if it has a state."""
 
     def __init__(self, torso: nn.Module, features: int, recurrent: bool = False) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Encoder(nn.Module):
         self.head = nn.Linear(features, ACTIONS)
 
     def forward_inference(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """RLlib's entry for acting without exploration; states are [B, layers, H], as RLlib has them."""
+        """RLlib's method for acting without exploration. States are [B, layers, H], as in RLlib."""
         features = self.torso(batch["obs"])
         outputs = {}
         if self.lstm is not None:
@@ -95,10 +95,10 @@ class Encoder(nn.Module):
 
 
 def stable_baselines3() -> list[Foreign]:
-    """Policies as the library itself builds them; raises ModuleNotFoundError where it is not installed."""
+    """Policies that the library itself builds. Raises ModuleNotFoundError if the library is not installed."""
     common = importlib.import_module("stable_baselines3.common.policies")
     dqn = importlib.import_module("stable_baselines3.dqn.policies")
-    # The checks of distributions read values, which an export does not have.
+    # Distributions check values, which do not exist during an export.
     torch.distributions.Distribution.set_default_validate_args(False)
     vector = gymnasium.spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
     images = gymnasium.spaces.Box(0, 255, IMAGE, np.uint8)

@@ -1,1 +1,1 @@
-"""Trained policies for the benchmark of fidelity."""
+"""Trained policies for the fidelity benchmark."""

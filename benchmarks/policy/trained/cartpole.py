@@ -1,4 +1,4 @@
-"""A CartPole DQN: what `actorq train` makes of a seed, its best version by evaluation."""
+"""A CartPole DQN: the best version of a run of `actorq train`, by evaluation."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ _HELD_OUT_EPISODES, _EXPLORATION, _HELD_OUT_ROWS = 16, 0.05, 4000
 
 
 class CartPole:
-    """DQN with the default configuration, trained with int8 actors by this project's own command."""
+    """DQN with the default configuration, trained by `actorq train` with int8 actors."""
 
     trained_by = "actorq train, DQN 64-64, best version by evaluation"
     episodes = 20
@@ -33,14 +33,14 @@ class CartPole:
         self._seed = seed
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Run the command in a folder of its own; raises SystemExit when it fails."""
+        """Run the command in a temporary folder. Raises SystemExit when it fails."""
         with tempfile.TemporaryDirectory() as directory:
             run = Path(directory) / "run"
             progress(f"{self.name}: training")
             command = [sys.executable, "-m", "actorq.cli.main", "train", "--environment", _ID]
             command += ["--seed", str(self._seed), "--run-directory", str(run)]
             process = subprocess.run(command, capture_output=True, text=True, check=False)
-            # 3: the target return was not reached within the steps, which is no failure here.
+            # 3: the run missed the target return within its steps, which is acceptable here.
             if process.returncode not in (0, 3):
                 raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
             reader = PolicyReader(run / "policies")
@@ -63,7 +63,7 @@ class CartPole:
 
 
 def _play(act: Act, episodes: int, seed: int, exploration: float) -> tuple[NDArray[np.float32], list[float]]:
-    """Observations float32[R, 4] and returns of episodes in which a random action is taken at times."""
+    """Observations float32[R, 4] and returns of episodes with some random actions."""
     rng = np.random.default_rng(seed)
     environments: list[gymnasium.Env[Any, Any]] = [gymnasium.make(_ID) for _ in range(episodes)]
     observations = np.stack([environment.reset(seed=seed + i)[0] for i, environment in enumerate(environments)])

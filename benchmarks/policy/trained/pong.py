@@ -1,4 +1,4 @@
-"""A CNN that plays Pong from frames: a controller that reads the game's memory, cloned into the Nature CNN."""
+"""A CNN that plays Pong from frames, cloned from a controller that reads the game's memory into the Nature CNN."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from torch import nn
 from benchmarks.policies import FRAMES, PolicyNetwork, checkpoint_of, environment_spec, nature_cnn
 from benchmarks.policy.trained.task import Act, Progress, TrainedPolicy, optional_module
 
-# Where Pong keeps them (Anand et al., arXiv 1906.08226, table 1): ball x and y, the right paddle's y.
+# Memory addresses of the ball's x and y and the right paddle's y (Anand et al., arXiv 1906.08226, table 1).
 _BALL_X, _BALL_Y, _PADDLE_Y = 49, 54, 51
-# No operation, up, down, among the game's six actions.
+# No operation, up and down, as numbers of the game's six actions.
 _ACTIONS = (0, 2, 3)
 _STAY, _UP, _DOWN = range(3)
-# How far the ball's y is above the paddle's when it meets the middle, and how far off is near enough; found by trying.
+# Offset of the ball's y from the paddle's y at a hit in the middle, and its tolerance; found by experiment.
 _OFFSET, _DEAD_ZONE = 8, 9
 _SKIP = 4
-# The rows between the walls, 160, and the grey of what is empty there.
+# The 160 rows between the walls, and the gray value of the empty field.
 _FIELD, _BACKGROUND = slice(34, 194), 87
 Frames = NDArray[np.uint8]
 
 
 class Pong:
-    """One game, with frame skip 4, seen as four grey frames of 84 by 84."""
+    """One game with frame skip 4, observed as four gray frames of 84 x 84."""
 
     def __init__(self, seed: int) -> None:
         ale_py = optional_module("ale_py")
@@ -35,7 +35,7 @@ class Pong:
         self._ale.loadROM(ale_py.roms.get_rom_path("pong"))
         self._actions = [self._ale.getMinimalActionSet()[index] for index in _ACTIONS]
         self._ball_y = 0
-        # Games that begin alike go on alike.
+        # Games that begin alike stay alike, so each begins with a random number of idle steps.
         for _ in range(np.random.default_rng(seed).integers(1, 31)):
             self._ale.act(self._actions[_STAY])
         self.frames = np.repeat(self._frame()[None], FRAMES[0], axis=0)
@@ -46,13 +46,13 @@ class Pong:
         return bool(self._ale.game_over())
 
     def step(self, action: int) -> float:
-        """Hold an action for four frames and return the points won less those lost."""
+        """Hold an action for four frames. Returns the points won minus the points lost."""
         reward = sum(self._ale.act(self._actions[action]) for _ in range(_SKIP))
         self.frames = np.concatenate([self.frames[1:], self._frame()[None]])
         return float(reward)
 
     def controlled(self) -> int:
-        """What the controller does: follow where the ball will be at the next step."""
+        """The controller's action: follow the ball's position at the next step."""
         memory = self._ale.getRAM()
         ball_x, ball_y, paddle_y = (int(memory[place]) for place in (_BALL_X, _BALL_Y, _PADDLE_Y))
         moved = ball_y - self._ball_y if ball_y and self._ball_y else 0
@@ -67,9 +67,9 @@ class Pong:
 
 
 def shrink(field: Frames) -> Frames:
-    """What stands out of the background, at half the size: uint8[160, 160] -> uint8[84, 84], with an empty margin of 2.
+    """The objects on the background, at half size: uint8[160, 160] -> uint8[84, 84], with an empty margin of 2.
 
-    Against the grey as it is, a network of this size needs far more data before it finds the ball.
+    With the original gray values, a network of this size needs far more data to find the ball.
     """
     wide = field.astype(np.int16)
     means = (wide[::2, ::2] + wide[1::2, ::2] + wide[::2, 1::2] + wide[1::2, 1::2]) // 4
@@ -77,7 +77,7 @@ def shrink(field: Frames) -> Frames:
 
 
 class PongCNN:
-    """The Nature CNN, cloned from the controller's actions in games in which some of them are random."""
+    """The Nature CNN, cloned from the controller's actions. Some actions of the cloned games are random."""
 
     name = "Pong CNN"
     trained_by = "cloned (cross-entropy) from a controller that reads the game's memory, Nature CNN"
@@ -88,10 +88,10 @@ class PongCNN:
         self._seed, self._steps, self._updates = seed, steps, updates
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Record the controller, clone it, and let the clone play for the held-out frames."""
+        """Record the controller, clone it, and let the clone play to get the held-out frames."""
         rng = np.random.default_rng(self._seed)
         frames, actions = _demonstrations(self._steps, rng)
-        progress(f"{self.name}: {len(frames)} frames, actions taken {np.bincount(actions).tolist()}")
+        progress(f"{self.name}: {len(frames)} frames, counts of actions {np.bincount(actions).tolist()}")
         torch.manual_seed(self._seed)
         network = nature_cnn(len(_ACTIONS))
         optimizer = torch.optim.Adam(network.parameters(), lr=5e-4)
@@ -115,7 +115,7 @@ class PongCNN:
         return TrainedPolicy(graph, checkpoint, held_out)
 
     def returns(self, act: Act) -> list[float]:
-        """Points won less points lost of whole games."""
+        """Points won minus points lost, for whole games."""
         games = [Pong(200 + index) for index in range(self.episodes)]
         totals = np.zeros(len(games))
         for _ in range(6_000):
@@ -128,7 +128,7 @@ class PongCNN:
 
 
 def _demonstrations(steps: int, rng: np.random.Generator) -> tuple[Frames, NDArray[np.int64]]:
-    """Frames uint8[steps, 4, 84, 84] and what the controller does there; a tenth of the actions are random."""
+    """Frames uint8[steps, 4, 84, 84] and the controller's actions. A tenth of the executed actions is random."""
     frames = np.empty((steps, *FRAMES), np.uint8)
     actions = np.empty(steps, np.int64)
     game = Pong(int(rng.integers(1, 2**31)))
@@ -141,7 +141,7 @@ def _demonstrations(steps: int, rng: np.random.Generator) -> tuple[Frames, NDArr
 
 
 def _visited(network: nn.Module, steps: int, seed: int) -> Frames:
-    """What the network sees when it plays."""
+    """The frames that the network sees when it plays."""
     game, seen = Pong(seed), []
     for _ in range(steps):
         if game.over:

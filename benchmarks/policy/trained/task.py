@@ -1,4 +1,4 @@
-"""A trained policy of benchmarks.policy.fidelity: weights, observations for calibration, observations for the test."""
+"""A trained policy of benchmarks.policy.fidelity: weights, observations for calibration and for the test."""
 
 import importlib
 import warnings
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import EnvironmentSpec
 
-# From a batch of observations [N, *observation] to the first output [N, M].
+# Maps a batch of observations [N, *observation] to the first output [N, M].
 Act = Callable[[NDArray[Any]], NDArray[Any]]
 Progress = Callable[[str], None]
 _PARAMETER, _CALIBRATION = "parameter:", "calibration:"
@@ -21,10 +21,10 @@ _PARAMETER, _CALIBRATION = "parameter:", "calibration:"
 
 @dataclass(frozen=True)
 class TrainedPolicy:
-    """A policy after its training.
+    """A policy after training.
 
-    checkpoint: its calibration batch has recent observations of the training.
-    held_out: [R, *observation], from episodes that the FP32 policy acted in alone, which were in no training.
+    checkpoint: its calibration batch has recent training observations.
+    held_out: [R, *observation], from episodes in which the FP32 policy acts alone; not used for training.
     """
 
     graph: PolicyGraph
@@ -32,7 +32,7 @@ class TrainedPolicy:
     held_out: NDArray[Any]
 
     def save(self, file: Path) -> None:
-        """Keep it for another run of the benchmark."""
+        """Write the policy to a file for later runs of the benchmark."""
         arrays = {_PARAMETER + name: array for name, array in self.checkpoint.parameters.items()}
         arrays |= {_CALIBRATION + name: array for name, array in self.checkpoint.calibration.items()}
         arrays["graph"] = np.frombuffer(self.graph.model, np.uint8)
@@ -44,7 +44,7 @@ class TrainedPolicy:
 
     @classmethod
     def load(cls, file: Path) -> "TrainedPolicy":
-        """What `save` kept."""
+        """Read a policy that `save` wrote."""
         with np.load(file, allow_pickle=False) as arrays:
             parameters, calibration = (
                 {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
@@ -56,13 +56,13 @@ class TrainedPolicy:
 
 
 def optional_module(name: str) -> Any:
-    """A module of a package that only this benchmark needs; raises SystemExit that says how to install it."""
+    """A module of a package that only this benchmark needs. Raises SystemExit with the command to install it."""
     try:
-        # dm_control warns where there is no screen, which nothing here needs.
+        # dm_control warns if there is no screen, but nothing here needs one.
         with warnings.catch_warnings(action="ignore"):
             return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise SystemExit(f"{name} is missing: pip install dm_control 'mujoco<4' ale-py; or give --quick") from None
+        raise SystemExit(f"{name} is missing: pip install dm_control 'mujoco<4' ale-py; or pass --quick") from None
 
 
 class Task(Protocol):
@@ -74,9 +74,9 @@ class Task(Protocol):
     episodes: int
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Train it; equal seeds give equal policies as far as torch does."""
+        """Train the policy. Equal seeds give equal policies as far as torch is deterministic."""
         ...
 
     def returns(self, act: Act) -> list[float]:
-        """Returns of `episodes` episodes that begin as they always do, stepped as one batch of that size."""
+        """Returns of `episodes` episodes with fixed first states, stepped as one batch of that size."""
         ...

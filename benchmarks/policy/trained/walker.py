@@ -1,7 +1,7 @@
 """A walker policy on raw observations: a linear controller found by random search, cloned into the D4PG network.
 
-The project's continuous algorithms are not needed for it: what matters here is a network that acts well on dm_control's
-raw observations (joint angles, heights and velocities up to about 60), the hard case for quantized activations.
+It does not need ActorQ's continuous algorithms. The benchmark needs a network that acts well on dm_control's raw
+observations. These are joint angles, heights and velocities up to about 60, a hard case for quantized activations.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ TASK = ("walker", "stand")
 EPISODE_STEPS = 1000
 OBSERVATIONS, ACTIONS = 24, 6
 
-# Of the search: perturbations tried and used in an iteration, their size, the step, and how long each is tried.
+# The search: perturbations per iteration, perturbations used, their size, the step size, and steps of each trial.
 _DIRECTIONS, _BEST, _NOISE, _STEP, _SEARCH_STEPS = 16, 8, 0.2, 0.2, 300
 
 Float = NDArray[np.float64]
@@ -37,7 +37,7 @@ class WalkerStand:
         self._seed, self._iterations, self._updates = seed, iterations, updates
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Search, clone, and let the clone act for the held-out observations."""
+        """Search, clone, and let the clone act to get the held-out observations."""
         controller = search(self._iterations, self._seed, progress)
         observations, returns = _visited(controller, 20, self._seed + 1000, noise=0.2)
         progress(f"{self.name}: the controller's return is {np.mean(returns):.0f} of {EPISODE_STEPS}, with noise")
@@ -50,7 +50,7 @@ class WalkerStand:
         return TrainedPolicy(graph, replace(checkpoint, topology=graph.topology), held_out[order])
 
     def returns(self, act: Act) -> list[float]:
-        """Episodes without noise."""
+        """Returns of episodes without noise."""
         return _visited(act, self.episodes, self._seed + 3000, noise=0.0)[1]
 
 
@@ -62,16 +62,16 @@ class Walkers:
         self._environments = [suite.load(*TASK, task_kwargs={"random": seed}) for seed in seeds]
 
     def seed(self, seed: int) -> None:
-        """Let the next episodes begin as they do after this seed."""
+        """Seed the next episodes. Equal seeds give equal episodes."""
         for index, environment in enumerate(self._environments):
             environment.task.random.seed(seed + index)
 
     def reset(self) -> NDArray[np.float32]:
-        """Begin an episode everywhere; observations float32[N, 24]."""
+        """Begin an episode in each walker. Returns observations float32[N, 24]."""
         return np.stack([_flat(environment.reset()) for environment in self._environments])
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Observations after these actions, float32[N, 24], and rewards, float64[N]."""
+        """Step all walkers. Returns observations, float32[N, 24], and rewards, float64[N]."""
         steps = [
             environment.step(np.clip(action, -1, 1))
             for environment, action in zip(self._environments, actions, strict=True)
@@ -141,7 +141,7 @@ def _visited(act: Act, episodes: int, seed: int, noise: float) -> tuple[NDArray[
 
 
 def _clone(controller: LinearController, observations: NDArray[np.float32], seed: int, updates: int) -> nn.Module:
-    """The D4PG network trained to give the controller's actions on these raw observations (mean squared error)."""
+    """The D4PG network, trained on raw observations to copy the controller's actions (mean squared error)."""
     torch.manual_seed(seed)
     network = d4pg_policy(256, OBSERVATIONS, ACTIONS)
     inputs = torch.from_numpy(observations)

@@ -249,7 +249,7 @@ def test_a_deny_list_that_is_damaged_later_is_told_once_and_the_list_before_stay
     assert 0x13 not in denied
     (line,) = caplog.messages
     assert line.startswith("deny list: line 2 of ")
-    assert line.endswith("got '13 or 14'; the list before stays in use")
+    assert line.endswith("got '13 or 14'; the previous list stays in use")
     path.write_text("13\n")
     assert 0x13 in denied
     assert 0x12 not in denied

@@ -160,7 +160,7 @@ def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
     assert renewal.take() is None
     (line,) = caplog.messages
     assert line.startswith(f"certificates: {folder} must hold ca.crt, tls.crt and the key of tls.crt")
-    assert line.endswith("the certificates before stay in use")
+    assert line.endswith("the previous certificates stay in use")
     (folder / "tls.key").unlink()
     assert renewal.take() is None
     (folder / "tls.key").write_bytes(key)

@@ -166,7 +166,7 @@ def test_no_seeds_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     peers._flags(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--seeds", "0"])
-    assert "expected a whole number from 1 on, got 0" in capsys.readouterr().err
+    assert "expected a whole number of at least 1, got 0" in capsys.readouterr().err
 
 
 def test_every_task_has_a_panel(tmp_path: Path) -> None:

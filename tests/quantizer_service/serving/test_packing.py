@@ -127,7 +127,7 @@ def test_a_bomb_ends_the_stream_and_changes_nothing(client: QuantizerClient) -> 
     opening.header.plain_size_bytes = 2**40
     publisher.send(part=opening)
 
-    with pytest.raises(Exception, match="expected a plain size of at most"):
+    with pytest.raises(Exception, match="expected a plain size from"):
         publisher.answer()
     assert client.get("int8").descriptor.version == 1
 
