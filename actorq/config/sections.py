@@ -1,5 +1,6 @@
 """Sections of a run's configuration, one for each part of the system."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -115,6 +116,10 @@ class GateConfig(Settings):
     min_agreement: Fraction = Field(
         0.95, description="share of recent observations with the same best action as FP32; discrete actions"
     )
+
+
+NO_LIMITS = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
+"""Passes every policy that runs."""
 
 
 class QuantizerConfig(Settings):

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +15,13 @@ from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
+from actorq.domain.trajectory import Array
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK, EXIT_REFUSED, main
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.statefiles.files import replace_file
-from quantizer_service.command.comparison import Comparison, Emitted, compare
+from quantizer_service.command.comparison import Comparison, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
 
@@ -48,7 +49,7 @@ class QuantizeSettings(Settings):
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(
         False,
-        description="replace an existing file, and write a scheme that the gate refused, with all layers in float",
+        description="replace an existing file, and write a scheme that the gate refused",
     )
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
     discrete_actions: bool = Field(
@@ -74,7 +75,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if how.output is not None:
         _check_output(how.output, how.force)
     try:
-        comparison, batches = _compare(path, how)
+        policy = _read(path, how)
+        comparison, batches = _compare(policy, how)
     except InvalidInputError as error:
         raise UserError(f"{path}: {error}") from None
     scheme = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
@@ -87,11 +89,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if chosen.refused and not how.force:
         sys.stderr.write(
             f"error: {scheme}: the fidelity gate refused it, so nothing is written; give another --scheme, wider "
-            "thresholds (--gate.*), or --force to write the policy in float\n"
+            "thresholds (--gate.*), or --force to write it all the same\n"
         )
         return EXIT_REFUSED
     if how.output is not None:
-        _write(how.output, chosen)
+        model = without_gate(*policy, _options(how), scheme) if chosen.refused else chosen.model
+        _write(how.output, scheme, model)
+        if chosen.refused:
+            sys.stderr.write(f"warning: the fidelity gate refused {scheme}; written because of --force\n")
     return EXIT_OK
 
 
@@ -106,7 +111,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
     return namespace.model, settings.build(QuantizeSettings, settings.from_flags(QuantizeSettings, namespace))
 
 
-def _compare(path: Path, how: QuantizeSettings) -> tuple[Comparison, tuple[int, ...]]:
+def _read(path: Path, how: QuantizeSettings) -> tuple[Graph, Mapping[str, Array], Mapping[str, Array]]:
+    """Graph, parameters and observations."""
     graph, parameters = Graph.from_model(read_model(path), how.discrete_actions, how.action_spans)
     if how.calibration is None:
         observations = random_observations(graph, how.seed)
@@ -116,9 +122,18 @@ def _compare(path: Path, how: QuantizeSettings) -> tuple[Comparison, tuple[int, 
             graph.check_calibration(observations)
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
+    return graph, parameters, observations
+
+
+def _compare(
+    policy: tuple[Graph, Mapping[str, Array], Mapping[str, Array]], how: QuantizeSettings
+) -> tuple[Comparison, tuple[int, ...]]:
     batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
-    options = Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error, compensate=how.compensate)
-    return compare(graph, parameters, observations, batches, options, how.gate), batches
+    return compare(*policy, batches, _options(how), how.gate), batches
+
+
+def _options(how: QuantizeSettings) -> Options:
+    return Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error, compensate=how.compensate)
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
@@ -143,13 +158,12 @@ def _check_output(path: Path, force: bool) -> None:
         raise UserError(f"--output: there is no folder {path.parent}")
 
 
-def _write(path: Path, chosen: Emitted) -> None:
-    """Write the model of a compared policy."""
+def _write(path: Path, scheme: str, model: bytes) -> None:
     try:
-        replace_file(path, chosen.model, sync=True)
+        replace_file(path, model, sync=True)
     except OSError as error:
         raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
-    _say(f"{path}: {chosen.scheme}{', all in float' if chosen.refused else ''}, {len(chosen.model):,} bytes")
+    _say(f"{path}: {scheme}, {len(model):,} bytes")
 
 
 def _say(text: str) -> None:

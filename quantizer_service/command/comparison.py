@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from actorq.config.schemes import scheme_names
-from actorq.config.sections import GateConfig
+from actorq.config.sections import NO_LIMITS, GateConfig
 from actorq.domain.policy import FP32, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
@@ -16,7 +16,7 @@ from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
 from quantizer_service.emission.ladder import Ladder
-from quantizer_service.emission.prepared_graph import PreparedGraph
+from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 
 RUN_ID = "quantize"
 # A gain needs fewer than this share of fp32's bytes or time. Timings vary by about 5% from call to call.
@@ -89,9 +89,7 @@ def compare(
     observations: rows for every data input, for calibration, errors and timing.
     batches: batch sizes to time. Raises InvalidInputError when the policy itself is not valid.
     """
-    prepared = PreparedGraph(graph, options)
-    checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))
-    compact = prepared.without_dead_units(checkpoint)
+    compact = _compact(graph, parameters, observations, options)
     passed, failed = {}, {}
     for name in scheme_names():
         try:
@@ -101,6 +99,30 @@ def compare(
                 raise
             failed[name] = str(error)
     models = {name: attempt.model for name, attempt in passed.items()}
-    seconds = time_models(models, checkpoint.calibration, batches)
+    seconds = time_models(models, compact.checkpoint.calibration, batches)
     emitted = (Emitted(name, attempt.model, attempt.report, seconds[name]) for name, attempt in passed.items())
     return Comparison(tuple(emitted), failed)
+
+
+def without_gate(
+    graph: Graph,
+    parameters: Mapping[str, NDArray[Any]],
+    observations: Mapping[str, NDArray[Any]],
+    options: Options,
+    scheme: str,
+) -> bytes:
+    """The model of a policy in a scheme, whatever its errors are."""
+    compact = _compact(graph, parameters, observations, options)
+    (emitted,) = quantize_and_check(RUN_ID, compact, [Ladder(scheme)], NO_LIMITS, all_rows=True)
+    return emitted.model
+
+
+def _compact(
+    graph: Graph,
+    parameters: Mapping[str, NDArray[Any]],
+    observations: Mapping[str, NDArray[Any]],
+    options: Options,
+) -> CompactVersion:
+    prepared = PreparedGraph(graph, options)
+    checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))
+    return prepared.without_dead_units(checkpoint)

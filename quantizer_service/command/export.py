@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import json
 import logging
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,7 +20,7 @@ from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
 from actorq.config.schemes import SchemeChoice
-from actorq.config.sections import GateConfig
+from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.config.versions import VersionChoice
 from actorq.domain.policy import AUTO, FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
@@ -42,8 +41,6 @@ _DESCRIPTION = """Write a policy of a run as an ONNX file, with a JSON file besi
 observations and actions, fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are
 flags only. Exit codes: 0; 2 for invalid input; 7 for a scheme that the fidelity gate refused. After 7 nothing is
 written."""
-# Passes every policy that runs.
-_NO_GATE = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
 
 
 class ExportSettings(Settings):
@@ -120,7 +117,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[st
             advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
             sys.stderr.write(f"error: {_refusal(policy)}: {advice}\n")
             return EXIT_REFUSED
-        policy = emitter.emit_again(checkpoint, scheme, _NO_GATE)
+        policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
     model, report = policy.model, policy.descriptor.fidelity

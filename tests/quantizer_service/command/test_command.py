@@ -116,9 +116,11 @@ def test_a_scheme_that_the_gate_refuses_is_written_with_force_only(
     # The gate's log would tell the same between the lines of the table.
     assert "is refused" not in printed.out
     assert command.run([*strict, "--force"]) == 0
-    assert f"{output}: int4, all in float, " in capsys.readouterr().out
-    feeds = {"observation": observations(8)}
-    np.testing.assert_allclose(outputs_of(output.read_bytes(), feeds), outputs_of(model.read_bytes(), feeds), rtol=1e-5)
+    forced = capsys.readouterr()
+    assert f"{output}: int4, " in forced.out
+    assert forced.err == "warning: the fidelity gate refused int4; written because of --force\n"
+    # It is the quantized form: smaller than half of the weights in float.
+    assert output.stat().st_size < model.stat().st_size / 2
 
 
 def test_agreement_of_action_indices_is_counted_without_a_flag(
