@@ -3,6 +3,7 @@
 NAME.conditions.json, beside a run, has the conditions at its start.
 """
 
+import argparse
 import json
 import re
 import shutil
@@ -174,6 +175,13 @@ def ending_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def add_task_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --task, whose patterns `chosen` takes."""
+    parser.add_argument(
+        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
+    )
 
 
 def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--task") -> list[T]:

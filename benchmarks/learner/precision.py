@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_settings import SAC, TD3
-from benchmarks.runs import chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
 
 FP32, BF16 = PRECISIONS = ("fp32", "bf16")
 Run = dict[str, Any]
@@ -51,9 +51,7 @@ TASKS = (
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 

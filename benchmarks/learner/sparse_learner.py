@@ -36,6 +36,7 @@ from actorq.statefiles.documents import read_document
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.sparse_learner_csr import CriticMaker, PolicyMaker, networks_with, sparse_networks
 from benchmarks.policy.inference_timing import Timing, tight
+from benchmarks.runs import add_task_flag
 from benchmarks.training.rlx2_sparsities import PAPER, Sparsity, spec_of
 from learner_service.algorithms import make_algorithm
 from learner_service.kernels.parameters import FlatParameters
@@ -78,9 +79,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         help="masks of a run (default: the paper's tasks)",
     )
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024], metavar="N", help="default: 256 1024")
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="turns of each contender (default: 9)")
     parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="seconds per turn (default: 0.3)")
 

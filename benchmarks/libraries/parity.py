@@ -34,7 +34,7 @@ from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_episodes import final_returns
 from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import SAC, TD3, Hyperparameters
-from benchmarks.runs import CONFIRMATION_SEED, chosen, forget_incomplete, in_order, kept, refusal, train
+from benchmarks.runs import CONFIRMATION_SEED, add_task_flag, chosen, forget_incomplete, in_order, kept, refusal, train
 from quantizer_service.store.reader import PolicyReader
 
 INT8 = "int8"
@@ -63,9 +63,7 @@ TASKS = tuple(
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
     parser.add_argument("--steps", type=int, default=100_000, metavar="N", help="steps per run (default: 100000)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")

@@ -17,7 +17,7 @@ from typing import Any
 
 from actorq.config.presets import DATA_RICH, STANDARD
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
 
 PRESETS = (STANDARD, DATA_RICH)
 Run = dict[str, Any]
@@ -47,9 +47,7 @@ TASKS = (
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each task (default: 3)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 

@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import actor_megabytes, chosen, confirm, forget_incomplete, in_order, kept, refusal, train
+from benchmarks.runs import (
+    actor_megabytes,
+    add_task_flag,
+    chosen,
+    confirm,
+    forget_incomplete,
+    in_order,
+    kept,
+    refusal,
+    train,
+)
 from benchmarks.training.returns_plot import plot
 
 
@@ -63,9 +73,7 @@ TASKS = (
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at the same time (default: 1)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")

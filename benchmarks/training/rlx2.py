@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import chosen, in_order, refusal
+from benchmarks.runs import add_task_flag, chosen, in_order, refusal
 from benchmarks.training.rlx2_plot import plot
 from benchmarks.training.rlx2_sparsities import Sparsity
 from benchmarks.training.rlx2_tasks import METHODS, TASKS, Task, run_task
@@ -37,9 +37,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def add_task_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the tasks, their size and their folder."""
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+    add_task_flag(parser)
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N of each task (default: the task's own)")
     parser.add_argument("--steps", type=int, metavar="N", help="environment steps per run (default: the task's own)")
     parser.add_argument(
