@@ -56,8 +56,10 @@ CONFIG = RunConfig.model_validate(
     }
 )
 CPU = torch.device("cpu")
-# 64 transitions, each sampled 4 times on average, and 8 * 4 - 1000 samples in advance: 1216 in calls of 8 * 8.
-UPDATES_WITH_64_TRANSITIONS = 1216 // 8
+# The limiter allows 64 * 4 - 8 * 4 + 1000 samples of 64 transitions.
+SAMPLES_OF_64_TRANSITIONS = 1224
+# Calls of 8 updates on 8 transitions each take 1216 of them.
+UPDATES_WITH_64_TRANSITIONS = SAMPLES_OF_64_TRANSITIONS // 64 * 8
 
 
 class Saved:
@@ -138,8 +140,8 @@ def test_no_policy_that_is_due_is_skipped(
     trainer = make_trainer(config=CONFIG.model_copy(update={"publication": often}))
     fill(replay, range(1, 9))
     trainer.start()
-    # In calls of that many updates, as long as what is left is enough for one.
-    updates = 1216 // (8 * period) * period
+    # The last update that the limiter allows. A smaller number would let the trainer go on while it saves.
+    updates = SAMPLES_OF_64_TRANSITIONS // (8 * period) * period
     await_samples(replay.limiter, updates * 8)
     trainer.save()
     assert [snapshot.learner_step for snapshot in offered] == list(range(0, updates + 1, period))
