@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from tempfile import TemporaryFile
 from typing import Any
 
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec, check_image
@@ -50,13 +50,13 @@ def _check_algorithm(name: str) -> None:
         raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
 
 
-def _check_actions(config: RunConfig, actions: str) -> None:
+def _check_actions(config: RunConfig, actions: ActionSpace) -> None:
     """Raise UserError when a built-in algorithm does not take the environment's actions."""
-    needed = ALGORITHMS.get(config.algorithm, actions)
-    if needed != actions:
+    needed = ALGORITHMS.get(config.algorithm, (actions,))
+    if actions not in needed:
         raise UserError(
-            f"algorithm {config.algorithm} needs {needed} actions, but {config.environment} has {actions} ones; for "
-            f"these there are: {', '.join(name for name, takes in ALGORITHMS.items() if takes == actions)}"
+            f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
+            f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
 
 

@@ -1,14 +1,25 @@
 """Settings of the learning algorithms."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt
 from actorq.config.settings import Settings
 
+ActionSpace = Literal["discrete", "continuous"]
+
 # The built-in algorithms, and the actions that they take. Others are given as MODULE:CLASS.
-ALGORITHMS = {"dqn": "discrete", "d4pg": "continuous", "td3": "continuous", "sac": "continuous"}
+ALGORITHMS: dict[str, tuple[ActionSpace, ...]] = {
+    "dqn": ("discrete",),
+    "d4pg": ("continuous",),
+    "td3": ("continuous",),
+    "sac": ("continuous",),
+    "ppo": ("discrete", "continuous"),
+    "impala": ("discrete", "continuous"),
+}
+# Those that learn from the newest transitions only, through a one-pass queue in place of the replay.
+ON_POLICY = ("ppo", "impala")
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 
@@ -95,3 +106,71 @@ class SACConfig(AlgorithmConfig):
     target_entropy: float | None = Field(
         None, description="entropy in nats to which alpha is adjusted; none: minus the number of action components"
     )
+
+
+class OnPolicyConfig(Settings):
+    """Settings of every on-policy algorithm: its networks, its rollouts, and its importance weights."""
+
+    hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
+    value_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the value network")
+    activation: Literal["tanh", "relu"] = Field("tanh", description="activation of the hidden layers: tanh or relu")
+    orthogonal: bool = Field(
+        True, description="orthogonal initial weights (gain 0.01 for the policy's last layer); else PyTorch's own"
+    )
+    log_std: Annotated[float, Field(ge=-20, le=2)] = Field(
+        0.0, description="initial log standard deviation of actions (actions scaled to [-1, 1]); continuous actions"
+    )
+    squash: bool = Field(
+        False, description="squash continuous actions into their bounds with tanh, instead of clipping them"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size")
+    learning_rate_end: NonNegativeFloat | None = Field(
+        None, description="Adam step size at the end of the budget, reached linearly; none: constant"
+    )
+    rollout_size: PositiveInt = Field(
+        2048, description="environment steps per rollout, over all environments; a policy is published after each"
+    )
+    discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
+    value_cost: NonNegativeFloat = Field(0.5, description="weight of the value loss")
+    entropy_cost: NonNegativeFloat = Field(0.0, description="weight of the policy's entropy")
+    max_gradient_norm: PositiveFloat = Field(
+        0.5, description="global norm of the gradients of policy and value network, to which they are clipped"
+    )
+
+
+class PPOConfig(OnPolicyConfig):
+    """PPO (arXiv 1707.06347) in its decoupled form (arXiv 2110.00641), with truncated importance weights."""
+
+    batch_size: PositiveInt = Field(64, description="transitions per gradient update")
+    epochs: PositiveInt = Field(10, description="passes over each rollout")
+    gae_lambda: Fraction = Field(0.95, description="lambda of generalized advantage estimation")
+    clip: PositiveFloat = Field(0.2, description="epsilon: bound of the policy's ratio around 1")
+    clip_end: NonNegativeFloat | None = Field(
+        None, description="epsilon at the end of the budget, reached linearly; none: constant"
+    )
+    value_clip: PositiveFloat | None = Field(
+        None, description="bound of the change of a value by one rollout's updates; none: no bound"
+    )
+    normalize_advantages: bool = Field(True, description="scale the advantages of each minibatch to mean 0 and std 1")
+    target_kl: PositiveFloat | None = Field(
+        None, description="KL divergence from the rollout's policy that ends its epochs early; none: never"
+    )
+    correct: bool = Field(True, description="weight transitions by pi / mu: corrects staleness and rounding")
+    max_weight: PositiveFloat = Field(2.0, description="truncation of the importance weight pi / mu")
+
+
+class IMPALAConfig(OnPolicyConfig):
+    """IMPALA (arXiv 1802.01561): V-trace targets from one pass over each rollout."""
+
+    batch_size: PositiveInt = Field(512, description="transitions per gradient update; whole segments")
+    rollout_size: PositiveInt = Field(
+        512, description="environment steps per rollout, over all environments; a policy is published after each"
+    )
+    trace_lambda: Fraction = Field(1.0, description="lambda of V-trace")
+    entropy_cost: NonNegativeFloat = Field(0.01, description="weight of the policy's entropy")
+    max_gradient_norm: PositiveFloat = Field(
+        40.0, description="global norm of the gradients of policy and value network, to which they are clipped"
+    )
+    correct: bool = Field(True, description="V-trace weights pi / mu; without them all weights are 1")
+    max_rho: PositiveFloat = Field(1.0, description="rho bar: truncation of the weights in the V-trace target")
+    max_c: PositiveFloat = Field(1.0, description="c bar: truncation of the weights of the trace")

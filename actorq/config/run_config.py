@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, SACConfig, TD3Config
+from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 from actorq.config.numbers import NonNegativeInt, PositiveInt
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
@@ -23,6 +23,7 @@ from actorq.config.sections import (
     LearnerConfig,
     PublicationConfig,
     QuantizerConfig,
+    QueueConfig,
     RateLimiterConfig,
     ReplayConfig,
     TransportConfig,
@@ -70,7 +71,7 @@ class RunConfig(Settings):
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family"), ESSENTIAL] = Field(
         "dqn",
-        description="learning algorithm: dqn, d4pg, td3, sac, the name of an installed one, or MODULE:CLASS",
+        description="learning algorithm: dqn, d4pg, td3, sac, ppo, impala, that of an installed one, or MODULE:CLASS",
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
@@ -110,10 +111,13 @@ class RunConfig(Settings):
     d4pg: D4PGConfig = D4PGConfig()
     td3: TD3Config = TD3Config()
     sac: SACConfig = SACConfig()
+    ppo: PPOConfig = PPOConfig()
+    impala: IMPALAConfig = IMPALAConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
     replay: ReplayConfig = ReplayConfig()
+    queue: QueueConfig = QueueConfig()
     rate_limiter: RateLimiterConfig = RateLimiterConfig()
     exploration: ExplorationConfig = ExplorationConfig()
     publication: PublicationConfig = PublicationConfig()

@@ -32,6 +32,23 @@ class ReplayConfig(Settings):
     )
 
 
+class QueueConfig(Settings):
+    """The one-pass queue of an on-policy algorithm: on disk like the replay, with `replay.capacity` rows."""
+
+    max_policy_lag: PositiveInt = Field(
+        8, description="versions between the policy that acted and the newest one; older transitions are dropped"
+    )
+    waiting_rollouts: PositiveFloat = Field(
+        1.0, description="rollouts that may wait for the learner; at least 1; then actors wait"
+    )
+    synchronous: bool = Field(
+        False, description="actors wait for the policy that learned from their last rollout, so no transition is stale"
+    )
+    normalize_rewards: bool = Field(
+        False, description="divide rewards by the running deviation of the discounted return, and clip to [-10, 10]"
+    )
+
+
 class RateLimiterConfig(Settings):
     """How updates and environment steps keep pace, at any speed of the machine."""
 

@@ -35,6 +35,10 @@ FIDELITY_GATE = "fidelity gate"
 OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
 # Second output of a stochastic policy, if the run asks for it: the actions without noise.
 GREEDY_OUTPUT = "greedy_actions"
+# Outputs of a policy that tells a distribution. Discrete actions: logits float32[B, actions], the first output.
+# Continuous actions: after the actions without noise come mean and log standard deviation of a Gaussian,
+# float32[B, components] each, in units of half the range around its middle.
+LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT = "logits", "mean", "log_std"
 
 # Bound on the distance of a publisher's next version to the highest one. No run publishes as many versions, and no
 # single message can use up all numbers.
@@ -120,6 +124,8 @@ class RefusedRung:
     relative_mean_error: float
     relative_max_error: float
     argmax_agreement: float | None
+    mean_kl: float | None = None
+    max_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ class FidelityReport:
     outputs: every output, including the first.
     passed: whether the errors are within the run's thresholds.
     refused: earlier attempts that the gate refused.
+    mean_kl, max_kl: KL(fp32 || emitted) in nats over the rows; None for policies that tell no distribution.
     """
 
     observations: int
@@ -146,6 +153,8 @@ class FidelityReport:
     outputs: tuple[OutputError, ...] = ()
     passed: bool = True
     refused: tuple[RefusedRung, ...] = ()
+    mean_kl: float | None = None
+    max_kl: float | None = None
 
     @property
     def float_layers(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.policy import PolicyDescriptor
@@ -32,9 +33,16 @@ class RunState(Enum):
         return self in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED)
 
 
+# How actions are drawn from a policy's distribution: not at all; clipped to the bounds; squashed into them with tanh.
+Sampling = Literal["", "clipped", "squashed"]
+
+
 @dataclass(frozen=True)
 class RunSpec:
-    """Settings that all actors of a run share. An actor gets them when it joins."""
+    """Settings that all actors of a run share. An actor gets them when it joins.
+
+    The message of the same name in protos/actorq/v1/learner.proto explains the fields.
+    """
 
     run_id: str
     environment_id: str
@@ -50,6 +58,8 @@ class RunSpec:
     evaluation_share: float = 1.0
     target_return: float | None = None
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
+    evaluation_sampling: Sampling = ""
+    policy_patience_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,12 +70,15 @@ class Exploration:
     noise: for continuous actions, the standard deviation of Gaussian noise, with actions scaled to [-1, 1].
     random_steps: number of first steps of each environment with uniformly random actions.
     report_greedy: for continuous actions, whether segments contain the policy's actions without noise.
+    sampling: how actions are drawn from the policy's distribution. Segments then contain their log probabilities, and
+        the other fields have no effect.
     """
 
     epsilons: tuple[float, ...]
     noise: tuple[float, ...]
     random_steps: int = 0
     report_greedy: bool = False
+    sampling: Sampling = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,17 @@ class StorageStatus:
 
 
 @dataclass(frozen=True)
+class RolloutQueueStatus:
+    """The state of an on-policy algorithm's queue: `RolloutQueue` in protos/actorq/v1/learner.proto."""
+
+    waiting_transitions: int
+    dropped_transitions: int
+    mismatch: float | None = None
+    divergence: float | None = None
+    policy_lag: float | None = None
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """The status of a run. The message of the same name in protos/actorq/v1/learner.proto explains the fields."""
 
@@ -219,6 +243,7 @@ class RunStatus:
     refused_environments: int = 0
     flagged_evaluation: str = ""
     precision: str = ""
+    rollout_queue: RolloutQueueStatus | None = None
 
 
 @dataclass(frozen=True)

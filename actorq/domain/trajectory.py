@@ -171,7 +171,8 @@ class Segment:
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
                   only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
                   to bootstrap.
-    actions:      [T, N, *action]
+    actions:      [T, N, *action]; with `log_probabilities`, continuous actions are the drawn values before they are
+                  clipped or squashed, in units of half the range around its middle
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
@@ -183,6 +184,8 @@ class Segment:
                   reset belong to another episode; a stack repeats the episode's first observation instead.
     greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random action
                   itself while actions are uniformly random; None unless the run asked for it
+    log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
+                  action; None unless the run asked for it
     """
 
     sequence: int
@@ -196,6 +199,7 @@ class Segment:
     ages: NDArray[np.uint8]
     episodes: tuple[Episode, ...] = ()
     greedy_actions: Array | None = None
+    log_probabilities: NDArray[np.float32] | None = None
 
     @property
     def steps(self) -> int:
@@ -242,6 +246,12 @@ class Segment:
                     "segment: greedy_actions are for continuous actions, got them with discrete ones"
                 )
             _check_column("greedy_actions", self.greedy_actions, (*rows, *spec.actions.shape), spec.actions.dtype)
+        if self.log_probabilities is not None:
+            _check_column("log_probabilities", self.log_probabilities, rows, _FLOAT32)
+            if spec.discrete_actions and (largest := float(self.log_probabilities.max())) > 0:
+                raise InvalidInputError(
+                    f"segment: log_probabilities of discrete actions must be at most 0, got {largest:g}"
+                )
         self._check_spans(steps)
         for episode in self.episodes:
             if not (

@@ -20,6 +20,12 @@ class ActorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACTOR_ROLE_ACTOR: _ClassVar[ActorRole]
     ACTOR_ROLE_EVALUATOR: _ClassVar[ActorRole]
 
+class Sampling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SAMPLING_UNSPECIFIED: _ClassVar[Sampling]
+    SAMPLING_CLIPPED: _ClassVar[Sampling]
+    SAMPLING_SQUASHED: _ClassVar[Sampling]
+
 class Directive(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTIVE_UNSPECIFIED: _ClassVar[Directive]
@@ -41,6 +47,9 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ACTOR_ROLE_UNSPECIFIED: ActorRole
 ACTOR_ROLE_ACTOR: ActorRole
 ACTOR_ROLE_EVALUATOR: ActorRole
+SAMPLING_UNSPECIFIED: Sampling
+SAMPLING_CLIPPED: Sampling
+SAMPLING_SQUASHED: Sampling
 DIRECTIVE_UNSPECIFIED: Directive
 DIRECTIVE_STOP: Directive
 DIRECTIVE_EVALUATE: Directive
@@ -86,19 +95,21 @@ class JoinResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
-    __slots__ = ("epsilons", "noise", "random_steps", "report_greedy")
+    __slots__ = ("epsilons", "noise", "random_steps", "report_greedy", "sampling")
     EPSILONS_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_STEPS_FIELD_NUMBER: _ClassVar[int]
     REPORT_GREEDY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     epsilons: _containers.RepeatedScalarFieldContainer[float]
     noise: _containers.RepeatedScalarFieldContainer[float]
     random_steps: int
     report_greedy: bool
-    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ...) -> None: ...
+    sampling: Sampling
+    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, str]] = ...) -> None: ...
 
 class RunSpec(_message.Message):
-    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments")
+    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments", "evaluation_sampling", "policy_patience")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_PER_ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +124,8 @@ class RunSpec(_message.Message):
     EVALUATION_SHARE_FIELD_NUMBER: _ClassVar[int]
     TARGET_RETURN_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    POLICY_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     environment_id: str
     environments_per_actor: int
@@ -127,7 +140,9 @@ class RunSpec(_message.Message):
     evaluation_share: float
     target_return: float
     environment_arguments: str
-    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ...) -> None: ...
+    evaluation_sampling: Sampling
+    policy_patience: _duration_pb2.Duration
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ..., evaluation_sampling: _Optional[_Union[Sampling, str]] = ..., policy_patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
     __slots__ = ("open", "segment", "evaluation", "report", "sent_sequence")
@@ -194,7 +209,7 @@ class StreamTrajectoriesResponse(_message.Message):
     def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision")
+    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +245,7 @@ class RunStatus(_message.Message):
     REFUSED_ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     FLAGGED_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     environment_id: str
@@ -265,7 +281,22 @@ class RunStatus(_message.Message):
     refused_environments: int
     flagged_evaluation: str
     precision: str
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ...) -> None: ...
+    rollout_queue: RolloutQueue
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ..., rollout_queue: _Optional[_Union[RolloutQueue, _Mapping]] = ...) -> None: ...
+
+class RolloutQueue(_message.Message):
+    __slots__ = ("waiting_transitions", "dropped_transitions", "mismatch", "divergence", "policy_lag")
+    WAITING_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_LAG_FIELD_NUMBER: _ClassVar[int]
+    waiting_transitions: int
+    dropped_transitions: int
+    mismatch: float
+    divergence: float
+    policy_lag: float
+    def __init__(self, waiting_transitions: _Optional[int] = ..., dropped_transitions: _Optional[int] = ..., mismatch: _Optional[float] = ..., divergence: _Optional[float] = ..., policy_lag: _Optional[float] = ...) -> None: ...
 
 class ReplayStorage(_message.Message):
     __slots__ = ("disk_free_bytes", "disk_low", "damaged_segments", "dropped_segments", "lost_segments", "unflushed_transitions")

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FidelityReport(_message.Message):
-    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused")
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl")
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class FidelityReport(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     PASSED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_KL_FIELD_NUMBER: _ClassVar[int]
+    MAX_KL_FIELD_NUMBER: _ClassVar[int]
     observations: int
     mean_error: float
     max_error: float
@@ -31,7 +33,9 @@ class FidelityReport(_message.Message):
     outputs: _containers.RepeatedCompositeFieldContainer[OutputError]
     passed: bool
     refused: _containers.RepeatedCompositeFieldContainer[RefusedRung]
-    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ...) -> None: ...
+    mean_kl: float
+    max_kl: float
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ...) -> None: ...
 
 class LayerReport(_message.Message):
     __slots__ = ("name", "weights", "reason", "published_units", "units")
@@ -58,16 +62,20 @@ class OutputError(_message.Message):
     def __init__(self, name: _Optional[str] = ..., mean_errors: _Optional[_Iterable[float]] = ..., max_errors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RefusedRung(_message.Message):
-    __slots__ = ("float_layers", "relative_mean_error", "relative_max_error", "argmax_agreement")
+    __slots__ = ("float_layers", "relative_mean_error", "relative_max_error", "argmax_agreement", "mean_kl", "max_kl")
     FLOAT_LAYERS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_KL_FIELD_NUMBER: _ClassVar[int]
+    MAX_KL_FIELD_NUMBER: _ClassVar[int]
     float_layers: _containers.RepeatedScalarFieldContainer[str]
     relative_mean_error: float
     relative_max_error: float
     argmax_agreement: float
-    def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ...) -> None: ...
+    mean_kl: float
+    max_kl: float
+    def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ...) -> None: ...
 
 class PolicyDescriptor(_message.Message):
     __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "topology")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actorq.domain.status import Exploration, Membership, RunSpec
+from actorq.domain.status import Exploration, Membership, RunSpec, Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Role
 from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_SEGMENT_BYTES
@@ -19,6 +19,12 @@ _ROLES: dict[Role, learner_pb2.ActorRole] = {
     "evaluator": learner_pb2.ACTOR_ROLE_EVALUATOR,
 }
 _ROLE_NAMES = {value: role for role, value in _ROLES.items()}
+_SAMPLINGS: dict[Sampling, learner_pb2.Sampling] = {
+    "": learner_pb2.SAMPLING_UNSPECIFIED,
+    "clipped": learner_pb2.SAMPLING_CLIPPED,
+    "squashed": learner_pb2.SAMPLING_SQUASHED,
+}
+_SAMPLING_NAMES = {value: sampling for sampling, value in _SAMPLINGS.items()}
 
 
 def role_to_proto(role: Role) -> learner_pb2.ActorRole:
@@ -119,6 +125,7 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
             evaluation_share=run.evaluation_share,
             target_return=run.target_return,
             environment_arguments=run.environment_arguments.to_text(),
+            evaluation_sampling=_SAMPLINGS[run.evaluation_sampling],
         ),
         actor_index=membership.actor_index,
         exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
@@ -127,6 +134,7 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
         incarnation=membership.incarnation,
     )
     message.run.report_period.FromNanoseconds(round(run.report_period_s * 1e9))
+    message.run.policy_patience.FromNanoseconds(round(run.policy_patience_s * 1e9))
     return message
 
 
@@ -155,6 +163,12 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
                 bounds.figure("run.target_return", run.target_return) if run.HasField("target_return") else None
             ),
             environment_arguments=environment_arguments_from_text(run.environment_arguments),
+            evaluation_sampling=_sampling_from_proto(run.evaluation_sampling),
+            policy_patience_s=(
+                bounds.duration_s("run.policy_patience", run.policy_patience, 0.0, bounds.MAX_PATIENCE_S)
+                if run.HasField("policy_patience")
+                else RunSpec.policy_patience_s
+            ),
         ),
         actor_index=message.actor_index,
         exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,
@@ -170,6 +184,7 @@ def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
         noise=exploration.noise,
         random_steps=exploration.random_steps,
         report_greedy=exploration.report_greedy,
+        sampling=_SAMPLINGS[exploration.sampling],
     )
 
 
@@ -181,4 +196,11 @@ def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
         noise=tuple(bounds.amount("exploration.noise", deviation, bounds.MAX_MAGNITUDE) for deviation in noise),
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
         report_greedy=message.report_greedy,
+        sampling=_sampling_from_proto(message.sampling),
     )
+
+
+def _sampling_from_proto(value: learner_pb2.Sampling) -> Sampling:
+    if value not in _SAMPLING_NAMES:
+        raise InvalidInputError(f"sampling: expected {', '.join(learner_pb2.Sampling.keys())}, got {value}")
+    return _SAMPLING_NAMES[value]

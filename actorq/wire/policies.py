@@ -78,9 +78,13 @@ def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
                 relative_mean_error=rung.relative_mean_error,
                 relative_max_error=rung.relative_max_error,
                 argmax_agreement=rung.argmax_agreement,
+                mean_kl=rung.mean_kl,
+                max_kl=rung.max_kl,
             )
             for rung in report.refused
         ],
+        mean_kl=report.mean_kl,
+        max_kl=report.max_kl,
     )
 
 
@@ -97,6 +101,8 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
         outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, bounds.MAX_OUTPUTS))),
         passed=message.passed,
         refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, bounds.MAX_RUNGS))),
+        mean_kl=_error("mean_kl", message.mean_kl) if message.HasField("mean_kl") else None,
+        max_kl=_error("max_kl", message.max_kl) if message.HasField("max_kl") else None,
     )
 
 
@@ -127,6 +133,8 @@ def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
         relative_mean_error=_error("relative_mean_error", message.relative_mean_error),
         relative_max_error=_error("relative_max_error", message.relative_max_error),
         argmax_agreement=_agreement(message.argmax_agreement if message.HasField("argmax_agreement") else None),
+        mean_kl=_error("mean_kl", message.mean_kl) if message.HasField("mean_kl") else None,
+        max_kl=_error("max_kl", message.max_kl) if message.HasField("max_kl") else None,
     )
 
 

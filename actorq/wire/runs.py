@@ -12,6 +12,7 @@ from actorq.domain.status import (
     Energy,
     EnvironmentReset,
     ProcessUsage,
+    RolloutQueueStatus,
     RunState,
     RunStatus,
     StorageStatus,
@@ -146,12 +147,15 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         replay_bytes=status.replay_bytes,
         batch_bytes=status.batch_bytes,
         multi_step_since=status.multi_step_since,
-        dynamic_capacity=_dynamic_capacity_to_proto(status.dynamic_capacity) if status.dynamic_capacity else None,
+        dynamic_capacity=learner_pb2.DynamicCapacity(**asdict(status.dynamic_capacity))
+        if status.dynamic_capacity
+        else None,
         problem=status.problem,
         refused_environments=status.refused_environments,
         storage=learner_pb2.ReplayStorage(**asdict(status.storage)) if status.storage else None,
         flagged_evaluation=status.flagged_evaluation,
         precision=status.precision,
+        rollout_queue=learner_pb2.RolloutQueue(**asdict(status.rollout_queue)) if status.rollout_queue else None,
     )
 
 
@@ -201,6 +205,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         storage=_storage_from_proto(message.storage) if message.HasField("storage") else None,
         flagged_evaluation=message.flagged_evaluation,
         precision=bounds.text("precision", message.precision),
+        rollout_queue=_rollout_queue_from_proto(message.rollout_queue) if message.HasField("rollout_queue") else None,
     )
 
 
@@ -260,15 +265,6 @@ def _since(what: str, message: learner_pb2.RunStatus) -> int | None:
     return bounds.count(f"status.{what}", getattr(message, what)) if message.HasField(what) else None
 
 
-def _dynamic_capacity_to_proto(status: DynamicCapacityStatus) -> learner_pb2.DynamicCapacity:
-    return learner_pb2.DynamicCapacity(
-        transitions=status.transitions,
-        distance=status.distance,
-        drops=status.drops,
-        dropped_transitions=status.dropped_transitions,
-    )
-
-
 def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
     return DynamicCapacityStatus(
         transitions=bounds.count("dynamic_capacity.transitions", message.transitions),
@@ -279,6 +275,20 @@ def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> Dynami
         ),
         drops=bounds.count("dynamic_capacity.drops", message.drops),
         dropped_transitions=bounds.count("dynamic_capacity.dropped_transitions", message.dropped_transitions),
+    )
+
+
+def _rollout_queue_from_proto(message: learner_pb2.RolloutQueue) -> RolloutQueueStatus:
+    def mean(name: str) -> float | None:
+        value = getattr(message, name)
+        return bounds.amount(f"rollout_queue.{name}", value, bounds.MAX_MAGNITUDE) if message.HasField(name) else None
+
+    return RolloutQueueStatus(
+        waiting_transitions=bounds.count("rollout_queue.waiting_transitions", message.waiting_transitions),
+        dropped_transitions=bounds.count("rollout_queue.dropped_transitions", message.dropped_transitions),
+        mismatch=mean("mismatch"),
+        divergence=mean("divergence"),
+        policy_lag=mean("policy_lag"),
     )
 
 

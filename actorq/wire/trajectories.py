@@ -1,9 +1,9 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.domain.trajectory import Array, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
-from actorq.v1 import trajectory_pb2
+from actorq.v1 import tensor_pb2, trajectory_pb2
 from actorq.wire import bounds
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
@@ -60,7 +60,8 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
         ],
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
         ages=tensor_to_proto(segment.ages),
-        greedy_actions=None if segment.greedy_actions is None else tensor_to_proto(segment.greedy_actions),
+        greedy_actions=_optional_to_proto(segment.greedy_actions),
+        log_probabilities=_optional_to_proto(segment.log_probabilities),
     )
 
 
@@ -83,7 +84,14 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
             )
         ),
         greedy_actions=tensor_from_proto(message.greedy_actions) if message.HasField("greedy_actions") else None,
+        log_probabilities=(
+            tensor_from_proto(message.log_probabilities) if message.HasField("log_probabilities") else None
+        ),
     )
+
+
+def _optional_to_proto(column: Array | None) -> tensor_pb2.Tensor | None:
+    return None if column is None else tensor_to_proto(column)
 
 
 def _span_from_proto(message: trajectory_pb2.PolicySpan) -> PolicySpan:

@@ -1,8 +1,8 @@
 """The interface between the trainer and an algorithm, and the minibatches that algorithms train on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.config import settings
+from actorq.config.algorithms import ActionSpace
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
+from actorq.domain.status import Sampling
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.replay import NStepBatch, WindowBatch
+from learner_service.rollouts import Trajectories
 
-ActionSpace = Literal["discrete", "continuous"]
 S = TypeVar("S", bound=Settings)
 
 
@@ -81,6 +83,77 @@ class Algorithm(Protocol):
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, by name: networks, optimizers, counters, normalizer, generators."""
+        ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        ...
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The outcome of all updates on one rollout.
+
+    loss: mean over the updates. updates: their number. figures: further means by name, for TensorBoard, such as
+    "entropy", "clipped_share" and "truncated_share".
+    """
+
+    loss: float
+    updates: int
+    figures: Mapping[str, float]
+
+
+class OnPolicyAlgorithm(Protocol):
+    """Trains on rollouts of the newest policies. Not thread-safe: one trainer owns it.
+
+    Like `Algorithm`, with `learn` in place of `update`. Its policy maps observations to logits float32[B, actions] of
+    discrete actions. For continuous actions it returns actions without noise float32[B, *action] within their bounds,
+    mean float32[B, components] and log standard deviation float32[B, components]; see `actorq.domain.policy`.
+
+    sampling: how actors draw actions; a class with this attribute is on-policy.
+    rollout_size: environment steps per rollout, over all environments.
+    epochs: number of passes over each rollout.
+    batch_size: transitions per gradient update.
+    """
+
+    name: str
+    action_spaces: ClassVar[tuple[ActionSpace, ...]]
+    batch_size: int
+    rollout_size: int
+    epochs: int
+    discount: float
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """How actors draw actions: "clipped" or "squashed"."""
+        ...
+
+    @property
+    def policy(self) -> nn.Module:
+        """The module that is published."""
+        ...
+
+    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
+        ...
+
+    def log_probabilities(
+        self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
+    ) -> NDArray[np.float32]:
+        """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
+
+        observations: [B, *policy_observation]. actions: [B, *action], as in `Trajectories`.
+        """
+        ...
+
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Normalize observations with this mean and std, [*observation] each. No effect without normalization."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs, by name."""
         ...
 
     def load_state(self, state: dict[str, Tensor]) -> None:

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actorq.config.algorithms import D4PGConfig
-from learner_service.algorithms.base import ActionSpace, Losses, Minibatch
+from actorq.config.algorithms import ActionSpace, D4PGConfig
+from learner_service.algorithms.base import Losses, Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
 from learner_service.replay import NStepBatch

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from actorq.config.algorithms import DQNConfig
-from learner_service.algorithms.base import ActionSpace, Losses, Minibatch
+from actorq.config.algorithms import ActionSpace, DQNConfig
+from learner_service.algorithms.base import Losses, Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import QNetwork
 from learner_service.replay import NStepBatch

@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actorq.config.algorithms import ActionSpace
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.config.sparsity import SparsityMethod
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.statefiles.crc import crc32
-from learner_service.algorithms.base import ActionSpace, Losses, Minibatch, minibatches, settings_of
+from learner_service.algorithms.base import Losses, Minibatch, minibatches, settings_of
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import are_frames, feature_layers
 from learner_service.networks.precision import use_precision

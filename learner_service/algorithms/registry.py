@@ -97,7 +97,7 @@ def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec)
     given = "discrete" if spec.discrete_actions else "continuous"
     if given not in algorithm.action_spaces:
         have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
-        fitting = ", ".join(name for name, takes in ALGORITHMS.items() if takes == given)
+        fitting = ", ".join(name for name, takes in ALGORITHMS.items() if given in takes)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
             f"{have} of shape {list(spec.actions.shape)}; for {given} actions use {fitting}"

@@ -29,8 +29,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from actorq.config.algorithms import SACConfig
-from learner_service.algorithms.base import ActionSpace, Minibatch
+from actorq.config.algorithms import ActionSpace, SACConfig
+from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import GaussianPolicy, TwinCritic
 from learner_service.sparsity import Flops

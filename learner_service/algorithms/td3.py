@@ -22,8 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from actorq.config.algorithms import TD3Config
-from learner_service.algorithms.base import ActionSpace, Minibatch
+from actorq.config.algorithms import ActionSpace, TD3Config
+from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import DeterministicPolicy, TwinCritic
 from learner_service.sparsity import Flops
