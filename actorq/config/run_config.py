@@ -10,7 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
+from actorq.config.algorithms import (
+    ALGORITHMS,
+    ON_POLICY,
+    D4PGConfig,
+    DQNConfig,
+    IMPALAConfig,
+    OnPolicyConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
 from actorq.config.numbers import NonNegativeInt, PositiveInt
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
@@ -31,7 +41,7 @@ from actorq.config.sections import (
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.status import Exploration
+from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -211,6 +221,14 @@ class RunConfig(Settings):
         """The same run with mutual TLS from the folder."""
         transport = self.transport.model_copy(update={"certificates": directory.absolute()})
         return self.model_copy(update={"transport": transport})
+
+    @property
+    def sampling(self) -> Sampling:
+        """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
+        section = getattr(self, self.algorithm) if self.algorithm in ON_POLICY else None
+        if not isinstance(section, OnPolicyConfig):
+            return ""
+        return "squashed" if section.squash else "clipped"
 
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.

@@ -8,14 +8,14 @@ import pytest
 
 from actor_service.counts import ActorCounts
 from actor_service.environments import make_environments
-from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, GreedyEpisodes
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, EvaluationEpisodes
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, InvalidInputError, UnavailableError
 from tests.actor_service.actor_policies import all_in_float, as_policy, constant_policy, noisy_policy, random_policy
 
 
-def cartpoles(episodes: int) -> GreedyEpisodes:
-    return GreedyEpisodes(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
+def cartpoles(episodes: int) -> EvaluationEpisodes:
+    return EvaluationEpisodes(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
 
 
 def evaluate(episodes: int, seed: int = 1, policy_seed: int = 0, taken: list[Episode] | None = None) -> Evaluation:
@@ -108,7 +108,7 @@ def test_a_policy_that_does_not_fit_is_refused() -> None:
 
 def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
     counts = ActorCounts()
-    evaluator = GreedyEpisodes(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
+    evaluator = EvaluationEpisodes(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
     policy = evaluator.load(constant_policy([0.0] * 3, 2))
     with pytest.raises(
         ActorQError, match=r"Fragile-v0 failed in 100 episodes in a row; the last time: RuntimeError: the"
@@ -127,7 +127,7 @@ def test_a_stochastic_policy_is_evaluated_without_its_noise() -> None:
         expected += float(step.rewards[0])
         observations = step.observations
     environments.close()
-    evaluator = GreedyEpisodes(make_environments("Pendulum-v1", 1), 1)
+    evaluator = EvaluationEpisodes(make_environments("Pendulum-v1", 1), 1)
     policy = evaluator.load(noisy_policy(3, 1))
     assert policy.stochastic
     assert evaluator.run(policy, 5, 1, threading.Event()).mean_return == pytest.approx(expected)
