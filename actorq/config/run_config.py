@@ -10,17 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import (
-    ALGORITHMS,
-    ON_POLICY,
-    D4PGConfig,
-    DQNConfig,
-    IMPALAConfig,
-    OnPolicyConfig,
-    PPOConfig,
-    SACConfig,
-    TD3Config,
-)
+from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 from actorq.config.numbers import NonNegativeInt, PositiveInt
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
@@ -225,8 +215,8 @@ class RunConfig(Settings):
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
-        section = getattr(self, self.algorithm) if self.algorithm in ON_POLICY else None
-        if not isinstance(section, OnPolicyConfig):
+        section = {"ppo": self.ppo, "impala": self.impala}.get(self.algorithm)
+        if section is None:
             return ""
         return "squashed" if section.squash else "clipped"
 

@@ -23,10 +23,12 @@ class LaggingLoader:
     def __init__(self) -> None:
         self._newest: deque[Policy] = deque(maxlen=LAG + 1)
 
-    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
+    def __call__(
+        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
+    ) -> OnnxPolicy:
         """Load a policy for `batch` environments of `spec`."""
         self._newest.append(policy)
-        return load_policy(self._newest[0], spec, batch, greedy)
+        return load_policy(self._newest[0], spec, batch, greedy, sampled)
 
 
 if __name__ == "__main__":

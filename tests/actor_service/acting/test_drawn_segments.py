@@ -57,7 +57,7 @@ def test_segments_hold_the_log_probability_of_each_discrete_action() -> None:
         assert segment.log_probabilities.shape == (LENGTH, COUNT)
         logits = segment.observations[:-1].astype(float) @ WEIGHTS
         told = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-        expected = np.take_along_axis(told, segment.actions[..., None], -1)[..., 0]
+        expected = np.take_along_axis(told, segment.actions.astype(np.int64)[..., None], -1)[..., 0]
         np.testing.assert_allclose(segment.log_probabilities, expected, atol=1e-5)
         # The same after a journey.
         arrived = wire.segment_from_proto(wire.segment_to_proto(segment))
