@@ -58,7 +58,7 @@ class Reporter:
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
             batch_bytes=training.trainer.batch_nbytes if training else 0,
-            multi_step_since=training.replay.multi_step_since if training else None,
+            multi_step_since=training.multi_step_since if training else None,
             dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
             problem=run.preparation.problem,
             refused_environments=run.preparation.refused,
