@@ -12,7 +12,7 @@ import torch
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.status import Receipt, StorageStatus
+from actorq.domain.status import Receipt, RolloutQueueStatus, StorageStatus
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from actorq.statefiles.highwater import HighWaterMark
@@ -31,6 +31,7 @@ from learner_service.training.batches import Batches, Rollouts, SampledBatches
 from learner_service.training.buffers import check_rollouts, check_sizes, open_queue, open_replay
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
+from learner_service.training.drawing import check_told
 from learner_service.training.mechanisms import dynamic_capacity
 from learner_service.training.publisher import Publisher
 from learner_service.training.trainer import Trainer, is_stochastic
@@ -99,6 +100,26 @@ class Training:
     def multi_step_since(self) -> int | None:
         """As in `ReplayBuffer`; None without a replay."""
         return self.replay.multi_step_since if isinstance(self.replay, ReplayBuffer) else None
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether there are not enough transitions for the first update, or none yet from the first rollout."""
+        if isinstance(self.replay, RolloutQueue):
+            return self.trainer.updates == 0
+        return self.replay.total_transitions < self.replay.limiter.min_size_to_sample
+
+    def rollout_queue(self) -> RolloutQueueStatus | None:
+        """The state of an on-policy algorithm's queue; None for others."""
+        if not isinstance(self.batches, Rollouts):
+            return None
+        queue, mismatch = self.batches.queue, self.batches.mismatch
+        return RolloutQueueStatus(
+            waiting_transitions=queue.waiting_transitions,
+            dropped_transitions=queue.dropped_transitions,
+            mismatch=mismatch.mean("mismatch"),
+            divergence=mismatch.mean("divergence"),
+            policy_lag=mismatch.mean("policy_lag"),
+        )
 
     def storage(self) -> StorageStatus:
         """The present state of the replay's storage."""
@@ -222,6 +243,7 @@ def _open_buffer(
     rng: np.random.Generator,
 ) -> SegmentBuffer:
     if is_on_policy(algorithm):
+        check_told(config, algorithm)
         check_rollouts(config, spec, algorithm)
         return open_queue(config, spec, directory, algorithm)
     return open_replay(config, spec, directory, cast(Algorithm, algorithm), rng)
