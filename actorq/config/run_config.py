@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
+from actorq.config.algorithms import (
+    ALGORITHMS,
+    ON_POLICY,
+    D4PGConfig,
+    DQNConfig,
+    IMPALAConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
 from actorq.config.numbers import NonNegativeInt, PositiveInt
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
@@ -166,7 +175,8 @@ class RunConfig(Settings):
             )
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
-        section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
+        replays = self.algorithm in ALGORITHMS and self.algorithm not in ON_POLICY
+        section = getattr(self, self.algorithm, None) if replays else None
         if section is not None and self.actor.segment_length < section.n_step:
             raise ValueError(
                 f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "

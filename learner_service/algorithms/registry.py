@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import cast
+from typing import TypeGuard, cast
 
 import torch
 
@@ -12,22 +12,55 @@ from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
-from learner_service.algorithms.base import Algorithm, settings_of
+from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm, settings_of
 from learner_service.sparsity import check_supported
 
 # Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
+_WHAT_AN_ON_POLICY_ONE_HAS = "see learner_service.algorithms.base.OnPolicyAlgorithm"
 # Attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 _REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
+_REQUIRED_ON_POLICY = ("action_spaces", "learn", "log_probabilities", "normalize", "state", "load_state")
+_REQUIRED_WHEN_MADE_ON_POLICY = ("policy", "batch_size", "rollout_size", "epochs", "discount")
+
+AnyAlgorithm = Algorithm | OnPolicyAlgorithm
+AnyClass = type[Algorithm] | type[OnPolicyAlgorithm]
 
 
 def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
     """Build the run's algorithm for an environment, on the CPU by default.
 
-    Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
+    Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment. Raises
+    TypeError for an on-policy algorithm.
     """
+    made = _make(config, spec, device)
+    if _is_made_on_policy(made):
+        raise TypeError(f"algorithm {config.algorithm} is on-policy: use make_on_policy_algorithm")
+    return cast(Algorithm, made)
+
+
+def make_on_policy_algorithm(
+    config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None
+) -> OnPolicyAlgorithm:
+    """Build the run's on-policy algorithm; see `make_algorithm`. Raises TypeError for an algorithm with a replay."""
+    made = _make(config, spec, device)
+    if not _is_made_on_policy(made):
+        raise TypeError(f"algorithm {config.algorithm} learns from a replay: use make_algorithm")
+    return made
+
+
+def is_on_policy(algorithm: AnyClass) -> TypeGuard[type[OnPolicyAlgorithm]]:
+    """Whether the class is an `OnPolicyAlgorithm`: it tells how actors draw actions."""
+    return hasattr(algorithm, "sampling")
+
+
+def _is_made_on_policy(algorithm: AnyAlgorithm) -> TypeGuard[OnPolicyAlgorithm]:
+    return is_on_policy(type(algorithm))
+
+
+def _make(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None) -> AnyAlgorithm:
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
     check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
@@ -37,14 +70,14 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     return _make_own(algorithm, config, spec, device)
 
 
-def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
+def chosen_algorithm(config: RunConfig) -> AnyClass:
     """The class of the run's algorithm. Raises UserError when it does not exist or refuses `algorithm_args`."""
     algorithm = algorithm_class(config.algorithm)
     _check_settings(config, algorithm)
     return algorithm
 
 
-def algorithm_class(name: str) -> type[Algorithm]:
+def algorithm_class(name: str) -> AnyClass:
     """The class of an algorithm. Raises UserError when the name is unknown, or the object is no algorithm."""
     installed = {point.name: point.value for point in entry_points(group=ALGORITHM_ENTRY_POINTS)}
     path = name if ":" in name else _OURS.get(name) or installed.get(name)
@@ -56,11 +89,12 @@ def algorithm_class(name: str) -> type[Algorithm]:
     found = load(path, f"algorithm {name}")
     if not isinstance(found, type):
         raise UserError(f"algorithm {name}: {path} is no algorithm: it is not a class; {_WHAT_ONE_HAS}")
-    _require(name, found, _REQUIRED)
-    return cast(type[Algorithm], found)
+    algorithm = cast(AnyClass, found)
+    _require(name, algorithm, _REQUIRED_ON_POLICY if is_on_policy(algorithm) else _REQUIRED)
+    return algorithm
 
 
-def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> Algorithm:
+def _make_own(algorithm: AnyClass, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> AnyAlgorithm:
     try:
         made = algorithm(config, spec, device)
     except UserError:
@@ -68,17 +102,19 @@ def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSp
     except Exception as error:
         text = " ".join(str(error).split())
         raise UserError(f"algorithm {config.algorithm} has failed: {type(error).__name__}: {text}") from error
-    _require(config.algorithm, made, _REQUIRED_WHEN_MADE)
+    on_policy = _is_made_on_policy(made)
+    _require(config.algorithm, made, _REQUIRED_WHEN_MADE_ON_POLICY if on_policy else _REQUIRED_WHEN_MADE)
     return made
 
 
 def _require(name: str, found: object, attributes: Sequence[str]) -> None:
     missing = [attribute for attribute in attributes if not hasattr(found, attribute)]
     if missing:
-        raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
+        where = _WHAT_AN_ON_POLICY_ONE_HAS if hasattr(found, "sampling") else _WHAT_ONE_HAS
+        raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {where}")
 
 
-def _check_settings(config: RunConfig, algorithm: type[Algorithm]) -> None:
+def _check_settings(config: RunConfig, algorithm: AnyClass) -> None:
     """Raise UserError unless the algorithm takes `config.algorithm_args`."""
     model = getattr(algorithm, "settings", None)
     if model is None:
@@ -93,7 +129,7 @@ def _check_settings(config: RunConfig, algorithm: type[Algorithm]) -> None:
         )
 
 
-def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
+def _check_actions(name: str, algorithm: AnyClass, spec: EnvironmentSpec) -> None:
     given = "discrete" if spec.discrete_actions else "continuous"
     if given not in algorithm.action_spaces:
         have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
