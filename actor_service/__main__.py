@@ -24,6 +24,7 @@ from actor_service.uploader import Uploader
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
+from actorq.domain.status import Sampling
 from actorq.process import EXIT_OK, ProcessSettings, Service, leave, main, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
@@ -38,6 +39,9 @@ class ActorSettings(Settings):
         description="explore (actor), evaluate for the learner (evaluator), or evaluate on request (standalone)",
     )
     record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
+    sampled: bool = Field(
+        False, description="draw actions from the policy's distribution in evaluations; only for role standalone"
+    )
 
     @property
     def certificate_role(self) -> str:
@@ -86,6 +90,7 @@ class ActorService(Service):
                 config.environments_per_actor,
                 settings.record,
                 config.environment_arguments,
+                _evaluation_sampling(config) if settings.sampled else "",
             )
             return
         self._learner = LearnerClient(settings.learner, certificates)
@@ -126,6 +131,11 @@ class ActorService(Service):
         assert self._loop is not None
         self._fault = self._fault or fault
         self._loop.call_soon_threadsafe(self._ended.set)
+
+
+def _evaluation_sampling(config: RunConfig) -> Sampling:
+    """How a run draws actions. An algorithm that is not built in may have the built-in ones' setting `squash`."""
+    return config.sampling or ("squashed" if config.algorithm_args.get("squash") else "clipped")
 
 
 def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:

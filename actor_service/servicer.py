@@ -28,7 +28,7 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
     async def Evaluate(
         self, request: actor_pb2.EvaluateRequest, context: Any
     ) -> AsyncIterator[actor_pb2.EvaluateResponse]:
-        """Stream each greedy episode as it ends, then the whole evaluation."""
+        """Stream each episode as it ends, then the whole evaluation."""
         wanted = wire.evaluate_request_from_proto(request)
         loop = asyncio.get_running_loop()
         episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=wanted.episodes + 1)

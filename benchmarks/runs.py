@@ -111,9 +111,10 @@ def _conditions_file(folder: Path) -> Path:
     return folder.with_name(folder.name + _CONDITIONS)
 
 
-def confirm(directory: Path, episodes: int) -> Confirmation:
-    """Evaluate the run's last emitted policy on new episodes."""
+def confirm(directory: Path, episodes: int, scheme: str = "") -> Confirmation:
+    """Evaluate the run's last policy on new episodes. scheme: its scheme; empty for the scheme of the actors."""
     command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED)]
+    command += ["--scheme", scheme] if scheme else []
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
     policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)

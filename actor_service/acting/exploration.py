@@ -1,11 +1,13 @@
-"""Exploration: epsilon-greedy actions and action noise, with a rate per environment."""
+"""Exploration: epsilon-greedy actions and action noise, with a rate per environment, or the policy's own randomness."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actor_service.acting.explorer import ActionColumns, Explorer
+from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import EnvironmentSpec
@@ -14,14 +16,11 @@ from actorq.domain.trajectory import EnvironmentSpec
 _STEPS_DRAWN = 128
 
 
-class Explorer(ABC):
-    """Chooses the actions of N environments: uniformly random ones at first, then the policy's with noise.
+class NoisyExplorer(Explorer):
+    """Chooses uniformly random actions at first, then the policy's with noise.
 
     random_steps: steps of each environment with uniformly random actions.
-    greedy_actions: [N, *action], the policy's actions of the last call without noise; None unless reported.
     """
-
-    greedy_actions: NDArray[Any] | None = None
 
     def __init__(self, spec: EnvironmentSpec, environments: int, random_steps: int, rng: np.random.Generator) -> None:
         self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
@@ -30,7 +29,7 @@ class Explorer(ABC):
         self._drawn = _STEPS_DRAWN
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
-        """Actions [N, *action] for stacked observations. The next call overwrites the array."""
+        """Actions [N, *action]. The next call overwrites the array."""
         if self._random_steps > 0:
             self._random_steps -= 1
             return self._random_actions()
@@ -53,7 +52,7 @@ class Explorer(ABC):
         """The policy's actions with this step's random numbers applied."""
 
 
-class EpsilonGreedy(Explorer):
+class EpsilonGreedy(NoisyExplorer):
     """Takes a uniformly random action in environment i with probability epsilon_i, else the action of highest value."""
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
@@ -75,27 +74,25 @@ class EpsilonGreedy(Explorer):
         return self._actions
 
 
-class ContinuousNoise(Explorer):
+class ContinuousNoise(NoisyExplorer):
     """Adds noise to continuous actions and clips them to their bounds.
 
     A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each
-    component's range. A stochastic policy (SAC) gets standard normal noise as an input.
-
-    greedy_actions: [N, *action], the last actions without noise, clipped; during random steps the random actions. The
-        next call overwrites the array. None unless the run asks for greedy actions.
+    component's range. A stochastic policy (SAC) gets standard normal noise as an input. The columns have the actions
+    without noise, clipped, if the run asks for them.
     """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
         super().__init__(spec, len(exploration.noise), exploration.random_steps, rng)
-        self.greedy_actions = np.zeros_like(self._actions) if exploration.report_greedy else None
+        self.columns = ActionColumns(greedy=np.zeros_like(self._actions) if exploration.report_greedy else None)
         self._low, self._high = spec.actions.bounds()
         self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
         self._noise = np.zeros((0, *self._actions.shape), np.float32)
 
     def _random_actions(self) -> NDArray[Any]:
         actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
-        if self.greedy_actions is not None:
-            self.greedy_actions[:] = actions
+        if self.columns.greedy is not None:
+            self.columns.greedy[:] = actions
         return actions
 
     def _draw(self, policy: OnnxPolicy) -> None:
@@ -108,8 +105,8 @@ class ContinuousNoise(Explorer):
         else:
             np.multiply(noise, self._halves, out=self._actions)
             actions = np.add(self._actions, policy(observations), out=self._actions)
-        if self.greedy_actions is not None:
-            self._within_bounds(policy.greedy, self.greedy_actions)
+        if self.columns.greedy is not None:
+            self._within_bounds(policy.greedy, self.columns.greedy)
         return self._within_bounds(actions, self._actions)
 
     def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
@@ -118,6 +115,13 @@ class ContinuousNoise(Explorer):
         return out
 
 
-def explorer(spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> Explorer:
-    """The explorer for an action space: epsilon-greedy for discrete actions, noise for continuous ones."""
+def explorer(spec: EnvironmentSpec, exploration: Exploration, environments: int, rng: np.random.Generator) -> Explorer:
+    """The explorer of an action space and a number of environments: draws actions if the run does, else adds noise.
+
+    Without sampling, `exploration` has a rate for each environment.
+    """
+    if exploration.sampling and spec.discrete_actions:
+        return CategoricalSampler(spec, environments, rng)
+    if exploration.sampling:
+        return GaussianSampler(spec, environments, exploration.sampling == "squashed", rng)
     return (EpsilonGreedy if spec.discrete_actions else ContinuousNoise)(spec, exploration, rng)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actor_service.acting.explorer import ActionColumns
 from actor_service.acting.frame_stack import FrameStack
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
@@ -25,19 +26,20 @@ MOST_DROPPED = 100
 _HALF_EPISODE_BYTES = 11
 _SPAN_BYTES = 40
 _HEADERS_BYTES = 256
+_NO_COLUMNS = ActionColumns()
 
 
 def fitting_segment_length(
-    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, greedy: bool = False
+    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, columns: ActionColumns = _NO_COLUMNS
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
     The estimate allows a new policy at each step and an episode's end at every second step.
 
-    greedy: whether the segment also holds the policy's actions without noise.
+    columns: the columns about actions that segments also hold.
     """
     flags_and_reward = 3 + 4
-    actions = (1 + greedy) * spec.actions.nbytes
+    actions = (1 + (columns.greedy is not None)) * spec.actions.nbytes + 4 * (columns.log_probabilities is not None)
     row = environments * (spec.observations.nbytes + actions + flags_and_reward + _HALF_EPISODE_BYTES)
     # A segment has frame_stack more rows of observations than steps, and one age. An odd number of steps may hold half
     # an episode more.
@@ -52,9 +54,11 @@ class Rollout:
     returns across it would be wrong. The next segment starts with a new episode in that environment; the others
     continue. `MOST_DROPPED` dropped segments in a row raise ActorQError.
 
-    explore: maps the policy and stacked observations [N, ...] to actions [N, *action].
+    Where actions are drawn, a segment ends before the loop waits for a newer policy.
+
+    explore: maps the policy and stacked observations [N, ...] to the environments' actions [N, *action].
     watched: context of each call to the environments, for a watchdog.
-    greedy: the newest actions without noise, [N, *action], copied into the segments; None for segments without them.
+    columns: further columns of `explore`, copied into the segments.
     """
 
     def __init__(
@@ -66,13 +70,13 @@ class Rollout:
         seed: int,
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
-        greedy: NDArray[Any] | None = None,
+        columns: ActionColumns = _NO_COLUMNS,
     ) -> None:
         self._environments = environments
         self._spec = environments.spec
         self._turns = turns
         self._explore = explore
-        self._greedy = greedy
+        self._columns = columns
         self._length = segment_length
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
@@ -105,13 +109,14 @@ class Rollout:
         """A segment or its faults; neither when `stop` is set before the first step."""
         length, count, before = self._length, self._environments.count, self._context_rows
         spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
-        turns, acting = self._turns, None
+        turns, acting, columns = self._turns, None, self._columns
         observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
         observations[:before] = self._context
         observations[before] = self._observations
         actions = np.empty((length, count, *spec.actions.shape), spec.actions.dtype)
-        greedy_actions = None if self._greedy is None else np.empty_like(actions)
+        greedy_actions = None if columns.greedy is None else np.empty_like(actions)
         rewards = np.empty((length, count), np.float32)
+        log_probabilities = None if columns.log_probabilities is None else np.empty_like(rewards)
         terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
@@ -119,17 +124,23 @@ class Rollout:
         ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
         steps = 0
         while steps < length and not faults:
+            # The learner may need these steps for the newer policy, so they must not wait for it here.
+            if steps and log_probabilities is not None and turns.waits:
+                break
             policy = turns.next(stop)
             if policy is None:
                 break
-            actions[steps] = explore(policy, self._seen)
+            chosen = explore(policy, self._seen)
+            actions[steps] = chosen if columns.drawn is None else columns.drawn
             if greedy_actions is not None:
-                greedy_actions[steps] = self._greedy
+                greedy_actions[steps] = columns.greedy
+            if log_probabilities is not None:
+                log_probabilities[steps] = columns.log_probabilities
             if policy is not acting:
                 spans.append(PolicySpan(steps, policy.descriptor.version, policy.descriptor.effective_scheme))
                 acting = policy
             with watched:
-                step = environments.step(actions[steps])
+                step = environments.step(actions[steps] if columns.drawn is None else chosen)
             self._seen = self._stack.push(step.observations, environments.lengths)
             rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
             valid[steps] = step.valid
@@ -155,6 +166,7 @@ class Rollout:
             ages=ages,
             episodes=episodes,
             greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
+            log_probabilities=None if log_probabilities is None else log_probabilities[:steps],
         )
         return segment, ()
 

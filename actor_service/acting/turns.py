@@ -5,17 +5,17 @@ import time
 
 from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actorq.domain.status import RunSpec
 
 _WAIT_FOR_FIRST_S = 1.0
-# The longest wait for a newer policy. None may come, for example while training is paused. Acting goes on then.
-_PATIENCE_S = 1.0
 
 
 class PolicyTurns:
     """Takes the policy for each step from the slot.
 
     most_steps: the steps of a policy after which the loop waits for a newer one; 0 for no limit. When none comes within
-        `patience_s` seconds, the policy goes on acting without further waits.
+        `patience_s` seconds, the policy goes on acting without further waits. None may come, for example while
+        training is paused.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class PolicyTurns:
         slot: PolicySlot,
         most_steps: int = 0,
         counts: ActorCounts | None = None,
-        patience_s: float = _PATIENCE_S,
+        patience_s: float = RunSpec.policy_patience_s,
     ) -> None:
         self._slot = slot
         self._most_steps = most_steps
@@ -44,6 +44,12 @@ class PolicyTurns:
             self._slot.activated(policy.descriptor)
         self._steps += 1
         return policy
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next call waits for a newer policy."""
+        policy = self._policy
+        return policy is not None and self._steps == self._most_steps and self._slot.peek() is policy
 
     def _first(self, stop: threading.Event) -> OnnxPolicy | None:
         policy = None

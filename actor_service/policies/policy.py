@@ -2,14 +2,22 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
-from actorq.domain.policy import GREEDY_OUTPUT, NOISE_INPUT, Policy, PolicyDescriptor
+from actorq.domain.policy import (
+    GREEDY_OUTPUT,
+    LOG_STD_OUTPUT,
+    LOGITS_OUTPUT,
+    MEAN_OUTPUT,
+    NOISE_INPUT,
+    Policy,
+    PolicyDescriptor,
+)
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from actorq.inference import open_session
@@ -20,17 +28,29 @@ class OnnxPolicy:
 
     stochastic: whether the policy takes standard normal noise as an input.
     greedy: float32[batch, ...], the last call's result without noise. The next call overwrites it.
+    mean, log_std: float32[batch, actions], the last call's distribution of continuous actions, if the policy was loaded
+        with it. The next call overwrites them.
     on_observations: called with this policy and the observations of each call; None for no callback.
     """
 
+    mean: NDArray[np.float32]
+    log_std: NDArray[np.float32]
+
     def __init__(
-        self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0, greedy: bool = False
+        self,
+        policy: Policy,
+        observations: ArraySpec,
+        batch: int,
+        actions: int = 0,
+        greedy: bool = False,
+        distribution: Sequence[str] = (),
     ) -> None:
         """Load the model and run it once.
 
         observations: the spec of the policy's input, stacked if frames are stacked.
         actions: required number of outputs: discrete actions, or components of one action; 0 for any number.
         greedy: whether a stochastic policy also returns its actions without noise.
+        distribution: names of the outputs that tell the policy's distribution; empty where no actions are drawn.
 
         Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
         observations, alone or with noise. Other outputs are not computed.
@@ -41,10 +61,14 @@ class OnnxPolicy:
             self._session = open_session(policy.model)
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             self.stochastic = self._bind(batch)
-            self.greedy = self._bind_greedy(batch) if greedy and self.stochastic else self._outputs
+            self.greedy = self._bind_greedy() if greedy and self.stochastic else self._outputs
+            if distribution:
+                self._bind_distribution(distribution)
             self._session.run_with_iobinding(self._binding)
             if actions and self._outputs.shape != (batch, actions):
                 raise ValueError(f"expected outputs [{batch}, {actions}], got {list(self._outputs.shape)}")
+        except InvalidInputError:
+            raise
         except Exception as error:
             raise InvalidInputError(
                 f"policy version {policy.descriptor.version}: ONNX Runtime cannot run the model on observations "
@@ -84,30 +108,51 @@ class OnnxPolicy:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return stochastic
 
-    def _bind_greedy(self, batch: int) -> NDArray[np.float32]:
+    def _bind_greedy(self) -> NDArray[np.float32]:
         """Bind the output without noise to its own buffer."""
         names = [target.name for target in self._session.get_outputs()]
         if GREEDY_OUTPUT not in names:
             raise ValueError(f"expected an output {GREEDY_OUTPUT} (actions without noise), got {', '.join(names)}")
-        greedy = np.zeros_like(self._outputs)
-        self._binding.bind_output(GREEDY_OUTPUT, "cpu", 0, greedy.dtype, greedy.shape, greedy.ctypes.data)
-        return greedy
+        return self._bound(GREEDY_OUTPUT)
+
+    def _bind_distribution(self, names: Sequence[str]) -> None:
+        """Bind the outputs that tell the distribution. Logits are the first output, which is bound already."""
+        first, *others = (target.name for target in self._session.get_outputs())
+        if not {*names} <= ({first} if LOGITS_OUTPUT in names else {*others}):
+            raise InvalidInputError(
+                f"policy version {self.descriptor.version}: no actions can be drawn from it, because it tells no "
+                f"distribution: expected {' and '.join(names)} among its outputs, got {', '.join((first, *others))}"
+            )
+        if LOGITS_OUTPUT not in names:
+            self.mean, self.log_std = map(self._bound, names)
+
+    def _bound(self, output: str) -> NDArray[np.float32]:
+        """Bind an output to its own buffer, which has the first output's shape."""
+        buffer = np.zeros_like(self._outputs)
+        self._binding.bind_output(output, "cpu", 0, buffer.dtype, buffer.shape, buffer.ctypes.data)
+        return buffer
 
 
 class LoadPolicy(Protocol):
     """Loads a policy, as `load_policy` does."""
 
-    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
+    def __call__(
+        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
+    ) -> OnnxPolicy:
         """Load a policy for `batch` environments of `spec`."""
         ...
 
 
-def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> OnnxPolicy:
+def load_policy(
+    policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
+) -> OnnxPolicy:
     """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
 
     greedy: whether a stochastic policy also returns its actions without noise.
+    sampled: whether actions are drawn from the policy's distribution, which it then must tell.
     """
-    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy)
+    told = (LOGITS_OUTPUT,) if spec.discrete_actions else (MEAN_OUTPUT, LOG_STD_OUTPUT)
+    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy, told if sampled else ())
 
 
 def policy_outputs(spec: EnvironmentSpec) -> int:

@@ -11,12 +11,12 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, make_environments
 from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy, policy_outputs
 from actor_service.policies.selection import Selection, select
-from actor_service.roles.evaluation import MOST_ENVIRONMENTS, GreedyEpisodes
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes
 from actor_service.roles.video import Video
 from actor_service.uploader import Uploader
 from actorq.client import QuantizerClient
 from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
-from actorq.domain.status import ActorReport, ActorSelfStatus
+from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Role
 from actorq.errors import ConflictError, ExhaustedError
 from actorq.machine import processor_flags, saturating_schemes
@@ -55,6 +55,8 @@ class Actor:
     role: ClassVar[Role]
     # The file for a video of each requested evaluation. The episodes then run one after the other.
     _record: Path | None = None
+    # How evaluations draw actions; empty for greedy actions.
+    _sampling: Sampling = ""
 
     def __init__(self, host: Host) -> None:
         self.counts = ActorCounts()
@@ -113,7 +115,7 @@ class Actor:
         stop: threading.Event,
         on_episode: Callable[[Episode], None],
     ) -> Evaluation:
-        """Run greedy episodes of one version (0 for the newest) beside the actor's own work. Blocks.
+        """Run episodes of one version (0 for the newest) beside the actor's own work. Blocks.
 
         Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError
         when `stop` is set before the end.
@@ -123,15 +125,15 @@ class Actor:
         if not self._evaluating.acquire(blocking=False):
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
-            greedy = self._greedy_episodes(self._spec, episodes, self._requested_call)
+            runner = self._episodes(self._spec, episodes, self._requested_call)
             try:
-                policy = greedy.load(self._policy(self._spec, scheme or self._acting_scheme, version))
+                policy = runner.load(self._policy(self._spec, scheme or self._acting_scheme, version))
                 if self._record is None:
-                    return greedy.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
-                with Video(self._record, greedy.pictures_per_second) as video:
-                    return greedy.run(policy, seed, 0, stop, on_episode, video.add)
+                    return runner.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
+                with Video(self._record, runner.pictures_per_second) as video:
+                    return runner.run(policy, seed, 0, stop, on_episode, video.add)
             finally:
-                greedy.close()
+                runner.close()
         finally:
             self._evaluating.release()
 
@@ -140,14 +142,14 @@ class Actor:
         """The scheme that the run's actors use on this processor."""
         raise NotImplementedError
 
-    def _greedy_episodes(self, spec: EnvironmentSpec, episodes: int, watched: Watched) -> GreedyEpisodes:
+    def _episodes(self, spec: EnvironmentSpec, episodes: int, watched: Watched) -> EvaluationEpisodes:
         recorded = self._record is not None
         count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
         with watched:
             environments = make_environments(
                 spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
             )
-        return GreedyEpisodes(environments, episodes, self.counts, watched)
+        return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""

@@ -1,18 +1,22 @@
-"""Runs greedy episodes of one fixed policy version."""
+"""Runs the episodes of an evaluation, with one fixed policy version."""
 
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actor_service.acting.exploration import explorer
+from actor_service.acting.explorer import Explorer
 from actor_service.acting.frame_stack import FrameStack
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments
 from actor_service.policies.policy import OnnxPolicy, load_policy
 from actorq.domain.policy import Policy
+from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, UnavailableError
 from actorq.watchdog import Watched
@@ -22,13 +26,16 @@ MOST_ENVIRONMENTS = 32
 MOST_FAILED = 100
 
 
-class GreedyEpisodes:
-    """Runs greedy episodes: with the actions of highest value, or a policy's actions without noise.
+class EvaluationEpisodes:
+    """Runs episodes with greedy actions, or with actions drawn from the policy's distribution.
+
+    A greedy action is the one of highest value, or the policy's action without noise.
 
     An episode in which an environment fails counts as a fault, and another episode replaces it. `MOST_FAILED` faults in
     a row raise ActorQError.
 
     watched: context of each call to the environments, for a watchdog.
+    sampling: how actions are drawn; empty for greedy actions.
     """
 
     def __init__(
@@ -37,12 +44,14 @@ class GreedyEpisodes:
         episodes: int,
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
+        sampling: Sampling = "",
     ) -> None:
         self._spec = environments.spec
         self._episodes = episodes
         self._environments = environments
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
+        self._sampling = sampling
 
     @property
     def environments(self) -> int:
@@ -56,7 +65,7 @@ class GreedyEpisodes:
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
-        return load_policy(policy, self._spec, self._environments.count)
+        return load_policy(policy, self._spec, self._environments.count, sampled=bool(self._sampling))
 
     def run(
         self,
@@ -71,9 +80,11 @@ class GreedyEpisodes:
 
         Every environment runs a fixed share of the episodes. Taking the first episodes to end would favor short ones.
 
+        seed: of the environments, and of drawn actions.
         on_picture: called with a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
+        act = self._sampler(seed) if self._sampling else self._greedy
         environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
         shares = np.full(environments.count, self._episodes // environments.count)
         shares[: self._episodes % environments.count] += 1
@@ -86,7 +97,7 @@ class GreedyEpisodes:
                 raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
-            actions = self._greedy(policy(stack.push(observations, environments.lengths)))
+            actions = act(policy, stack.push(observations, environments.lengths))
             with self._watched:
                 step = environments.step(actions)
             observations = step.observations
@@ -123,5 +134,10 @@ class GreedyEpisodes:
         with self._watched:
             return self._environments.render(0)
 
-    def _greedy(self, outputs: NDArray[np.float32]) -> NDArray[np.generic]:
+    def _greedy(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        outputs = policy(observations)
         return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs
+
+    def _sampler(self, seed: int) -> Explorer:
+        exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)
+        return explorer(self._spec, exploration, self._environments.count, np.random.default_rng(seed))

@@ -1,4 +1,4 @@
-"""The evaluator role: runs greedy episodes of policy versions for the learner."""
+"""The evaluator role: runs episodes of policy versions for the learner."""
 
 from collections.abc import Collection
 
@@ -30,17 +30,18 @@ class Evaluator(Participant):
 
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
         run = membership.run
+        self._sampling = run.evaluation_sampling
         target = spec.reward_threshold if run.target_return is None else run.target_return
         affordable = CpuBudget(run.evaluation_share).has_some
         self._schedule = EvaluationSchedule(run.evaluation_period_updates, affordable, target)
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
-        greedy = self._greedy_episodes(spec, run.evaluation_episodes, self._own_call)
+        episodes = self._episodes(spec, run.evaluation_episodes, self._own_call)
         seeds = np.random.default_rng(membership.seed)
         sequence = 0
         hold = PolicyHold(self._quantizer)
-        self._subscribe(spec, run.scheme, greedy.environments)
+        self._subscribe(spec, run.scheme, episodes.environments, sampled=bool(self._sampling))
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
             policy = self._slot.wait(self._is_wanted, _WAIT_S)
@@ -56,13 +57,13 @@ class Evaluator(Participant):
             self._activity = f"evaluating version {version}"
             seed = int(seeds.integers(2**31))
             try:
-                evaluation = greedy.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
+                evaluation = episodes.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
             except UnavailableError:
                 break
             sequence += 1
             self._schedule.ended(evaluation.mean_return)
             uploader.put(evaluation, self._stop)
-        greedy.close()
+        episodes.close()
 
     def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
         settled = self._subscription is None or self._subscription.settled(descriptor)

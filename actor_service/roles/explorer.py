@@ -1,4 +1,4 @@
-"""The explorer role: acts with noise in its environments, and sends the transitions to the learner."""
+"""The explorer role: acts with noise, or draws actions, and sends the transitions to the learner."""
 
 import logging
 import time
@@ -36,24 +36,24 @@ class Explorer(Participant):
         assert membership.exploration is not None
         seeds = np.random.SeedSequence(membership.seed).generate_state(2)
         environment_seed, exploration_seed = (int(seed) for seed in seeds)
-        explore = explorer(spec, membership.exploration, np.random.default_rng(exploration_seed))
+        explore = explorer(spec, membership.exploration, count, np.random.default_rng(exploration_seed))
+        columns = explore.columns
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
-        greedy = explore.greedy_actions
-        length = fitting_segment_length(
-            spec, count, run.segment_length, run.max_segment_bytes, greedy=greedy is not None
-        )
+        length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, columns)
         self._rollout = Rollout(
             environments,
-            PolicyTurns(self._slot, run.max_steps_per_policy, self.counts),
+            PolicyTurns(self._slot, run.max_steps_per_policy, self.counts, run.policy_patience_s),
             explore,
             length,
             environment_seed % 2**31,
             self.counts,
             self._own_call,
-            greedy,
+            columns,
         )
-        self._subscribe(spec, run.scheme, count, greedy=greedy is not None)
+        self._subscribe(
+            *(spec, run.scheme, count), columns.greedy is not None, sampled=columns.log_probabilities is not None
+        )
         self._activity, acted = "acting", False
         while not self._stop.is_set():
             segment = self._rollout.collect(self._stop)

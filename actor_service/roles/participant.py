@@ -100,7 +100,9 @@ class Participant(Actor):
         """Whether to load this policy."""
         return True
 
-    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False) -> None:
+    def _subscribe(
+        self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False, sampled: bool = False
+    ) -> None:
         """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
         make = self._host.load
@@ -109,7 +111,7 @@ class Participant(Actor):
         )
 
         def load(policy: Policy) -> OnnxPolicy:
-            return check.watch(make(policy, spec, batch, greedy))
+            return check.watch(make(policy, spec, batch, greedy, sampled))
 
         parts = (self._host.connect, self._slot, load, self._fail, check, self.counts)
         if scheme == AUTO:

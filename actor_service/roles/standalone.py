@@ -5,6 +5,7 @@ from pathlib import Path
 from actor_service.environments import describe_environment
 from actor_service.roles.actor import Actor, Host
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.status import Sampling
 
 
 class StandaloneEvaluator(Actor):
@@ -13,6 +14,7 @@ class StandaloneEvaluator(Actor):
     scheme: the run's scheme.
     environments: number of environments that the run's actors step as one batch.
     record: the file for a video of each evaluation; None for no video.
+    sampling: how actions are drawn; empty for greedy actions.
     """
 
     role = "standalone"
@@ -25,9 +27,11 @@ class StandaloneEvaluator(Actor):
         environments: int,
         record: Path | None = None,
         arguments: EnvironmentArguments = NO_ARGUMENTS,
+        sampling: Sampling = "",
     ) -> None:
         super().__init__(host)
         self._record = record
+        self._sampling = sampling
         self._scheme = scheme
         self._batch = environments
         self._spec = describe_environment(environment_id, host.backend, arguments, rendered=record is not None)

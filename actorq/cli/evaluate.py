@@ -1,4 +1,4 @@
-"""`actorq evaluate`: greedy episodes of a run's policy."""
+"""`actorq evaluate`: episodes of a run's policy."""
 
 import signal
 import sys
@@ -47,6 +47,11 @@ class EvaluateSettings(Settings):
         DefaultText("the one evaluated last when the run has ended, or the best if it is gone, else the newest"),
     ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
+    sampled: bool = Field(
+        False,
+        description="draw actions from the policy's distribution, as the actors of an on-policy algorithm do; else "
+        "greedy actions",
+    )
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
@@ -55,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run episodes. Print each return, then the result over all episodes."""
     parser = argument_parser(
         "actorq evaluate",
-        "Run greedy episodes of a run's policy, during the run or after it, without its learner.",
+        "Run episodes of a run's policy, during the run or after it, without its learner.",
         (EvaluateSettings,),
     )
     parser.usage = "actorq evaluate RUN_DIR [flags]"
@@ -83,6 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         record=how.record,
         # A version that the user names is never replaced.
         else_best=how.version is None,
+        sampled=how.sampled,
     )
     with _sigterm_exits():
         _print_episodes(directory, config, request)
@@ -124,12 +130,14 @@ def _print_result(result: EvaluationResult) -> None:
         f"over {len(returns)} episodes in {evaluation.duration_s:.1f} s"
     )
     fidelity = policy.fidelity
-    agreement = (
-        f"same action as fp32 in {fidelity.argmax_agreement:.1%}, " if fidelity.argmax_agreement is not None else ""
-    )
+    close = ""
+    if fidelity.mean_kl is not None:
+        close = f"KL divergence from fp32 {fidelity.mean_kl:.2g} nats, "
+    elif fidelity.argmax_agreement is not None:
+        close = f"same action as fp32 in {fidelity.argmax_agreement:.1%}, "
     fallen_back = "" if policy.effective_scheme == policy.scheme else f", in effect {policy.effective_scheme}"
     print(
-        f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {agreement}"
+        f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
     )
 

@@ -40,7 +40,7 @@ from actorq.config.sections import (
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.status import Exploration
+from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -245,6 +245,14 @@ class RunConfig(Settings):
         """The same run with mutual TLS from the folder."""
         transport = self.transport.model_copy(update={"certificates": directory.absolute()})
         return self.model_copy(update={"transport": transport})
+
+    @property
+    def sampling(self) -> Sampling:
+        """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
+        section = {"ppo": self.ppo, "impala": self.impala}.get(self.algorithm)
+        if section is None:
+            return ""
+        return "squashed" if section.squash else "clipped"
 
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.

@@ -272,7 +272,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the greedy episodes of one pinned policy in an evaluator."""
+    """Results of the episodes of one pinned policy in an evaluator."""
 
     sequence: int
     policy_version: int

@@ -28,6 +28,7 @@ class EvaluationRequest:
     """A request for an evaluation. Version 0 is the newest retained one. Scheme "auto" is the fastest on this machine.
 
     record: the file for a video of the episodes, which then run one after the other.
+    sampled: draw actions from the policy's distribution, instead of greedy ones.
     else_best: if the version is not retained, evaluate the best retained one instead: see Substitution.
     """
 
@@ -37,6 +38,7 @@ class EvaluationRequest:
     seed: int
     record: Path | None = None
     else_best: bool = False
+    sampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def evaluate_run(
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
         quantizer, actor = stack.enter_context(reserved_addresses(2))
         children = {}
-        for name, command in _commands(run, config, quantizer, actor, request.record).items():
+        for name, command in _commands(run, config, quantizer, actor, request).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put)
             # An interrupted actor needs time to remove its incomplete video.
             stack.callback(children[name].end, _PATIENCE_S if request.record and name == "actor" else 0.0)
@@ -102,8 +104,9 @@ def evaluate_run(
 
 
 def _commands(
-    run: RunDirectory, config: RunConfig, quantizer: str, actor: str, record: Path | None
+    run: RunDirectory, config: RunConfig, quantizer: str, actor: str, request: EvaluationRequest
 ) -> dict[str, tuple[str, ...]]:
+    record = request.record
     certificates = str(config.transport.certificates or "none")
     given = ("--config", str(run.config), "--transport.certificates", certificates, "--lifeline")
     return {
@@ -116,6 +119,7 @@ def _commands(
             Kind.ACTOR,
             *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", config.environment),
             *("--listen", actor, "--name", "evaluator"),
+            *(("--sampled",) if request.sampled else ()),
             # Only the environment library itself can render.
             *(("--record", str(record.absolute()), "--environment-backend", "python") if record else ()),
         ),

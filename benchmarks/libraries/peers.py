@@ -32,6 +32,7 @@ Run = dict[str, Any]
 
 TASKS = (
     Task("dqn", "CartPole-v1", 475.0, 5_000, 300.0),
+    Task("ppo", "CartPole-v1", 475.0, 4_096, 300.0),
     Task("dqn", "LunarLander-v3", 200.0, 10_000, 480.0),
     Task("sac", "Pendulum-v1", -200.0, 1_000, 300.0, threads=2),
 )

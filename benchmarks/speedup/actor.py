@@ -253,7 +253,7 @@ def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
     slot = PolicySlot()
     slot.put(load_policy(policy, spec, task.environments))
     exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
-    explore = explorer(spec, exploration, np.random.default_rng(0))
+    explore = explorer(spec, exploration, task.environments, np.random.default_rng(0))
     rollout = Rollout(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
     stop = threading.Event()
 

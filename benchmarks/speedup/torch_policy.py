@@ -13,7 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from actor_service.policies.policy import OnnxPolicy, load_policy
-from actorq.domain.policy import FP32, GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, Policy, PolicyDescriptor
+from actorq.domain.policy import (
+    FP32,
+    GREEDY_OUTPUT,
+    LOG_STD_OUTPUT,
+    MEAN_OUTPUT,
+    NOISE_INPUT,
+    OBSERVATIONS_INPUT,
+    Policy,
+    PolicyDescriptor,
+)
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError
 from benchmarks.speedup.torch_network import TorchNetwork
@@ -27,7 +36,9 @@ _log = logging.getLogger(__name__)
 class TorchPolicy:
     """Runs a policy in eager PyTorch, with the interface of `OnnxPolicy`. One loop owns it."""
 
-    def __init__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
+    ) -> None:
         """Build the network and run it once.
 
         Raises InvalidInputError if the policy is not in fp32, or has an operator that is not supported here.
@@ -42,6 +53,8 @@ class TorchPolicy:
             raise InvalidInputError(f"expected the inputs {' and '.join(expected)}, got {self._network.inputs}")
         self.stochastic = len(self._network.inputs) == 2
         self._greedy = self._network.outputs.index(GREEDY_OUTPUT) if greedy and self.stochastic else 0
+        told = (MEAN_OUTPUT, LOG_STD_OUTPUT) if sampled and not spec.discrete_actions else ()
+        self._distribution = [self._network.outputs.index(name) for name in told]
         self._quiet = torch.zeros(batch, *spec.actions.shape)
         seen = spec.policy_observations
         self(np.zeros((batch, *seen.shape), seen.dtype))
@@ -57,6 +70,8 @@ class TorchPolicy:
             outputs = self._network(*inputs)
         first: NDArray[np.float32] = outputs[0].numpy()
         self.greedy: NDArray[np.float32] = outputs[self._greedy].numpy()
+        if self._distribution:
+            self.mean, self.log_std = (outputs[index].numpy() for index in self._distribution)
         return first
 
 
@@ -76,14 +91,16 @@ class TorchLoader:
         self._rng = np.random.default_rng(seed)
         self._checked: set[bytes] = set()
 
-    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False) -> TorchPolicy:
+    def __call__(
+        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
+    ) -> TorchPolicy:
         """The policy in PyTorch. Raises InvalidInputError if its outputs differ from ONNX Runtime's."""
-        loaded = TorchPolicy(policy, spec, batch, greedy)
+        loaded = TorchPolicy(policy, spec, batch, greedy, sampled)
         if policy.descriptor.topology not in self._checked:
             seen = spec.policy_observations
             drawn = self._rng.standard_normal((batch, *seen.shape))
             observations = (np.abs(drawn) * 64 if seen.dtype == "uint8" else drawn).astype(seen.dtype)
-            found = difference(loaded, load_policy(policy, spec, batch, greedy), observations)
+            found = difference(loaded, load_policy(policy, spec, batch, greedy, sampled), observations)
             if not found <= TOLERANCE:
                 raise InvalidInputError(
                     f"policy version {policy.descriptor.version}: PyTorch must give ONNX Runtime's outputs within "

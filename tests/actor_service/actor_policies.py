@@ -29,17 +29,21 @@ def all_in_float(policy: Policy, scheme: str) -> Policy:
 
 
 def linear_policy(
-    weights: NDArray[np.float32], bias: NDArray[np.float32], version: int = 1, element_type: int = TensorProto.FLOAT
+    weights: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    version: int = 1,
+    element_type: int = TensorProto.FLOAT,
+    output: str = "q_values",
 ) -> Policy:
-    """q_values = flattened observations @ weights + bias; integer observations are cast first."""
+    """output = flattened observations @ weights + bias; integer observations are cast first."""
     cast = [helper.make_node("Cast", ["observations"], ["floats"], to=TensorProto.FLOAT)]
     flatten = helper.make_node("Flatten", ["floats"], ["rows"])
-    nodes = [*cast, flatten, helper.make_node("Gemm", ["rows", "weights", "bias"], ["q_values"])]
+    nodes = [*cast, flatten, helper.make_node("Gemm", ["rows", "weights", "bias"], [output])]
     graph = helper.make_graph(
         nodes,
         "policy",
         [helper.make_tensor_value_info("observations", element_type, None)],
-        [helper.make_tensor_value_info("q_values", TensorProto.FLOAT, ["batch", len(bias)])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", len(bias)])],
         [
             onnx.numpy_helper.from_array(weights.astype(np.float32), "weights"),
             onnx.numpy_helper.from_array(bias.astype(np.float32), "bias"),
@@ -81,5 +85,46 @@ def noisy_policy(observation_size: int, actions: int, version: int = 1, greedy: 
         nodes.append(helper.make_node("Sub", ["actions", "noise"], ["greedy_actions"]))
     axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
     graph = helper.make_graph(nodes, "policy", values[:2], values[2:], [axes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return as_policy(model.SerializeToString(), version)
+
+
+def logits_policy(logits: list[float], observation_size: int = 4, version: int = 1) -> Policy:
+    """A policy that tells the same distribution of discrete actions whatever is observed."""
+    weights = np.zeros((observation_size, len(logits)), np.float32)
+    return linear_policy(weights, np.array(logits, np.float32), version, output="logits")
+
+
+def gaussian_policy(
+    mean: list[float], log_std: list[float], observation_size: int = 4, version: int = 1, rows: int | None = None
+) -> Policy:
+    """A policy with a Gaussian distribution: its mean is `mean` plus the sum of an observation.
+
+    Its actions without noise are the mean clipped to [-1, 1].
+
+    rows: fixed number of rows of log_std, for a policy that does not fit its batch; None for a row per observation.
+    """
+    arrays = {
+        "axes": np.array([1]),
+        "shift": np.array(mean, np.float32),
+        "levels": np.array([log_std] * (rows or 1), np.float32),
+        "none": np.float32(0),
+        "low": np.float32(-1),
+        "high": np.float32(1),
+    }
+    nodes = [
+        helper.make_node("ReduceSum", ["observations", "axes"], ["sums"], keepdims=1),
+        helper.make_node("Add", ["sums", "shift"], ["mean"]),
+        helper.make_node("Clip", ["mean", "low", "high"], ["actions"]),
+        helper.make_node("Mul", ["mean", "none"], ["zeros"]),
+        helper.make_node("Identity" if rows else "Add", ["levels"] if rows else ["zeros", "levels"], ["log_std"]),
+    ]
+    observations = helper.make_tensor_value_info("observations", TensorProto.FLOAT, ["batch", observation_size])
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows if name == "log_std" else None, len(mean)])
+        for name in ("actions", "mean", "log_std")
+    ]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "policy", [observations], outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return as_policy(model.SerializeToString(), version)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -16,14 +17,21 @@ from actor_service.__main__ import ActorService, ActorSettings
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy
-from actorq.domain.status import ActorSelfStatus
+from actorq.domain.status import ActorSelfStatus, Exploration, Membership
 from actorq.domain.trajectory import Episode, Evaluation
-from actorq.errors import ConflictError, ExhaustedError, NotFoundError, UnavailableError, UserError
+from actorq.errors import (
+    ConflictError,
+    ExhaustedError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+    UserError,
+)
 from actorq.process import EXIT_OK
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, ScriptedQuantizer, membership, serving
-from tests.actor_service.actor_policies import constant_policy, linear_policy
+from tests.actor_service.actor_policies import constant_policy, linear_policy, logits_policy
 
 MANY = 10_000
 
@@ -376,3 +384,81 @@ def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: tuple[
     ):
         client.drain()
         assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def drawing(**changes: Any) -> Membership:
+    """A place in a run that draws actions."""
+    place = membership(**changes)
+    return replace(place, exploration=Exploration((), (), sampling="clipped"))
+
+
+def test_an_actor_of_a_run_that_draws_actions_tells_their_probabilities(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    learner[0].membership = drawing(environments_per_actor=2, segment_length=16)
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (_, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        # A policy that tells no distribution does not act. The next one may.
+        quantizer[0].serve(constant_policy([0.0, 1.0], version=1))
+        quantizer[0].serve(logits_policy([0.0, np.log(3.0)], version=2))
+        learner[0].answer(credit=1)
+        segment = learner[0].segments.get(timeout=DEADLINE_S)
+        assert segment.spans[0].version == 2
+        assert segment.log_probabilities is not None
+        np.testing.assert_allclose(segment.log_probabilities, np.log([0.25, 0.75])[segment.actions], atol=1e-6)
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_actor_waits_as_long_as_the_run_says_for_a_newer_policy(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = drawing(segment_length=8, max_steps_per_policy=12, policy_patience_s=600.0)
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (_, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        learner[0].answer(credit=100)
+        for version in (1, 2):
+            quantizer[0].serve(logits_policy([0.0, 0.0], version=version))
+            segments = [learner[0].segments.get(timeout=DEADLINE_S) for _ in range(2)]
+            # All steps of a policy arrive while the actor waits for the next one.
+            assert [segment.steps for segment in segments] == [8, 4]
+            assert [span.version for segment in segments for span in segment.spans] == [version] * 2
+        # The default patience is one second.
+        with pytest.raises(queue.Empty):
+            learner[0].segments.get(timeout=1.5)
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+@pytest.mark.parametrize("sampling", ["", "clipped"])
+def test_an_evaluator_draws_actions_if_the_run_says_so(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str], sampling: str
+) -> None:
+    learner[0].membership = membership(evaluation_episodes=16, evaluation_sampling=sampling)
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings) as (_, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(logits_policy([0.01, 0.0]))
+        lengths = learner[0].evaluation().lengths
+        # Always to the same side, the pole falls within some ten steps.
+        assert (max(lengths) <= 11) == (sampling == "")
+        learner[0].answer(acknowledged=1, directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_a_standalone_actor_draws_actions_on_demand(quantizer: tuple[ScriptedQuantizer, str]) -> None:
+    peer, address = quantizer
+    peer.keep(logits_policy([0.01, 0.0]))
+    with running_actor(standalone(address)) as (client, _):
+        *_, greedy = client.evaluate(16)
+    with running_actor(ActorSettings(role="standalone", quantizer=address, sampled=True)) as (client, _):
+        *_, sampled = client.evaluate(16)
+        peer.keep(constant_policy([0.0, 1.0], version=3))
+        with pytest.raises(InvalidInputError, match="policy version 3: no actions can be drawn from it"):
+            list(client.evaluate(1))
+    assert isinstance(greedy, Evaluation)
+    assert isinstance(sampled, Evaluation)
+    assert max(greedy.lengths) <= 11 < max(sampled.lengths)

@@ -1,7 +1,8 @@
 """One run of Ray RLlib until its target: `python -m benchmarks.libraries.peer_runs.rllib` with JSON on stdin.
 
-Settings come from RLlib's examples, rllib/examples/algorithms/dqn/cartpole_dqn.py and sac/pendulum_sac.py. RLlib has no
-example of DQN on LunarLander, so CartPole's settings apply. RLlib makes the evaluations, without exploration.
+Settings come from RLlib's examples, rllib/examples/algorithms/dqn/cartpole_dqn.py, ppo/cartpole_ppo.py and
+sac/pendulum_sac.py. RLlib has no example of DQN on LunarLander, so CartPole's settings apply. RLlib makes the
+evaluations, without exploration.
 """
 
 import importlib
@@ -68,7 +69,11 @@ _SAC: dict[str, Any] = {
         "fusionnet_activation": "relu",
     },
 }
-SETTINGS = {"dqn/CartPole-v1": _DQN, "dqn/LunarLander-v3": _DQN, "sac/Pendulum-v1": _SAC}
+_PPO: dict[str, Any] = {
+    "training": {"lr": 3e-4, "num_epochs": 6, "vf_loss_coeff": 0.01},
+    "model": {"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True},
+}
+SETTINGS = {"dqn/CartPole-v1": _DQN, "dqn/LunarLander-v3": _DQN, "ppo/CartPole-v1": _PPO, "sac/Pendulum-v1": _SAC}
 
 
 def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:

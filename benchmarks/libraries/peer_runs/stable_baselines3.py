@@ -1,13 +1,14 @@
 """One run of Stable-Baselines3 until its target, in a separate process: JSON in on stdin.
 
-Hyperparameters come from its zoo (rl-baselines3-zoo, hyperparams/dqn.yml and sac.yml). Others are the library's
-defaults, including the number of torch threads. Evaluations use `evaluate_policy` in a separate environment.
+Hyperparameters come from its zoo (rl-baselines3-zoo: dqn.yml, ppo.yml and sac.yml in hyperparams). Others are the
+library's defaults, including the number of torch threads. Evaluations use `evaluate_policy` in a separate environment.
 """
 
 import importlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,10 @@ _STEPS = 100_000_000
 class Settings:
     """The zoo's entry of a task.
 
-    schedule_steps: the zoo's `n_timesteps`, the length of the exploration schedule.
+    schedule_steps: the zoo's `n_timesteps`, the length of all schedules.
     exploration_fraction: share of schedule_steps until exploration reaches its final value; None without epsilon.
+    environments: number of environments.
+    annealed: first values of arguments that fall to 0 linearly.
     """
 
     algorithm: str
@@ -30,13 +33,20 @@ class Settings:
     schedule_steps: int
     exploration_fraction: float | None = None
     network: dict[str, Any] = field(default_factory=dict)
+    environments: int = 1
+    annealed: dict[str, float] = field(default_factory=dict)
 
     def all_arguments(self) -> dict[str, Any]:
         """Arguments of the algorithm's class, for `_STEPS` steps."""
         found = {**self.arguments, **({"policy_kwargs": self.network} if self.network else {})}
+        found |= {name: self._falling(first) for name, first in self.annealed.items()}
         if self.exploration_fraction is not None:
             found["exploration_fraction"] = self.exploration_fraction * self.schedule_steps / _STEPS
         return found
+
+    def _falling(self, first: float) -> Callable[[float], float]:
+        """A schedule over `schedule_steps`, as a function of the share of `_STEPS` that is left."""
+        return lambda left: first * max(0.0, 1.0 - (1.0 - left) * _STEPS / self.schedule_steps)
 
 
 SETTINGS = {
@@ -74,6 +84,13 @@ SETTINGS = {
         0.12,
         {"net_arch": [256, 256]},
     ),
+    "ppo/CartPole-v1": Settings(
+        "PPO",
+        {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0},
+        100_000,
+        environments=8,
+        annealed={"learning_rate": 1e-3, "clip_range": 0.2},
+    ),
     "sac/Pendulum-v1": Settings("SAC", {"learning_rate": 1e-3}, 20_000),
 }
 
@@ -89,7 +106,11 @@ def learn(task: str, environment: str, seed: int, target: float, episodes: int, 
     evaluated = monitored(gymnasium.make(environment))
     evaluated.reset(seed=10_000 + seed)
     algorithm = getattr(library, settings.algorithm)
-    model = algorithm("MlpPolicy", environment, seed=seed, device="cpu", **settings.all_arguments())
+    learned: Any = environment
+    if settings.environments > 1:
+        make = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+        learned = make(environment, n_envs=settings.environments, seed=seed)
+    model = algorithm("MlpPolicy", learned, seed=seed, device="cpu", **settings.all_arguments())
 
     def after_step(*_: object) -> bool:
         if model.num_timesteps % period:

@@ -26,7 +26,7 @@ def taken(
     """The actions of so many steps, [T, N, ...], always at an observation of zeros."""
     count = len(exploration.epsilons)
     loaded = OnnxPolicy(policy, OBSERVATIONS, count)
-    explore = explorer(spec, exploration, np.random.default_rng(seed))
+    explore = explorer(spec, exploration, count, np.random.default_rng(seed))
     observations = np.zeros((count, 4), np.float32)
     actions = [explore(loaded, observations).copy() for _ in range(steps)]
     assert actions[0].dtype == spec.actions.dtype
@@ -106,19 +106,19 @@ def test_at_first_actions_are_uniformly_random() -> None:
 
 def test_the_kind_of_actions_says_how() -> None:
     exploration = Exploration((0.1,), (0.1,))
-    assert isinstance(explorer(DISCRETE, exploration, np.random.default_rng(0)), EpsilonGreedy)
-    assert isinstance(explorer(CONTINUOUS, exploration, np.random.default_rng(0)), ContinuousNoise)
+    assert isinstance(explorer(DISCRETE, exploration, 1, np.random.default_rng(0)), EpsilonGreedy)
+    assert isinstance(explorer(CONTINUOUS, exploration, 1, np.random.default_rng(0)), ContinuousNoise)
 
 
 def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
     loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), greedy=True)
-    explore = explorer(CONTINUOUS, exploration, np.random.default_rng(1))
-    assert explore.greedy_actions is not None
+    explore = explorer(CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1))
+    assert explore.columns.greedy is not None
     columns = []
     for _ in range(steps):
         actions = explore(loaded, np.zeros((len(exploration.noise), 4), np.float32)).copy()
-        columns.append((actions, explore.greedy_actions.copy()))
+        columns.append((actions, explore.columns.greedy.copy()))
     taken, greedy = zip(*columns, strict=True)
     return np.array(taken), np.array(greedy)
 
@@ -141,7 +141,7 @@ def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
     # And nothing is told, nor taken otherwise, where nobody asks.
     unasked = Exploration((0.0,) * 2, (0.2,) * 2)
     np.testing.assert_array_equal(taken(CONTINUOUS, policy, unasked, steps=100), actions)
-    assert explorer(CONTINUOUS, unasked, np.random.default_rng(0)).greedy_actions is None
+    assert explorer(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns.greedy is None
 
 
 def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
@@ -153,4 +153,4 @@ def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
 
 def test_of_discrete_actions_nothing_is_told() -> None:
     exploration = Exploration((0.1,), (0.1,), report_greedy=True)
-    assert explorer(DISCRETE, exploration, np.random.default_rng(0)).greedy_actions is None
+    assert explorer(DISCRETE, exploration, 1, np.random.default_rng(0)).columns.greedy is None

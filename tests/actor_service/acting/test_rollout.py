@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actor_service.acting.explorer import ActionColumns
 from actor_service.acting.rollout import MOST_DROPPED, Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
@@ -196,7 +197,9 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
 def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
     actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
     spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions, discrete_actions=0)
-    steps = fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes, greedy=True)
+    steps = fitting_segment_length(
+        spec, 16, longest=10_000, max_bytes=max_bytes, columns=ActionColumns(greedy=np.zeros(0))
+    )
     column = np.ones((steps, 16, 6), np.float32)
     fullest = replace(fullest_segment(spec, 16, steps), actions=column, greedy_actions=column)
     assert 1 < steps < fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes)
@@ -221,7 +224,9 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
     environments = make_environments("Pendulum-v1", COUNT)
     spec, explore = environments.spec, Noisy()
     slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
-    collecting = Rollout(environments, PolicyTurns(slot), explore, LENGTH, SEED, greedy=explore.greedy_actions)
+    collecting = Rollout(
+        environments, PolicyTurns(slot), explore, LENGTH, SEED, columns=ActionColumns(greedy=explore.greedy_actions)
+    )
     for first in (0, LENGTH):
         segment = collecting.collect(threading.Event())
         assert segment is not None

@@ -92,6 +92,26 @@ def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: Po
     assert waited.count == counts.policy_wait_seconds.snapshot()[0][-1][1] == 2
 
 
+def test_it_says_before_a_step_whether_it_waits_for_a_newer_policy(slot: PolicySlot, waited: Waited) -> None:
+    turns = PolicyTurns(slot, 2, patience_s=0.0)
+    assert not turns.waits
+    slot.put(policy(1))
+    told = []
+    for _ in range(5):
+        before = waited.count
+        versions(turns, 1)
+        told.append((turns.waits, waited.count - before))
+    # It waits at the third step, and then not again.
+    assert told == [(False, 0), (True, 0), (False, 1), (False, 0), (False, 0)]
+    slot.put(policy(2))
+    versions(turns, 2)
+    assert turns.waits
+    slot.put(policy(3))
+    assert not turns.waits
+    unlimited = PolicyTurns(slot)
+    assert [unlimited.waits for _ in versions(unlimited, 3)] == [False] * 3
+
+
 def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot, 1, patience_s=DEADLINE_S)

@@ -16,7 +16,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy
 from actorq.domain.trajectory import ArraySpec
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
-from tests.actor_service.actor_policies import as_policy, linear_policy
+from tests.actor_service.actor_policies import as_policy, gaussian_policy, linear_policy
 
 BATCH = 4
 OBSERVATIONS = ArraySpec((4,), "float32")
@@ -193,3 +193,18 @@ def test_errors_are_relative_to_the_range_of_the_report_and_stay_finite() -> Non
     assert compared.agreement == 1.0
     broken = compare(load(policy("int8", factor=np.inf)), load(policy("fp32")), batches, discrete=False)
     assert (broken.error, broken.agreement, broken.mismatch) == (1e6, None, True)
+
+
+def test_a_policy_that_tells_a_gaussian_is_compared_by_its_actions() -> None:
+    def told(mean: float, log_std: float) -> OnnxPolicy:
+        return load(replace_report(gaussian_policy([mean] * 2, [log_std] * 2)))
+
+    batches = [np.zeros((BATCH, 4), np.float32)]
+    # The first output is compared: the actions, with an error of 0.1 of a range of 5.
+    compared = compare(told(0.6, -1.0), told(0.5, 3.0), batches, discrete=False)
+    assert compared.error == pytest.approx(0.02, rel=1e-4)
+    assert not compared.mismatch
+
+
+def replace_report(given: Policy) -> Policy:
+    return replace(given, descriptor=replace(given.descriptor, scheme="int8", fidelity=REPORT))

@@ -10,11 +10,19 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
-from tests.actor_service.actor_policies import as_policy, constant_policy, linear_policy, noisy_policy, random_policy
+from tests.actor_service.actor_policies import (
+    as_policy,
+    constant_policy,
+    gaussian_policy,
+    linear_policy,
+    logits_policy,
+    noisy_policy,
+    random_policy,
+)
 
 VECTOR = ArraySpec((4,), "float32")
 DEADLINE_S = 30.0
@@ -143,6 +151,53 @@ def test_of_several_outputs_the_first_acts() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     outputs = OnnxPolicy(as_policy(model.SerializeToString()), VECTOR, 2)(np.ones((2, 4), np.float32))
     np.testing.assert_array_equal(outputs, np.full((2, 4), 2.0))
+
+
+DISCRETE = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((), "int64"), discrete_actions=2)
+CONTINUOUS = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+
+
+def test_a_policy_tells_its_distribution_where_actions_are_drawn() -> None:
+    observations = np.array([[1, 0, 0, 0], [0, 0, 0.5, 0]], np.float32)
+    loaded = load_policy(gaussian_policy([0.25, -3.0], [-1.0, -2.0]), CONTINUOUS, 2, sampled=True)
+    np.testing.assert_array_equal(loaded(observations), [[1, -1], [0.75, -1]])
+    np.testing.assert_array_equal(loaded.mean, [[1.25, -2], [0.75, -2.5]])
+    np.testing.assert_array_equal(loaded.log_std, [[-1, -2]] * 2)
+    logits = load_policy(logits_policy([0.5, -1.0]), DISCRETE, 2, sampled=True)
+    np.testing.assert_array_equal(logits(observations), [[0.5, -1]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy"), [(DISCRETE, logits_policy([0.0, 1.0])), (CONTINUOUS, gaussian_policy([0.0] * 2, [0.0] * 2))]
+)
+def test_where_no_actions_are_drawn_the_first_output_is_enough(spec: EnvironmentSpec, policy: Policy) -> None:
+    assert load_policy(policy, spec, 3)(np.ones((3, 4), np.float32)).shape == (3, 2)
+    assert load_policy(constant_policy([0.0, 1.0]), spec, 3)(np.ones((3, 4), np.float32)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy", "expected"),
+    [
+        (DISCRETE, constant_policy([0.0, 1.0], version=7), "expected logits among its outputs, got q_values"),
+        (DISCRETE, gaussian_policy([0.0] * 2, [0.0] * 2, version=7), "expected logits .* got actions, mean, log_std"),
+        (CONTINUOUS, logits_policy([0.0, 1.0], version=7), "expected mean and log_std among its outputs, got logits"),
+        (CONTINUOUS, noisy_policy(4, 2, version=7), "expected mean and log_std among its outputs, got actions"),
+    ],
+    ids=["values", "continuous", "discrete", "noise"],
+)
+def test_a_policy_that_tells_no_fitting_distribution_is_refused_where_actions_are_drawn(
+    spec: EnvironmentSpec, policy: Policy, expected: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"^policy version 7: no actions can be drawn from it, .* {expected}$"):
+        load_policy(policy, spec, 3, sampled=True)
+
+
+def test_a_distribution_of_another_size_is_refused() -> None:
+    policy = gaussian_policy([0.0] * 2, [0.0] * 2, version=7, rows=2)
+    with pytest.raises(InvalidInputError, match="policy version 7: ONNX Runtime cannot run the model"):
+        load_policy(policy, CONTINUOUS, 3, sampled=True)
+    with pytest.raises(InvalidInputError, match=r"expected outputs \[3, 2\], got \[3, 1\]"):
+        load_policy(gaussian_policy([0.0], [0.0]), CONTINUOUS, 3, sampled=True)
 
 
 @pytest.mark.parametrize("actions", [2, 4])

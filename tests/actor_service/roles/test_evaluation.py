@@ -8,14 +8,24 @@ import pytest
 
 from actor_service.counts import ActorCounts
 from actor_service.environments import make_environments
-from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, GreedyEpisodes
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, EvaluationEpisodes
+from actorq.domain.policy import Policy
+from actorq.domain.status import Sampling
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, InvalidInputError, UnavailableError
-from tests.actor_service.actor_policies import all_in_float, as_policy, constant_policy, noisy_policy, random_policy
+from tests.actor_service.actor_policies import (
+    all_in_float,
+    as_policy,
+    constant_policy,
+    gaussian_policy,
+    logits_policy,
+    noisy_policy,
+    random_policy,
+)
 
 
-def cartpoles(episodes: int) -> GreedyEpisodes:
-    return GreedyEpisodes(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
+def cartpoles(episodes: int) -> EvaluationEpisodes:
+    return EvaluationEpisodes(make_environments("CartPole-v1", min(episodes, MOST_ENVIRONMENTS)), episodes)
 
 
 def evaluate(episodes: int, seed: int = 1, policy_seed: int = 0, taken: list[Episode] | None = None) -> Evaluation:
@@ -108,7 +118,7 @@ def test_a_policy_that_does_not_fit_is_refused() -> None:
 
 def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
     counts = ActorCounts()
-    evaluator = GreedyEpisodes(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
+    evaluator = EvaluationEpisodes(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
     policy = evaluator.load(constant_policy([0.0] * 3, 2))
     with pytest.raises(
         ActorQError, match=r"Fragile-v0 failed in 100 episodes in a row; the last time: RuntimeError: the"
@@ -127,8 +137,44 @@ def test_a_stochastic_policy_is_evaluated_without_its_noise() -> None:
         expected += float(step.rewards[0])
         observations = step.observations
     environments.close()
-    evaluator = GreedyEpisodes(make_environments("Pendulum-v1", 1), 1)
+    evaluator = EvaluationEpisodes(make_environments("Pendulum-v1", 1), 1)
     policy = evaluator.load(noisy_policy(3, 1))
     assert policy.stochastic
     assert evaluator.run(policy, 5, 1, threading.Event()).mean_return == pytest.approx(expected)
+    evaluator.close()
+
+
+def sampled_returns(policy: Policy, environment: str, seed: int, sampling: Sampling = "clipped") -> tuple[float, ...]:
+    evaluator = EvaluationEpisodes(make_environments(environment, 4), 8, sampling=sampling)
+    loaded = evaluator.load(policy)
+    returns = evaluator.run(loaded, seed, 1, threading.Event()).returns
+    evaluator.close()
+    return returns
+
+
+def test_actions_are_drawn_where_that_is_wanted() -> None:
+    # Greedy actions go always to the same side, so that the pole falls within some ten steps.
+    policy = logits_policy([0.01, 0.0])
+    sampled = sampled_returns(policy, "CartPole-v1", 3)
+    assert max(sampled_returns(policy, "CartPole-v1", 3, "")) <= 11 < max(sampled)
+    assert sampled == sampled_returns(policy, "CartPole-v1", 3) != sampled_returns(policy, "CartPole-v1", 4)
+
+
+def test_drawn_continuous_actions_are_those_of_the_environment() -> None:
+    # Nearly no noise, and a mean far beyond the bounds: whatever is drawn, the torque is the highest one.
+    environments = make_environments("Pendulum-v1", 1)
+    environments.reset(5)
+    expected = sum(float(environments.step(np.full((1, 1), 2.0, np.float32)).rewards[0]) for _ in range(200))
+    environments.close()
+    for sampling in ("clipped", "squashed"):
+        evaluator = EvaluationEpisodes(make_environments("Pendulum-v1", 1), 1, sampling=sampling)
+        policy = evaluator.load(gaussian_policy([100.0], [-5.0], 3))
+        assert evaluator.run(policy, 5, 1, threading.Event()).mean_return == pytest.approx(expected)
+        evaluator.close()
+
+
+def test_a_policy_that_tells_no_distribution_is_only_evaluated_greedily() -> None:
+    evaluator = EvaluationEpisodes(make_environments("CartPole-v1", 1), 1, sampling="clipped")
+    with pytest.raises(InvalidInputError, match="no actions can be drawn from it"):
+        evaluator.load(random_policy(4, 2))
     evaluator.close()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments import make_environments
 from actor_service.policies.policy import OnnxPolicy
-from actor_service.roles.evaluation import GreedyEpisodes
+from actor_service.roles.evaluation import EvaluationEpisodes
 from actor_service.roles.video import Video
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
@@ -78,7 +78,7 @@ def test_one_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> N
 
 def test_an_evaluation_is_filmed_from_its_first_observation_to_its_last(tmp_path: Path) -> None:
     environments = make_environments("environment_doubles:Counting-v0", 1, rendered=True)
-    evaluator = GreedyEpisodes(environments, 2)
+    evaluator = EvaluationEpisodes(environments, 2)
     seen: list[int] = []
     policy = OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1)
     evaluator.run(policy, 0, 1, threading.Event(), on_picture=lambda picture: seen.append(int(picture[0, 0, 0])))

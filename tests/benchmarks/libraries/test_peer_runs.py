@@ -28,6 +28,9 @@ def test_exploration_falls_over_the_zoos_steps_however_long_a_run_may_be() -> No
     assert arguments["exploration_fraction"] * 100_000_000 == pytest.approx(0.16 * 50_000)
     assert arguments["policy_kwargs"] == {"net_arch": [256, 256]}
     assert stable_baselines3.SETTINGS["sac/Pendulum-v1"].all_arguments() == {"learning_rate": 1e-3}
+    step_size = stable_baselines3.SETTINGS["ppo/CartPole-v1"].all_arguments()["learning_rate"]
+    # The argument is the share of the run's steps that is left.
+    assert [step_size(1 - steps / 100_000_000) for steps in (0, 50_000, 200_000)] == pytest.approx([1e-3, 5e-4, 0.0])
 
 
 def test_stable_baselines_evaluates_each_period_and_stops_at_the_target(

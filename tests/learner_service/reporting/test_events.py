@@ -53,6 +53,8 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
     full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
     log.status(full, wall_time=12.0)
+    stochastic = replace(FIDELITY, mean_kl=0.0003, max_kl=0.02)
+    log.status(replace(full, environment_steps=800, emitted=replace(EMITTED, fidelity=stochastic)), wall_time=13.0)
     log.close()
     events = read(tmp_path)
     assert events["training/updates", 500] == (64.0, 10.0)
@@ -67,6 +69,8 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["fidelity/argmax_agreement", 700][0] == pytest.approx(0.99)
     assert events["fidelity/relative_mean_error", 700][0] == pytest.approx(0.001)
     assert events["fidelity/relative_max_error", 700][0] == pytest.approx(0.002)
+    assert events["fidelity/mean_kl", 800][0] == pytest.approx(0.0003)
+    assert events["fidelity/max_kl", 800][0] == pytest.approx(0.02)
     assert events["fidelity/float_layers", 700][0] == 1.0
     assert events["fidelity/refused_rungs", 700][0] == 1.0
 
@@ -79,6 +83,7 @@ def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
     log.close()
     tags = {tag for tag, _ in read(tmp_path)}
     assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
+    assert not tags & {"fidelity/mean_kl", "fidelity/max_kl"}
     assert "policy/bytes" in tags
 
 

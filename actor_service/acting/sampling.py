@@ -1,0 +1,121 @@
+"""Draws actions from the distribution that a policy tells, with their log probabilities.
+
+Each step needs its actions before the environments can go on. So all arrays are made once, and most operations are on
+contiguous arrays of one dtype, which numpy starts fastest.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.draws import CountedDraws
+from actor_service.acting.explorer import ActionColumns, Explorer
+from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.trajectory import EnvironmentSpec
+
+
+class CategoricalSampler(Explorer):
+    """Draws discrete actions from the softmax of a policy's logits, by the inverse of the distribution function.
+
+    log mu(a) = logits[a] - log(sum(exp(logits))), computed in float64. It is never above 0.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, environments: int, rng: np.random.Generator) -> None:
+        count, choices = environments, spec.discrete_actions
+        self._draws = CountedDraws(_key(rng), (count,), np.float64, np.random.Generator.random)
+        self._steps = 0
+        self._actions = np.zeros(count, np.int64)
+        self._first = np.arange(count) * choices
+        self._index = np.zeros(count, np.int64)
+        # Logits, then less the row's largest one, and so at most 0.
+        self._logits = np.zeros((count, choices))
+        self._largest, self._weights = np.zeros((count, 1)), np.zeros((count, choices))
+        # The weights up to each action are summed by a product with a triangle, which is faster than a cumulative sum.
+        self._up_to, self._sums = np.triu(np.ones((choices, choices))), np.zeros((count, choices))
+        self._limits, self._is_beyond = np.zeros((count, 1)), np.zeros((count, choices), np.bool_)
+        self._log_totals, self._taken = np.zeros(count), np.zeros(count)
+        self._told = np.zeros(count, np.float32)
+        self.columns = ActionColumns(log_probabilities=self._told)
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        """Actions int64[N]."""
+        actions, logits, sums, index = self._actions, self._logits, self._sums, self._index
+        uniform = self._draws.row(self._steps)
+        self._steps += 1
+        np.copyto(logits, policy(observations))
+        # The maximum without a reduction along an axis, which is slow to start.
+        logits.argmax(axis=1, out=actions)
+        np.add(actions, self._first, out=index)
+        logits.take(index, out=self._largest[:, 0], mode="clip")
+        np.subtract(logits, self._largest, out=logits)
+        np.exp(logits, out=self._weights)
+        np.dot(self._weights, self._up_to, out=sums)
+        # Uniform numbers are below 1, so each limit is below its row's last sum.
+        np.multiply(uniform, sums[:, -1], out=self._limits[:, 0])
+        np.greater(sums, self._limits, out=self._is_beyond)
+        self._is_beyond.argmax(axis=1, out=actions)
+        np.add(actions, self._first, out=index)
+        logits.take(index, out=self._taken, mode="clip")
+        np.log(sums[:, -1], out=self._log_totals)
+        np.subtract(self._taken, self._log_totals, out=self._taken)
+        np.copyto(self._told, self._taken, casting="same_kind")
+        return actions
+
+
+class GaussianSampler(Explorer):
+    """Draws continuous actions u = mean + exp(log_std) * noise, and brings them within their bounds.
+
+    log mu(u) is the sum over components of the logarithms of normal densities. The density belongs to u and not to the
+    environment's action. For tanh the two differ by the Jacobian determinant at u, which all policies share: it cancels
+    in ratios of probabilities.
+
+    squash: bring u within the bounds with tanh, instead of clipping it.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, environments: int, squash: bool, rng: np.random.Generator) -> None:
+        low, high = (bound.reshape(-1) for bound in spec.actions.bounds())
+        self._squash = squash
+        self._steps = 0
+        shape = (environments, len(low))
+        self._draws = CountedDraws(_key(rng), shape, np.float32, np.random.Generator.standard_normal)
+        # Halves first, because the sum of two bounds can overflow. Full arrays, because broadcasting is slower.
+        self._middle, self._half, self._low, self._high = (
+            np.ascontiguousarray(np.broadcast_to(each, shape))
+            for each in (high / 2 + low / 2, high / 2 - low / 2, low, high)
+        )
+        self._actions, self._drawn, self._std, self._costs = (np.zeros(shape, np.float32) for _ in range(4))
+        self._ones = np.ones(len(low), np.float32)
+        self._normalization = np.float32(0.5 * math.log(2 * math.pi) * len(low))
+        self._told = np.zeros(environments, np.float32)
+        self._shaped = self._actions.reshape(environments, *spec.actions.shape)
+        self.columns = ActionColumns(drawn=self._drawn.reshape(self._shaped.shape), log_probabilities=self._told)
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        """Actions float32[N, *action] within their bounds."""
+        policy(observations)
+        mean, log_std, drawn, costs = policy.mean, policy.log_std, self._drawn, self._costs
+        np.exp(log_std, out=self._std)
+        np.multiply(self._draws.row(self._steps), self._std, out=drawn)
+        np.add(drawn, mean, out=drawn)
+        self._steps += 1
+        # The noise is computed back from the rounded sum, as whoever reads the segment does.
+        np.subtract(drawn, mean, out=costs)
+        np.divide(costs, self._std, out=costs)
+        np.multiply(costs, costs, out=costs)
+        np.multiply(costs, 0.5, out=costs)
+        np.add(costs, log_std, out=costs)
+        np.dot(costs, self._ones, out=self._told)
+        np.add(self._told, self._normalization, out=self._told)
+        np.negative(self._told, out=self._told)
+        actions = self._actions
+        np.multiply(np.tanh(drawn, out=actions) if self._squash else drawn, self._half, out=actions)
+        np.add(actions, self._middle, out=actions)
+        np.maximum(actions, self._low, out=actions)
+        np.minimum(actions, self._high, out=actions)
+        return self._shaped
+
+
+def _key(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**64, dtype=np.uint64))

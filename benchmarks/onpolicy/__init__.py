@@ -1,0 +1,1 @@
+"""On-policy training with quantized actors: returns, speed, correction, lag, throughput."""
