@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
-from actorq.domain.status import DynamicCapacityStatus, Energy
+from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
 from learner_service.reporting.events import EventLog
 from learner_service.sparsity import Cost, Flops
@@ -123,6 +123,27 @@ def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_a
     }
     since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
     assert since == [("training/multi_step_since_environment_step", 700)]
+
+
+def test_the_queue_and_the_figures_of_an_on_policy_algorithm_are_told(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(replace(STATUS, rollout_queue=RolloutQueueStatus(64, 8)), wall_time=10.0)
+    known = RolloutQueueStatus(0, 16, mismatch=0.25, divergence=0.5, policy_lag=1.5)
+    log.status(replace(STATUS, environment_steps=600, rollout_queue=known), wall_time=11.0)
+    log.figures({"entropy": 0.75}, 600, wall_time=11.0)
+    log.figures({}, 700, wall_time=12.0)
+    log.close()
+    events = {key: value for key, (value, _) in read(tmp_path).items() if key[0].startswith(("queue/", "training/ent"))}
+    assert events == {
+        ("queue/waiting_transitions", 500): 64.0,
+        ("queue/dropped_transitions", 500): 8.0,
+        ("queue/waiting_transitions", 600): 0.0,
+        ("queue/dropped_transitions", 600): 16.0,
+        ("queue/mismatch", 600): 0.25,
+        ("queue/divergence", 600): 0.5,
+        ("queue/policy_lag", 600): 1.5,
+        ("training/entropy", 600): 0.75,
+    }
 
 
 def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(
