@@ -80,6 +80,7 @@ PROCESS_SETTINGS = (
     "run",
     "run_directory",
     "run_started",
+    "sampled",
     "store",
     "upstream",
     "version",

@@ -92,7 +92,8 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},
     "sac": _ONE_UPDATE_PER_STEP,
     "ppo": ON_POLICY,
-    "impala": ON_POLICY,
+    # Its rollouts take less time than a policy on its way to the actors.
+    "impala": {**ON_POLICY, "queue": {"max_policy_lag": 32}},
 }
 
 _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {

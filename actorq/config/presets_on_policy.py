@@ -23,7 +23,7 @@ def _rollouts(environments: int, horizon: int, **ppo: Any) -> dict[str, Any]:
     return {
         "environments_per_actor": environments,
         "actor": {"segment_length": horizon},
-        "replay": {"capacity": max(65_536, 4 * size)},
+        "replay": {"capacity": max(65_536, 5 * size)},
         "ppo": {"rollout_size": size, **ppo},
     }
 
