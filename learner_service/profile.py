@@ -18,6 +18,7 @@ from actorq.profile.exchange import Order, with_sequence
 from actorq.transport.payload.blobs import split_blob
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
+from learner_service.training.trainer import is_stochastic
 from learner_service.training.training import Training, build_training
 
 _NAME = "profile"
@@ -53,7 +54,7 @@ def measure(order: Order) -> dict[str, Any]:
     calibration = calibration_batch(
         training.replay.newest_observations(config.publication.calibration_size),
         training.spec,
-        training.algorithm.stochastic,
+        is_stochastic(training.algorithm),
         config.seed,
     )
     tensors = {

@@ -70,6 +70,15 @@ _PENDULUM: dict[str, Any] = {
     "exploration": {"random_steps": 256},
     "evaluation": {"episodes": 10, "period_updates": 1_000},
 }
+# The queue has room for many rollouts. A restarted learner finds those that its checkpoint has not learned from.
+_ON_POLICY: dict[str, Any] = {
+    "actors": 1,
+    "environments_per_actor": 8,
+    "max_environment_steps": 1_000_000,
+    "replay": {"capacity": 65_536},
+    "actor": {"segment_length": 32},
+    "evaluation": _EVALUATE_LONG_EPISODES,
+}
 
 _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -90,6 +99,8 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     },
     "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},
     "sac": _ONE_UPDATE_PER_STEP,
+    "ppo": _ON_POLICY,
+    "impala": _ON_POLICY,
 }
 
 _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {

@@ -10,8 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import ALGORITHMS, D4PGConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
+from actorq.config.algorithms import (
+    ALGORITHMS,
+    D4PGConfig,
+    DQNConfig,
+    IMPALAConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
 from actorq.config.numbers import NonNegativeInt, PositiveInt
+from actorq.config.on_policy import check_mechanisms, check_rollouts
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.sections import (
@@ -136,22 +145,11 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "RunConfig":
-        replay, limiter = self.replay, self.rate_limiter
-        if replay.min_size * 2 > replay.capacity:
-            raise ValueError(
-                f"replay.capacity must be at least twice replay.min_size ({replay.min_size}), got {replay.capacity}"
-            )
         rows = (self.actor.segment_length + 1) * self.environments_per_actor
-        if rows * 2 > replay.capacity:
+        if rows * 2 > self.replay.capacity:
             raise ValueError(
                 f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + 1) * "
-                f"environments_per_actor, got {replay.capacity}"
-            )
-        smallest_buffer = 2 * max(1.0, limiter.samples_per_insert)
-        if limiter.error_buffer < smallest_buffer:
-            raise ValueError(
-                f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
-                f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
+                f"environments_per_actor, got {self.replay.capacity}"
             )
         most, length = self.actor.max_steps_per_policy, self.actor.segment_length
         if 0 < most <= length:
@@ -166,13 +164,39 @@ class RunConfig(Settings):
             )
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
+        if (own := self.on_policy) is not None:
+            self.check_rollouts(own.rollout_size, own.batch_size)
+        else:
+            self._check_replay()
+        return self
+
+    def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
+        """Raise ValueError when actors, queue or other settings do not fit an on-policy algorithm's rollouts."""
+        check_mechanisms(self.algorithm, self.sparsity, self.dynamic_capacity.enabled, self.multi_step)
+        check_rollouts(
+            *(self.queue, self.actor, self.actors, self.environments_per_actor, self.replay.capacity),
+            *(rollout_size, batch_size, self.algorithm, frame_stack),
+        )
+
+    def _check_replay(self) -> None:
+        replay, limiter = self.replay, self.rate_limiter
+        if replay.min_size * 2 > replay.capacity:
+            raise ValueError(
+                f"replay.capacity must be at least twice replay.min_size ({replay.min_size}), got {replay.capacity}"
+            )
+        smallest_buffer = 2 * max(1.0, limiter.samples_per_insert)
+        if limiter.error_buffer < smallest_buffer:
+            raise ValueError(
+                f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
+                f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
+            )
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
         if section is not None and self.actor.segment_length < section.n_step:
             raise ValueError(
                 f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
                 f"{self.actor.segment_length}: returns end with their segment"
             )
-        if section is not None and most:
+        if section is not None and (most := self.actor.max_steps_per_policy):
             updates = self.publication.period_updates
             steps = updates * section.batch_size / limiter.samples_per_insert
             each = math.ceil(steps / (self.actors * self.environments_per_actor))
@@ -188,7 +212,12 @@ class RunConfig(Settings):
                 raise ValueError(str(error)) from None
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
-        return self
+
+    @property
+    def on_policy(self) -> PPOConfig | IMPALAConfig | None:
+        """The settings of the run's algorithm if it is a built-in on-policy one."""
+        settings: dict[str, PPOConfig | IMPALAConfig] = {"ppo": self.ppo, "impala": self.impala}
+        return settings.get(self.algorithm)
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:

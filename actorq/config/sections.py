@@ -38,8 +38,8 @@ class QueueConfig(Settings):
     max_policy_lag: PositiveInt = Field(
         8, description="versions between the policy that acted and the newest one; older transitions are dropped"
     )
-    waiting_rollouts: PositiveFloat = Field(
-        1.0, description="rollouts that may wait for the learner; at least 1; then actors wait"
+    waiting_rollouts: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
+        1.0, description="rollouts that may wait for the learner before actors wait; at least 1"
     )
     synchronous: bool = Field(
         False, description="actors wait for the policy that learned from their last rollout, so no transition is stale"
@@ -76,12 +76,16 @@ class ExplorationConfig(Settings):
 class PublicationConfig(Settings):
     """When the learner publishes its policy."""
 
-    period_updates: PositiveInt = Field(50, description="gradient updates between two published policies")
+    period_updates: PositiveInt = Field(
+        50,
+        description="gradient updates between two published policies; no effect on on-policy algorithms, which publish "
+        "after each rollout",
+    )
     calibration_size: PositiveInt = Field(256, description="recent observations sent with a policy to measure fidelity")
 
 
 class EvaluationConfig(Settings):
-    """Greedy episodes of the served policy, run by an evaluator."""
+    """Episodes of the served policy, greedy by default, run by an evaluator."""
 
     episodes: Annotated[int, Field(gt=0, le=10_000)] = Field(20, description="number of episodes per evaluation")
     period_updates: PositiveInt = Field(250, description="minimum number of gradient updates between two evaluations")
@@ -89,6 +93,9 @@ class EvaluationConfig(Settings):
         0.03,
         description="maximum share of the machine's CPU time for the evaluator; evaluations in its first 5 s, near the "
         "target, and at the end always run",
+    )
+    sampled: bool = Field(
+        False, description="draw actions from the policy's distribution instead of greedy ones; on-policy algorithms"
     )
 
 

@@ -15,6 +15,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.findings import Finding
 from learner_service import verify as learner_verify
+from learner_service.replay import ReplayBuffer
 from learner_service.replay.storage.store import ReplayStore
 from learner_service.run.run import Run
 from learner_service.training.training import Training
@@ -76,6 +77,7 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
 
 def _training_state(training: Training) -> State:
     # Unreadable rows raise here, as in the learner.
+    assert isinstance(training.replay, ReplayBuffer)
     drawn = training.replay.draw(_DRAWN)[0].returns if training.replay.transitions else np.zeros(1)
     if not np.isfinite(drawn).all():
         raise ValueError("the replay hands out returns that are not finite")
@@ -96,8 +98,8 @@ def _replay(root: Path, config: RunConfig, spec: dict[str, Any] | None) -> str:
     digest = hashlib.sha256()
     if spec is not None:
         environment = EnvironmentSpec.from_json(spec)
-        greedy = config.dynamic_capacity_of(environment) is not None
-        store = ReplayStore.open(root / "replay", environment, config.replay.capacity, greedy)
+        optional = () if config.dynamic_capacity_of(environment) is None else ("greedy_actions",)
+        store = ReplayStore.open(root / "replay", environment, config.replay.capacity, optional)
         columns = (store.observations, store.actions, store.rewards, store.flags, store.policy_versions, store.ages)
         for segment in store.live_segments():
             for column in (*columns, *(() if store.greedy_actions is None else (store.greedy_actions,))):

@@ -14,7 +14,7 @@ from actorq.statefiles.highwater import LEAP
 from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay import LastSequences, ReplayBuffer, SegmentSource
+from learner_service.replay import LastSequences, SegmentBuffer, SegmentSource
 from learner_service.reporting.meters import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Intake:
     """
 
     def __init__(
-        self, spec: EnvironmentSpec, replay: ReplayBuffer, scheme: str, published_version: Callable[[], int]
+        self, spec: EnvironmentSpec, replay: SegmentBuffer, scheme: str, published_version: Callable[[], int]
     ) -> None:
         self._spec = spec
         self._replay = replay

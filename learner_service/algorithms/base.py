@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import ClassVar, NamedTuple, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
@@ -159,6 +159,11 @@ class OnPolicyAlgorithm(Protocol):
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         ...
+
+
+def is_on_policy(algorithm: object) -> TypeGuard[OnPolicyAlgorithm]:
+    """Whether an algorithm or its class is on-policy: it says how actors draw actions."""
+    return hasattr(algorithm, "sampling")
 
 
 def settings_of(config: RunConfig, model: type[S]) -> S:

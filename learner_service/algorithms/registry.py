@@ -12,7 +12,7 @@ from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
-from learner_service.algorithms.base import Algorithm, settings_of
+from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 from learner_service.sparsity import check_supported
 
 # Paths, so that a run imports only its own algorithm.
@@ -21,6 +21,9 @@ _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 _REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
+# The same for on-policy algorithms, whose class has `sampling`.
+_ON_POLICY = ("action_spaces", "learn", "log_probabilities", "normalize", "state", "load_state")
+_ON_POLICY_WHEN_MADE = ("policy", "batch_size", "rollout_size", "epochs", "discount")
 
 
 def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
@@ -56,7 +59,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     found = load(path, f"algorithm {name}")
     if not isinstance(found, type):
         raise UserError(f"algorithm {name}: {path} is no algorithm: it is not a class; {_WHAT_ONE_HAS}")
-    _require(name, found, _REQUIRED)
+    _require(name, found, _ON_POLICY if is_on_policy(found) else _REQUIRED)
     return cast(type[Algorithm], found)
 
 
@@ -68,7 +71,7 @@ def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSp
     except Exception as error:
         text = " ".join(str(error).split())
         raise UserError(f"algorithm {config.algorithm} has failed: {type(error).__name__}: {text}") from error
-    _require(config.algorithm, made, _REQUIRED_WHEN_MADE)
+    _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
     return made
 
 

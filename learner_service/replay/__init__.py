@@ -7,12 +7,13 @@ n_step        makes n-step transitions and stacks of frames from rows
 delayed       returns that become longer in the course of a run
 moments       mean and variance of the stored observations, for the normalizer
 rate_limiter  delays the trainer or the actors, to keep the set number of samples per insert
-buffer        all of these behind one lock; the interface for the trainer and the intake
+segment_buffer  store, rate limiter and moments behind one lock; the interface for the intake
+buffer        all of these behind that lock; the interface for the trainer
 dynamic_capacity  drops transitions that are too far from the policy
 prefetch      draws the trainer's next batch ahead
 """
 
-from learner_service.replay.buffer import ReplayBuffer, Storage
+from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.dynamic_capacity import DynamicCapacity
 from learner_service.replay.flusher import Flusher
@@ -21,6 +22,7 @@ from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, asse
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
+from learner_service.replay.segment_buffer import SegmentBuffer, Storage
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch
 from learner_service.replay.storage.store import Inserted, ReplayStore
@@ -43,6 +45,7 @@ __all__ = [
     "Returns",
     "Sampled",
     "Sampler",
+    "SegmentBuffer",
     "SegmentSource",
     "Storage",
     "UniformSampler",

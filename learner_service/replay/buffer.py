@@ -1,45 +1,21 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, for the trainer and the intake."""
 
-import logging
-import threading
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import Array, EnvironmentSpec, Segment
-from actorq.errors import UnavailableError
+from actorq.domain.trajectory import Array, Segment
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.moments import ObservationMoments
-from learner_service.replay.n_step import NStepBatch, Returns, assemble, gather_observations
+from learner_service.replay.n_step import NStepBatch, Returns, assemble
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
-from learner_service.replay.storage.columns import VALID
-from learner_service.replay.storage.directory import Record
-from learner_service.replay.storage.mapped_files import Machine
-from learner_service.replay.storage.sequences import SegmentSource
+from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
-_log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Storage:
-    """Counts of damaged, lost and not yet durable data.
-
-    damaged_segments: skipped by this process because of their checksums.
-    dropped_segments: not flushed before a power cut, and lost.
-    unflushed_transitions: stored, but not yet certain to survive a power cut.
-    """
-
-    damaged_segments: int
-    dropped_segments: int
-    unflushed_transitions: int
-
-
-class ReplayBuffer:
+class ReplayBuffer(SegmentBuffer):
     """Stores segments and samples batches. Thread-safe. The buffer owns the store and closes it.
 
     Before an insert call `limiter.try_reserve`; before a sample call `limiter.await_sample`. Both calls are outside the
@@ -58,42 +34,13 @@ class ReplayBuffer:
 
         moments: None when no statistics of observations are needed.
         """
-        self.limiter = limiter
-        """Admission of inserts and samples."""
-        self._store = store
+        super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
-        self._moments = moments
-        self._lock = threading.Lock()
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
         if store.damaged_segments or store.dropped_segments:
             self._await_enough()
         self._count_missed()
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of the environment."""
-        return self._store.spec
-
-    @property
-    def directory(self) -> Path:
-        """The folder of the store's files."""
-        return self._store.path
-
-    @property
-    def machine(self) -> Machine:
-        """The machine's functions that the store uses."""
-        return self._store.machine
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the store."""
-        return self._store.capacity
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the store's files when full."""
-        return self._store.nbytes
 
     @property
     def longest_returns(self) -> Returns:
@@ -104,63 +51,6 @@ class ReplayBuffer:
     def multi_step_since(self) -> int | None:
         """Transitions inserted before the first draw of longer returns; None before it, and without delayed returns."""
         return self._returns.since if isinstance(self._returns, DelayedReturns) else None
-
-    @property
-    def transitions(self) -> int:
-        """Transitions that can be sampled now. Does not wait for the lock."""
-        return self._store.transitions
-
-    @property
-    def total_transitions(self) -> int:
-        """Transitions ever inserted, over all restarts. Does not wait for the lock."""
-        return self._store.total_transitions
-
-    def last_sequences(self) -> dict[tuple[bytes, int], int]:
-        """(actor key, incarnation) -> last sequence number inserted."""
-        with self._lock:
-            return self._store.last_sequences()
-
-    def storage(self) -> Storage:
-        """The present `Storage`."""
-        with self._lock:
-            store = self._store
-            unflushed = max(0, store.total_transitions - store.durable.transitions)
-            return Storage(store.damaged_segments, store.dropped_segments, unflushed)
-
-    def durable_sequences(self) -> dict[tuple[bytes, int], int]:
-        """(actor key, incarnation) -> last sequence number that survives a power cut; empty before the first flush."""
-        return self._store.durable.sequences or {}
-
-    def skip(self, source: SegmentSource) -> None:
-        """Count this segment and all before it as inserted, because both the replay and the actor have lost them."""
-        with self._lock:
-            self._store.skip(source)
-
-    def reserve_ahead(self) -> bool:
-        """Take disk space for the next inserts. Returns False when the disk is full."""
-        with self._lock:
-            return self._store.reserve_ahead()
-
-    def insert(self, segment: Segment, source: SegmentSource, reserved: int) -> Inserted | None:
-        """Store `segment` under a reservation of `reserved` transitions. The reservation is used up in any case.
-
-        Returns None for a duplicate. After the return the segment survives a kill of this process and may be
-        acknowledged. Raises the errors of `ReplayStore.insert`. When the disk is full, no more inserts are admitted.
-        """
-        transitions = 0
-        try:
-            with self._lock:
-                inserted = self._store.insert(segment, source)
-                if inserted is not None:
-                    transitions = inserted.transitions
-                    self._sampler.on_insert(inserted)
-                    self._count_missed()
-            return inserted
-        except UnavailableError:
-            self.limiter.hold_inserts(True)
-            raise
-        finally:
-            self.limiter.insert(transitions, reserved)
 
     def draw(self, size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
         """Draw `size` n-step transitions. Each part of them is a sample of the whole store too.
@@ -175,17 +65,6 @@ class ReplayBuffer:
             if isinstance(returns, DelayedReturns):
                 returns = returns.at(self._store.total_transitions)
             return assemble(self._store, sampled.rows, returns, out), sampled
-
-    def newest_observations(self, size: int) -> NDArray[np.generic]:
-        """Up to `size` of the newest observations, [B, *policy_observation]; B is 0 for an empty store."""
-        with self._lock:
-            store, newest = self._store, [np.empty(0, np.int64)]
-            for record in reversed(store.live_segments()):
-                if size <= 0:
-                    break
-                newest.append(self._valid_rows(record)[-size:])
-                size -= len(newest[-1])
-            return self._observations(np.concatenate(newest))
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
         """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
@@ -213,97 +92,36 @@ class ReplayBuffer:
             self._sampler.on_drop(self._store.drop_oldest(transitions, keep))
             return before - self._store.transitions
 
-    def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Mean and standard deviation, float64[*observation], of all stored observations; None if none was counted."""
-        with self._lock:
-            moments = self._moments
-            return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
-
     def update_priorities(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B] of the rows of `sampled`, usually absolute TD errors; see `Sampler.update`."""
         with self._lock:
             self._sampler.update(sampled, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a learner's checkpoint, as JSON values, without the transitions.
-
-        Call `flush` before you write the checkpoint. The `stored` transitions are then on the disk before it.
-        """
+        """As in `SegmentBuffer`, with the sampler's state."""
         with self._lock:
-            moments = self._moments.state() if self._moments else None
             delayed = {"multi_step_since": self.multi_step_since} if isinstance(self._returns, DelayedReturns) else {}
-            sampler, stored = self._sampler.state(), self._store.total_transitions
-        return {**self.limiter.state_dict(), "stored": stored, "moments": moments, "sampler": sampler, **delayed}
+            state = {**self._common_state(), "sampler": self._sampler.state(), **delayed}
+        return {**self.limiter.state_dict(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint's state. Later inserts are in the store. Later samples no longer count.
-
-        The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
-        observations that were stored and then evicted or dropped after the checkpoint.
-        Raises ValueError when the moments are of other observations.
-        """
-        stored = state.get("stored", 0)
-        if stored > self.total_transitions:
-            _log.warning(
-                "the checkpoint was written after %d transitions, the replay has %d: the run continues with these",
-                *(stored, self.total_transitions),
-            )
+        """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count."""
         with self._lock:
-            if self._moments and state.get("moments"):
-                self._moments.load_state(state["moments"], self._store.total_transitions)
-                self._count_missed()
+            self._load_common_state(state)
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
             # Older checkpoints have no sampler state.
             self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
 
-    def _count_missed(self) -> None:
-        """Add the observations of all segments that the moments have not counted yet."""
-        if self._moments is None:
-            return
-        missed: list[Record] = []
-        for record in self._store.newest_segments():
-            if record.cumulative_transitions <= self._moments.through:
-                break
-            missed.append(record)
-        for record in reversed(missed):
-            observations = self._store.observations[self._valid_rows(record)]
-            self._moments.add(observations, record.cumulative_transitions)
+    def _take_in(self, segment: Segment, inserted: Inserted) -> int:
+        self._sampler.on_insert(inserted)
+        return inserted.transitions
 
-    def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
-        policy = self.spec.policy_observations
-        observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
-        gather_observations(self._store, rows, observations)
-        return observations
-
-    def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
-        """Remove the damaged segments of `rows`. Returns False when there is none."""
-        damaged = self._store.check(rows)
-        if damaged:
-            self._sampler.on_drop(damaged)
-            self._await_enough()
-        return bool(damaged)
+    def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
+        self._sampler.on_drop(damaged)
+        self._await_enough()
 
     def _await_enough(self) -> None:
         missing = self.limiter.min_size_to_sample - self._store.checked_transitions
         self.limiter.await_inserts(self._store.total_transitions + missing)
-
-    def _valid_rows(self, record: Record) -> NDArray[np.int64]:
-        self._drop_damaged(np.arange(record.start, record.start + 1))
-        rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start
-        return rows
-
-    def flush(self) -> None:
-        """Block until everything inserted before the call is on the disk. Inserts and samples continue meanwhile.
-
-        Raises OSError when the disk fails.
-        """
-        with self._lock:
-            mark = self._store.mark()
-        self._store.sync(mark)
-
-    def close(self) -> None:
-        """Flush and release the files, after the last use by any thread."""
-        with self._lock:
-            self._store.close()

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from actorq.statefiles.tolerance import Tolerated
-from learner_service.replay.buffer import ReplayBuffer
+from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.space import DiskWatch
 
 _log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ class Flusher:
     on_flushed: called on the flusher's thread after each flush that makes more segments durable.
     """
 
-    def __init__(self, replay: ReplayBuffer, disk: DiskWatch, period_s: float) -> None:
+    def __init__(self, replay: SegmentBuffer, disk: DiskWatch, period_s: float) -> None:
         self.on_flushed: Callable[[], object] = lambda: None
         self._replay = replay
         self._disk = disk

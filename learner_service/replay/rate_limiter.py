@@ -67,6 +67,19 @@ class RateLimiter:
         self._starved = 0.0
         self._starving_since = 0.0
 
+    @classmethod
+    def of_queue(cls, epochs: int, rollout_size: int, ahead: int, clock: Callable[[], float]) -> "RateLimiter":
+        """A limiter for a queue that hands out each insert once, for `epochs` samples.
+
+        It allows the samples of a rollout exactly when `rollout_size` inserts wait, and admits inserts up to `ahead`
+        waiting ones, rounded up to an even number.
+        """
+        half = max(2, -(-max(ahead, rollout_size) // 2))
+        limiter = cls(epochs, half, epochs * half, clock)
+        # The buffer allows the first rollout as early as all others.
+        limiter.min_size_to_sample = limiter._least_inserts = rollout_size
+        return limiter
+
     @property
     def inserts(self) -> int:
         """Transitions inserted."""
@@ -123,6 +136,12 @@ class RateLimiter:
             listeners = self._to_tell()
         for listener in listeners:
             listener()
+
+    def withdraw(self, n: int) -> None:
+        """Count `n` fewer inserts, because they are dropped and will not be sampled."""
+        with self._changed:
+            self._inserts -= n
+        self._announce()
 
     def release(self, n_reserved: int) -> None:
         """End an unused reservation, for example after a broken stream."""

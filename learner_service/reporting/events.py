@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -55,6 +56,11 @@ class EventLog:
             scalars["replay/dropped_transitions"] = dynamic.dropped_transitions
             if dynamic.distance is not None:
                 scalars["replay/policy_distance"] = dynamic.distance
+        if (queue := status.rollout_queue) is not None:
+            scalars["queue/waiting_transitions"] = queue.waiting_transitions
+            scalars["queue/dropped_transitions"] = queue.dropped_transitions
+            means = {"mismatch": queue.mismatch, "divergence": queue.divergence, "policy_lag": queue.policy_lag}
+            scalars |= {f"queue/{name}": mean for name, mean in means.items() if mean is not None}
         if status.activation_s is not None:
             scalars["policy/activation_ms"] = status.activation_s * 1e3
         if status.emitted is not None:
@@ -80,6 +86,11 @@ class EventLog:
             "flops/training": updates * flops.update.now,
         }
         self._add(scalars, environment_steps, wall_time)
+
+    def figures(self, figures: Mapping[str, float], environment_steps: int, wall_time: float) -> None:
+        """Write an on-policy algorithm's figures of a rollout, such as its entropy."""
+        if figures:
+            self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
         """Write the return of an evaluation."""

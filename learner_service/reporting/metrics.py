@@ -119,6 +119,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "With dynamic_capacity.enabled: transitions dropped because they were too far from the policy.",
         dynamic.dropped_transitions if dynamic else None,
     )
+    yield from _queue(status)
     yield labelled_gauge(
         "actorq_learner_actors",
         "Actors and evaluators with an open stream.",
@@ -137,6 +138,36 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
             ("duplicate",): stored.duplicate_segments,
             ("refused",): run.refused_segments,
         },
+    )
+
+
+def _queue(status: RunStatus) -> Iterator[Metric]:
+    queue = status.rollout_queue
+    yield gauge(
+        "actorq_learner_queue_waiting_transitions",
+        "With an on-policy algorithm: transitions that are stored and not yet used.",
+        queue.waiting_transitions if queue else None,
+    )
+    yield counter(
+        "actorq_learner_queue_dropped_transitions",
+        "With an on-policy algorithm: transitions dropped because their policy was too old.",
+        queue.dropped_transitions if queue else None,
+    )
+    yield gauge(
+        "actorq_learner_mismatch",
+        "With an on-policy algorithm: mean |log pi - log mu| over the run, with pi the FP32 policy of the version that "
+        "acted and mu the quantized one.",
+        queue.mismatch if queue else None,
+    )
+    yield gauge(
+        "actorq_learner_divergence",
+        "With an on-policy algorithm: the same mean with pi the newest FP32 policy.",
+        queue.divergence if queue else None,
+    )
+    yield gauge(
+        "actorq_learner_policy_lag_versions",
+        "With an on-policy algorithm: mean number of versions after the one that acted, over the used transitions.",
+        queue.policy_lag if queue else None,
     )
 
 

@@ -58,13 +58,14 @@ class Reporter:
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
             batch_bytes=training.trainer.batch_nbytes if training else 0,
-            multi_step_since=training.replay.multi_step_since if training else None,
+            multi_step_since=training.multi_step_since if training else None,
             dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
             problem=run.preparation.problem,
             refused_environments=run.preparation.refused,
             storage=training.storage() if training else None,
             flagged_evaluation=run.flagged_evaluation,
             precision=training.precision if training else "",
+            rollout_queue=training.rollout_queue() if training else None,
         )
 
     def write_events(self) -> None:
@@ -73,6 +74,8 @@ class Reporter:
         self._run.records.events.status(status, time.time())
         if (flops := self._flops()) is not None:
             self._run.records.events.flops(flops, status.updates, status.environment_steps, time.time())
+        if self._run.training is not None:
+            self._run.records.events.figures(self._run.training.trainer.figures, status.environment_steps, time.time())
 
     def write_summary(self, path: Path) -> None:
         """Write summary.json, whole or not at all."""
@@ -114,6 +117,7 @@ class Reporter:
             "quantization_aware_since": status.quantization_aware_since,
             "multi_step_since": status.multi_step_since,
             "dynamic_capacity": status.dynamic_capacity and asdict(status.dynamic_capacity),
+            "rollout_queue": status.rollout_queue and asdict(status.rollout_queue),
             "updates_per_s": round(status.updates / elapsed, 1),
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,

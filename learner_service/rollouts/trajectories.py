@@ -20,7 +20,7 @@ class Trajectories:
     valid:             bool[T, N], false if the step only reset the environment. Observation t + 1 is then the first one
                        of the new episode
     log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
-    policy_versions:   int64[T], the version that acted
+    policy_versions:   int64[T, N], the version that acted
     """
 
     observations: Array

@@ -8,6 +8,10 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.status import Exploration, Membership, RunSpec
 from learner_service.actors.members import Member
 from learner_service.run.identity import RunIdentity
+from learner_service.training.drawing import sampling_of, steps_per_policy
+
+# Longest wait for the policy that learned from the last rollout. An actor that goes on later adds stale transitions.
+_SYNCHRONOUS_PATIENCE_S = 30.0
 
 
 def membership(
@@ -30,10 +34,12 @@ def membership(
             evaluation_episodes=config.evaluation.episodes,
             evaluation_period_updates=config.evaluation.period_updates,
             report_period_s=config.actor.report_period_s,
-            max_steps_per_policy=config.actor.max_steps_per_policy,
+            max_steps_per_policy=steps_per_policy(config),
             evaluation_share=config.evaluation.share,
             target_return=config.target_return,
             environment_arguments=config.environment_arguments,
+            evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
+            policy_patience_s=_SYNCHRONOUS_PATIENCE_S if config.queue.synchronous else RunSpec.policy_patience_s,
         ),
         actor_index=member.index,
         exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
@@ -45,7 +51,7 @@ def membership(
 
 def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
     exploration = config.exploration_of(member.index, environment_steps)
-    return replace(exploration, report_greedy=config.asks_for_greedy_actions)
+    return replace(exploration, report_greedy=config.asks_for_greedy_actions, sampling=sampling_of(config))
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:

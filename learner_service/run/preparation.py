@@ -117,7 +117,7 @@ class Preparation:
         """
         self._require_idle()
         if self.training is not None and not discard:
-            _check_no_progress(self._config, self.training)
+            _check_no_progress(self.training)
         self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
         try:
             # Shielded, so that a caller that disconnects does not leave half of the files in place.
@@ -234,10 +234,10 @@ def _open_checkpoints(config: RunConfig, directory: Path) -> Checkpoints:
     return Checkpoints(directory / "checkpoints", config.checkpoint.keep)
 
 
-def _check_no_progress(config: RunConfig, training: Training) -> None:
+def _check_no_progress(training: Training) -> None:
     """Raise ConflictError when the run has made updates, or has enough data for them."""
     updates, transitions = training.trainer.updates, training.replay.total_transitions
-    if updates or transitions >= config.replay.min_size:
+    if updates or transitions >= training.replay.limiter.min_size_to_sample:
         raise ConflictError(
             f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
             "begin again, use `discard` (actorq reset-environment --discard)"

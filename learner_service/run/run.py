@@ -116,8 +116,7 @@ class Run:
             return RunState.WAITING_FOR_ACTORS
         if self.training.trainer.paused:
             return RunState.PAUSED
-        collecting = self.training.replay.total_transitions < self._config.replay.min_size
-        return RunState.COLLECTING if collecting else RunState.TRAINING
+        return RunState.COLLECTING if self.training.is_collecting else RunState.TRAINING
 
     @property
     def flagged_evaluation(self) -> str:
@@ -360,6 +359,7 @@ class Run:
     def _take_training(self, training: Training, graph: PolicyGraph) -> None:
         """Let actors send, because the training is built."""
         transitions = self._config.actor.segment_length * self._config.environments_per_actor
+        self.records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
         self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
         loop = asyncio.get_running_loop()
         training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)

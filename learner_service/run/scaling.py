@@ -72,7 +72,8 @@ class ScalingSignal:
     """
 
     def __init__(self, samples_per_insert: float, clock: Callable[[], float], window_s: float = _WINDOW_S) -> None:
-        self._samples_per_insert = samples_per_insert
+        self.samples_per_insert = samples_per_insert
+        """Target of the rate limiter."""
         self._clock = clock
         self._window_s = window_s
         self._marks: deque[_Mark] = deque()
@@ -165,7 +166,7 @@ class ScalingSignal:
         active_s = last.active_s - first.active_s
         # Keep the last measurement while actors only wait, or while the trainer only waits.
         if samples > 0 and busy_s > 0:
-            self._demand = samples / busy_s / self._samples_per_insert
+            self._demand = samples / busy_s / self.samples_per_insert
         if steps > 0 and active_s > 0:
             self._supply = steps / active_s
         if self._supply is None:

@@ -1,39 +1,36 @@
-"""The training loop: wait for data, sample, update, publish, save. One thread owns the algorithm.
+"""The training loop: wait for data, learn, publish, save. One thread owns the algorithm.
 
-During the updates on one batch, another thread draws the next batch. A batch has the minibatches of several updates.
-The priorities of a draw are therefore one batch old, at most 16 updates. This is less than the delay between an actor's
-step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and one that restores
-the checkpoint continue with the same draws.
+Off-policy: during the updates on one batch, another thread draws the next batch. A batch has the minibatches of several
+updates. The priorities of a draw are therefore one batch old, at most 16 updates. This is less than the delay between
+an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and one
+that restores the checkpoint continue with the same draws.
+
+On-policy: a rollout is taken out of the queue and learned from, then a policy is published.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
-from learner_service.algorithms import Algorithm
+from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.quantization.quantization_aware import QuantizationAware
-from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer
-from learner_service.training.device import batches_for
+from learner_service.training.batches import Batches
 from learner_service.training.publisher import Publisher, Snapshot
 
 _log = logging.getLogger(__name__)
 
-# Most updates per call of the algorithm, within one publication period. Sampling many minibatches at once spreads the
-# cost of the sum tree.
-_MOST_UPDATES_PER_SAMPLE = 8
-# Share of the newest updates in the running mean of the loss.
+# Share of the newest batch in the running mean of the loss.
 _LOSS_SHARE = 0.05
 # Time after which a failed checkpoint is tried again.
 _SAVE_AGAIN_S = 10.0
@@ -54,30 +51,25 @@ class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
-    device: of the algorithm. Batches for a GPU are in pinned memory.
-    dynamic_capacity: drops old transitions from the replay; None to keep all that fit.
     save: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        algorithm: Algorithm,
-        replay: ReplayBuffer,
+        algorithm: Algorithm | OnPolicyAlgorithm,
+        batches: Batches,
         publisher: Publisher,
         quantization_aware: QuantizationAware,
         save: Callable[[int], Path],
-        device: torch.device,
         updates: int = 0,
-        dynamic_capacity: DynamicCapacity | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._algorithm = algorithm
-        self._replay = replay
+        self._batches = batches
         self._publisher = publisher
         self._quantization_aware = quantization_aware
-        self._dynamic_capacity = dynamic_capacity
         self._save = save
         self._clock = clock
         self._requests = Requests()
@@ -86,25 +78,20 @@ class Trainer:
         self._saves = 0
         self._saved_path: Path | None = None
         self._checkpoint = Tolerated("the checkpoint")
-        self._recent: NDArray[Any] | None = None
         self._fault: BaseException | None = None
         self._idle = True
         self._ended = False
         self.updates = updates
         self._updates_before = updates
         self.loss = 0.0
-        self._updates_per_sample = min(_MOST_UPDATES_PER_SAMPLE, config.publication.period_updates)
-        self._prefetcher = Prefetcher(
-            replay,
-            self._updates_per_sample * algorithm.batch_size,
-            batches_for(device, replay.spec, replay.longest_returns),
-        )
+        self.figures: Mapping[str, float] = {}
+        """The algorithm's figures of the newest rollout; empty for off-policy algorithms."""
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     @property
     def batch_nbytes(self) -> int:
-        """Bytes of the batch in use and the batch drawn ahead."""
-        return self._prefetcher.nbytes
+        """Bytes of the arrays that are kept for batches."""
+        return self._batches.nbytes
 
     def start(self) -> None:
         """Publish the current policy, so that actors can act, and start training."""
@@ -152,7 +139,7 @@ class Trainer:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-        self._prefetcher.close()
+        self._batches.close()
 
     @property
     def paused(self) -> bool:
@@ -171,29 +158,28 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
-        spec, stochastic = self._replay.spec, self._algorithm.stochastic
+        spec, stochastic = self._batches.buffer.spec, is_stochastic(self._algorithm)
         calibration = calibration_batch(self._observed(), spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
-        return self._publisher.offer(
-            Snapshot(
-                learner_step=self.updates,
-                parameters=snapshot_parameters(self._algorithm.policy),
-                calibration=calibration,
-                at=time.time(),
-            )
+        parameters = snapshot_parameters(self._algorithm.policy)
+        version = self._publisher.offer(
+            Snapshot(learner_step=self.updates, parameters=parameters, calibration=calibration, at=time.time())
         )
+        self._batches.published(version, parameters)
+        return version
 
     def _observed(self) -> NDArray[Any]:
         """Observations for calibration: those of the last updates, else the newest stored ones."""
         size = self._config.publication.calibration_size
-        return self._replay.newest_observations(size) if self._recent is None else self._recent[:size]
+        observed = self._batches.observed
+        return self._batches.buffer.newest_observations(size) if observed is None else observed[:size]
 
     def _run(self) -> None:
         try:
             while not self._requests.stop:
                 self._save_if_asked_or_due()
-                if self._may_train() and (drawn := self._prefetcher.take(_WAIT_S)) is not None:
-                    self._train(drawn)
+                if self._may_train() and self._batches.take(_WAIT_S):
+                    self._train()
         except BaseException as error:
             _log.exception("training failed")
             self._fault = error
@@ -214,22 +200,19 @@ class Trainer:
                 self._changed.wait_for(self._has_work, _WAIT_S)
             return not self._idle
 
-    def _train(self, drawn: Drawn) -> None:
-        if self.updates == 0:
+    def _train(self) -> None:
+        batches, steps = self._batches, self._batches.buffer.total_transitions
+        if self.updates == 0 and batches.normalizes_first:
             self._normalize()
-        if self._dynamic_capacity is not None and self._dynamic_capacity.due:
-            # Finish the draw in progress first. Otherwise the timing of threads decides if it sees dropped transitions.
-            self._prefetcher.settle()
-            self._dynamic_capacity.look()
-        with self._quantization_aware.applied(self.updates, self._replay.total_transitions):
-            losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
-        self._prefetcher.update_priorities(drawn, losses.priorities)
+        batches.prepare()
         # The first updates of this process start the mean.
-        self.loss += (1.0 if self._recent is None else _LOSS_SHARE) * (losses.loss - self.loss)
-        self._recent = drawn.batch.observations
-        before, self.updates = self.updates, self.updates + self._updates_per_sample
-        period = self._config.publication.period_updates
-        if self.updates // period > before // period:
+        share = 1.0 if batches.observed is None else _LOSS_SHARE
+        with self._quantization_aware.applied(self.updates, steps):
+            learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
+        self.loss += share * (learned.loss - self.loss)
+        self.figures = learned.figures
+        before, self.updates = self.updates, self.updates + learned.updates
+        if batches.is_due(before, self.updates):
             self._normalize()
             self.publish()
 
@@ -238,7 +221,7 @@ class Trainer:
 
         Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
         """
-        moments = self._replay.observation_moments()
+        moments = self._batches.buffer.observation_moments()
         if moments is not None:
             self._algorithm.normalize(*moments)
 
@@ -248,7 +231,7 @@ class Trainer:
         asked = self._requests.saves
         if not (due or asked > self._saves):
             return
-        self._prefetcher.discard()
+        self._batches.discard()
         saved = self._checkpoint.attempt(self._write_checkpoint)
         period = self._config.checkpoint.period_s
         self._saved_at = self._clock() - (0.0 if saved else max(0.0, period - _SAVE_AGAIN_S))
@@ -258,3 +241,8 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         self._saved_path = self._save(self.updates)
+
+
+def is_stochastic(algorithm: Algorithm | OnPolicyAlgorithm) -> bool:
+    """Whether the policy takes noise as its second input. Those of on-policy algorithms do not."""
+    return bool(getattr(algorithm, "stochastic", False))

@@ -1,11 +1,10 @@
 """Builds the parts of a run that need the environment's spec: replay, algorithm, publisher, trainer, intake."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,37 +12,29 @@ import torch
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.status import Receipt, StorageStatus
+from actorq.domain.status import Receipt, RolloutQueueStatus, StorageStatus
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.statefiles.tolerance import Tolerated
-from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.actors.intake import Intake
-from learner_service.algorithms import Algorithm, make_algorithm
-from learner_service.networks.observations import are_frames
+from learner_service.algorithms import make_algorithm
+from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm, is_on_policy
 from learner_service.networks.precision import FP32
 from learner_service.policy.kept_graph import FILE, kept_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
-from learner_service.replay import (
-    DiskWatch,
-    DynamicCapacity,
-    Flusher,
-    ObservationMoments,
-    PrioritizedSampler,
-    RateLimiter,
-    ReplayBuffer,
-    ReplayStore,
-    UniformSampler,
-)
-from learner_service.replay.storage.rows import segment_rows
+from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
+from learner_service.rollouts import RolloutQueue
 from learner_service.sparsity import topology_settings
+from learner_service.training.batches import Batches, Rollouts, SampledBatches
+from learner_service.training.buffers import check_rollouts, check_sizes, open_queue, open_replay
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
-from learner_service.training.mechanisms import dynamic_capacity, returns_of
+from learner_service.training.drawing import check_told
+from learner_service.training.mechanisms import dynamic_capacity
 from learner_service.training.publisher import Publisher
-from learner_service.training.trainer import Trainer
+from learner_service.training.trainer import Trainer, is_stochastic
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +45,12 @@ class Training:
 
     config: RunConfig
     spec: EnvironmentSpec
-    algorithm: Algorithm
-    replay: ReplayBuffer
+    algorithm: Algorithm | OnPolicyAlgorithm
+    replay: SegmentBuffer
     intake: Intake
     publisher: Publisher
     trainer: Trainer
+    batches: Batches
     quantization_aware: QuantizationAware
     flusher: Flusher
     rng: np.random.Generator
@@ -92,6 +84,7 @@ class Training:
                 "sparsity": topology_settings(self.config),
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
+                "batches": self.batches.state(),
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
@@ -102,6 +95,31 @@ class Training:
     def precision(self) -> str:
         """Precision of the products of wide hidden layers; fp32 for an algorithm without this attribute."""
         return str(getattr(self.algorithm, "precision", FP32))
+
+    @property
+    def multi_step_since(self) -> int | None:
+        """As in `ReplayBuffer`; None without a replay."""
+        return self.replay.multi_step_since if isinstance(self.replay, ReplayBuffer) else None
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether there are not enough transitions for the first update, or none yet from the first rollout."""
+        if isinstance(self.replay, RolloutQueue):
+            return self.trainer.updates == 0
+        return self.replay.total_transitions < self.replay.limiter.min_size_to_sample
+
+    def rollout_queue(self) -> RolloutQueueStatus | None:
+        """The state of an on-policy algorithm's queue; None for others."""
+        if not isinstance(self.batches, Rollouts):
+            return None
+        queue, mismatch = self.batches.queue, self.batches.mismatch
+        return RolloutQueueStatus(
+            waiting_transitions=queue.waiting_transitions,
+            dropped_transitions=queue.dropped_transitions,
+            mismatch=mismatch.mean("mismatch"),
+            divergence=mismatch.mean("divergence"),
+            policy_lag=mismatch.mean("policy_lag"),
+        )
 
     def storage(self) -> StorageStatus:
         """The present state of the replay's storage."""
@@ -141,14 +159,14 @@ def build_training(
     Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
     algorithm, environment, replay or checkpoint do not fit.
     """
-    _check_segment_size(config, spec)
+    check_sizes(config, spec)
     device = choose_device(config.learner.device)
-    algorithm = make_algorithm(config, spec, device)
+    algorithm: Algorithm | OnPolicyAlgorithm = make_algorithm(config, spec, device)
     if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
         _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
     rng = np.random.default_rng(config.seed)
     try:
-        replay = _open_replay(config, spec, directory / "replay", algorithm, rng)
+        replay = _open_buffer(config, spec, directory / "replay", algorithm, rng)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
     try:
@@ -169,9 +187,9 @@ def build_training(
 def _assemble(
     config: RunConfig,
     spec: EnvironmentSpec,
-    algorithm: Algorithm,
+    algorithm: Algorithm | OnPolicyAlgorithm,
     device: torch.device,
-    replay: ReplayBuffer,
+    replay: SegmentBuffer,
     directory: Path,
     rng: np.random.Generator,
     run_id: str,
@@ -188,7 +206,18 @@ def _assemble(
     if state is not None:
         _restore(state, algorithm, replay, intake, rng)
     intake.account_for(replay.total_transitions)
-    dynamic = dynamic_capacity(config, algorithm, replay, device)
+    batches: Batches
+    dynamic = None
+    if isinstance(replay, RolloutQueue):
+        assert is_on_policy(algorithm)
+        batches = Rollouts(config, algorithm, replay, device)
+        if state is not None:
+            batches.load_state(state.values["batches"])
+    else:
+        assert isinstance(replay, ReplayBuffer)
+        algorithm = cast(Algorithm, algorithm)
+        dynamic = dynamic_capacity(config, algorithm, replay, device)
+        batches = SampledBatches(config, algorithm, replay, device, dynamic)
     graph = _graph(directory / FILE, algorithm, spec, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
@@ -197,35 +226,32 @@ def _assemble(
     if state is not None and "quantization_aware" in state.values:
         aware.load_state(state.values["quantization_aware"])
     updates = state.updates if state else 0
-    trainer = Trainer(config, algorithm, replay, publisher, aware, save, device, updates, dynamic)
+    trainer = Trainer(config, algorithm, batches, publisher, aware, save, updates)
     disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
     flusher = Flusher(replay, disk, config.replay.flush_s)
-    return Training(config, spec, algorithm, replay, intake, publisher, trainer, aware, flusher, rng, dynamic), graph
-
-
-def _open_replay(
-    config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
-) -> ReplayBuffer:
-    replay, returns = config.replay, returns_of(config, algorithm)
-    greedy_actions = config.dynamic_capacity_of(spec) is not None
-    rows = segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
-    store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions, rows)
-    sampler = (
-        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
-        if replay.prioritized
-        else UniformSampler(store, rng)
+    training = Training(
+        *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic)
     )
-    limiter = RateLimiter(
-        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
-    )
-    normalized = config.normalize_observations and not are_frames(spec)
-    moments = ObservationMoments(spec.observations.shape) if normalized else None
-    return ReplayBuffer(store, sampler, limiter, returns, moments)
+    return training, graph
 
 
-def _graph(path: Path, algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
+def _open_buffer(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    algorithm: Algorithm | OnPolicyAlgorithm,
+    rng: np.random.Generator,
+) -> SegmentBuffer:
+    if is_on_policy(algorithm):
+        check_told(config, algorithm)
+        check_rollouts(config, spec, algorithm)
+        return open_queue(config, spec, directory, algorithm)
+    return open_replay(config, spec, directory, cast(Algorithm, algorithm), rng)
+
+
+def _graph(path: Path, algorithm: Algorithm | OnPolicyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return kept_policy_graph(path, algorithm.policy, spec, algorithm.stochastic, greedy)
+        return kept_policy_graph(path, algorithm.policy, spec, is_stochastic(algorithm), greedy)
     except UserError:
         raise
     except Exception as error:
@@ -236,7 +262,11 @@ def _graph(path: Path, algorithm: Algorithm, spec: EnvironmentSpec, greedy: bool
 
 
 def _restore(
-    state: LearnerState, algorithm: Algorithm, replay: ReplayBuffer, intake: Intake, rng: np.random.Generator
+    state: LearnerState,
+    algorithm: Algorithm | OnPolicyAlgorithm,
+    replay: SegmentBuffer,
+    intake: Intake,
+    rng: np.random.Generator,
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
@@ -248,20 +278,3 @@ def _restore(
         ) from None
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])
-
-
-def _check_segment_size(config: RunConfig, spec: EnvironmentSpec) -> None:
-    environments = config.environments_per_actor
-    smallest = environments * ((spec.frame_stack + 1) * spec.observations.nbytes + 2 * (spec.actions.nbytes + 16))
-    limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
-    if smallest > limit:
-        raise UserError(
-            f"a segment of one step needs {smallest} bytes with {environments} environments per actor, but "
-            f"actor.max_segment_bytes is {limit}; use fewer environments per actor"
-        )
-    rows = segment_rows(config.actor.segment_length, environments, spec.frame_stack)
-    if 2 * rows > config.replay.capacity:
-        raise UserError(
-            f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
-            f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
-        )

@@ -141,7 +141,22 @@ def figures(status: RunStatus) -> list[Figure]:
         *_fidelity(status),
         Figure("learner starved", numbers.duration(status.starved_s)),
         Figure("quantizer", "connected" if status.quantizer_connected else "away"),
+        *_queue(status),
         *_storage(status),
+    ]
+
+
+def _queue(status: RunStatus) -> list[Figure]:
+    """The queue of an on-policy algorithm, and how far its data are from the policy."""
+    queue = status.rollout_queue
+    if queue is None:
+        return []
+    dropped = [Figure("dropped as stale", f"{queue.dropped_transitions:,}", "yellow")]
+    return [
+        Figure("waiting", f"{queue.waiting_transitions:,}"),
+        Figure("policy lag", "-" if queue.policy_lag is None else f"{queue.policy_lag:.2f}"),
+        Figure("mismatch", "-" if queue.mismatch is None else f"{queue.mismatch:.2g}"),
+        *(dropped if queue.dropped_transitions else []),
     ]
 
 

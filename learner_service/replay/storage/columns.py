@@ -1,8 +1,10 @@
 """The columns of the replay ring: one memory-mapped, sparse file each, indexed by row."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,9 @@ from learner_service.replay.storage.description import (
     write_description,
 )
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
+
+# Columns that a store may have besides the others, named as in `Segment`.
+OPTIONAL = ("greedy_actions", "log_probabilities")
 
 # Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
 _WHOLE = ("flags", "priorities")
@@ -44,6 +49,7 @@ class Columns:
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
     greedy_actions:  [rows, *action], the policy's actions without noise; None in a store without them
+    log_probabilities: float32[rows], with which the acting policy drew each action; None in a store without them
     """
 
     observations: Array
@@ -54,6 +60,7 @@ class Columns:
     ages: NDArray[np.uint8]
     priorities: NDArray[np.float32]
     greedy_actions: Array | None
+    log_probabilities: NDArray[np.float32] | None
     files: tuple[MappedFile, ...]
 
     @property
@@ -82,9 +89,14 @@ class Columns:
     def checksummed(self) -> list[tuple[MappedFile, Array]]:
         """The columns with a checksum, in its order, each with its file."""
         columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
-        greedy = () if self.greedy_actions is None else (self.greedy_actions,)
         files = (file for file in self.files if file.name != "priorities")
-        return list(zip(files, (*columns, *greedy), strict=True))
+        return list(zip(files, (*columns, *self.optional.values()), strict=True))
+
+    @property
+    def optional(self) -> dict[str, Array]:
+        """The optional columns that the store has, by name."""
+        columns = ((name, getattr(self, name)) for name in OPTIONAL)
+        return {name: column for name, column in columns if column is not None}
 
     def sync(self) -> None:
         """Block until everything that was written to the columns before the call is on the disk.
@@ -110,55 +122,43 @@ class Columns:
 
 
 def open_columns(
-    directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, machine: Machine
+    directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str], machine: Machine
 ) -> tuple[Columns, int | None]:
     """Map the columns for `capacity` rows of `spec` below `directory`.
 
     Returns the columns and the number of segments that their directory has room for; None for new columns.
 
-    greedy: whether there is a column of greedy actions.
+    optional: names of the optional columns to have.
 
     `meta.json` is written last, so an interrupted creation starts over. Raises ConflictError when the directory holds
     another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.
     """
     create, segments = not any(path.exists() for path in description_files(directory)), None
     if create:
-        _require_space(directory, spec, capacity, greedy)
+        _require_space(directory, spec, capacity, optional)
     else:
-        segments = require_same(directory, describe(spec, capacity, greedy), greedy)
+        segments = require_same(directory, describe(spec, capacity, optional), optional)
         if not machine.read_only and any(map(description_fault, description_files(directory))):
-            write_description(directory, spec, capacity, greedy, segments)
+            write_description(directory, spec, capacity, optional, segments)
     files: list[MappedFile] = []
-    arrays: list[Array] = []
-    for name, shape, dtype in _layout(spec, greedy):
+    arrays: dict[str, Array] = {}
+    for name, shape, dtype in _layout(spec, optional):
         full_shape = (capacity, *shape)
         nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
         files.append(MappedFile(directory / f"{name}.bin", nbytes, create, machine))
-        arrays.append(np.frombuffer(files[-1].map, dtype).reshape(full_shape))
+        arrays[name] = np.frombuffer(files[-1].map, dtype).reshape(full_shape)
         if name in _WHOLE:
             files[-1].allocate(nbytes)
-    observations, actions, *rest = arrays
-    rewards, flags, versions, ages, priorities, *last = rest
-    columns = Columns(
-        observations,
-        actions,
-        rewards.view(np.float32),
-        flags.view(np.uint8),
-        versions.view(np.int64),
-        ages.view(np.uint8),
-        priorities.view(np.float32),
-        last[0] if last else None,
-        tuple(files),
-    )
-    return columns, segments
+    columns: Any = {name: arrays.get(name) for name in OPTIONAL} | arrays
+    return Columns(**columns, files=tuple(files)), segments
 
 
-def row_nbytes(spec: EnvironmentSpec, greedy: bool = False) -> int:
-    """Bytes of one row over all columns. greedy: with a column of greedy actions."""
-    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, greedy))
+def row_nbytes(spec: EnvironmentSpec, optional: Sequence[str] = ()) -> int:
+    """Bytes of one row over all columns, those of `optional` included."""
+    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, optional))
 
 
-def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
+def _layout(spec: EnvironmentSpec, optional: Sequence[str]) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
     columns: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
         ("observations", spec.observations.shape, np.dtype(spec.observations.dtype)),
         ("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
@@ -168,14 +168,16 @@ def _layout(spec: EnvironmentSpec, greedy: bool) -> list[tuple[str, tuple[int, .
         ("ages", (), np.dtype(np.uint8)),
         ("priorities", (), np.dtype(np.float32)),
     ]
-    if greedy:
+    if "greedy_actions" in optional:
         columns.append(("greedy_actions", spec.actions.shape, np.dtype(spec.actions.dtype)))
+    if "log_probabilities" in optional:
+        columns.append(("log_probabilities", (), np.dtype(np.float32)))
     return columns
 
 
-def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool) -> None:
+def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str]) -> None:
     # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
-    needed = row_nbytes(spec, greedy) * capacity
+    needed = row_nbytes(spec, optional) * capacity
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,13 @@ _log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 4
 """Changes with the meaning of rows or records. Version 4 has checksums of rows and a watermark."""
-# Version 4 with a column of greedy actions. Software that does not know the column must not write rows without it.
-_GREEDY_FORMAT_VERSION = 5
+# Version 4 with an optional column. Software that does not know the column must not write rows without it.
+_OPTIONAL_FORMAT_VERSIONS = {"greedy_actions": 5, "log_probabilities": 6}
+# What needs each optional column, and how to resume with and without it.
+_NEEDED_BY = {
+    "greedy_actions": ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
+    "log_probabilities": ("an on-policy algorithm", "", ""),
+}
 # The copy is written first, and read when the other file is damaged.
 _META, _META_COPY = "meta.json", "meta.copy.json"
 
@@ -26,21 +32,24 @@ def description_files(directory: Path) -> tuple[Path, ...]:
     return tuple(directory / name for name in (_META, _META_COPY))
 
 
-def write_description(directory: Path, spec: EnvironmentSpec, capacity: int, greedy: bool, segments: int) -> None:
+def write_description(
+    directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str], segments: int
+) -> None:
     """Declare a new directory complete. From now on it is reopened, not started over.
 
     segments: number of segments that it has room for.
     """
-    values = {**describe(spec, capacity, greedy), "segments": segments}
+    values = {**describe(spec, capacity, optional), "segments": segments}
     for name in (_META_COPY, _META):
         write_checked(directory / name, values)
 
 
-def describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, object]:
-    """The meaning of a replay's rows, as JSON values."""
+def describe(spec: EnvironmentSpec, capacity: int, optional: Sequence[str]) -> dict[str, object]:
+    """The meaning of a replay's rows, as JSON values. optional: names of the optional columns, at most one."""
+    (version,) = (_OPTIONAL_FORMAT_VERSIONS[name] for name in optional) if optional else (FORMAT_VERSION,)
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
-        "format_version": _GREEDY_FORMAT_VERSION if greedy else FORMAT_VERSION,
+        "format_version": version,
         "capacity": capacity,
         "environment_id": spec.environment_id,
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
@@ -50,8 +59,8 @@ def describe(spec: EnvironmentSpec, capacity: int, greedy: bool) -> dict[str, ob
     }
 
 
-def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, bool, int]:
-    """The inverse of `describe`: spec, capacity, whether greedy actions are kept, and room for segments."""
+def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[str, ...], int]:
+    """The inverse of `describe`: spec, capacity, names of the optional columns, and room for segments."""
     observations, actions = (
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
@@ -59,23 +68,22 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, bool, int]:
     spec = EnvironmentSpec(
         *(found["environment_id"], observations, actions, found["discrete_actions"]), frame_stack=found["frame_stack"]
     )
-    return spec, found["capacity"], found["format_version"] == _GREEDY_FORMAT_VERSION, found["segments"]
+    return spec, found["capacity"], _optional_columns(found), found["segments"]
 
 
-def require_same(directory: Path, expected: dict[str, object], greedy: bool) -> int:
+def require_same(directory: Path, expected: dict[str, object], optional: Sequence[str]) -> int:
     """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
     path = directory / _META
     found = read_description(directory)
-    stored = found.get("format_version")
-    if greedy and stored == FORMAT_VERSION:
+    has = _optional_columns(found)
+    for name in (set(has) ^ set(optional)) if has or found.get("format_version") == FORMAT_VERSION else ():
+        user, with_it, without_it = _NEEDED_BY[name]
+        words = name.replace("_", " ")
+        fault = f"{words}, which only {user} uses" if name in has else f"no {words}, which {user} needs"
+        flag = with_it if name in has else without_it
         raise ConflictError(
-            f"replay: {path.parent} has no greedy actions, which dynamic_capacity needs; resume with "
-            "--no-dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
-        )
-    if not greedy and stored == _GREEDY_FORMAT_VERSION:
-        raise ConflictError(
-            f"replay: {path.parent} has greedy actions, which only dynamic_capacity uses; resume with "
-            "--dynamic-capacity.enabled, start this run in another directory, or remove this one to start empty"
+            f"replay: {path.parent} has {fault}; {f'resume with {flag}, ' if flag else ''}start this run in another "
+            "directory, or remove this one to start empty"
         )
     for key, value in expected.items():
         if found.get(key) != value:
@@ -90,6 +98,10 @@ def require_same(directory: Path, expected: dict[str, object], greedy: bool) -> 
             "remove it to start empty"
         )
     return segments
+
+
+def _optional_columns(found: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name, version in _OPTIONAL_FORMAT_VERSIONS.items() if version == found.get("format_version"))
 
 
 def read_description(directory: Path) -> dict[str, Any]:

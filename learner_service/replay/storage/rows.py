@@ -68,7 +68,7 @@ class _Rows:
         acted = slice(self._context, -1)
         self._observations, self._ages = blocks[0], blocks[5][self._context :]
         self._actions, self._rewards, self._flags, self._versions = (block[acted] for block in blocks[1:5])
-        self._greedy_actions = blocks[6][acted] if len(blocks) > 6 else None
+        self._optional = {name: block[acted] for name, block in zip(columns.optional, blocks[6:], strict=True)}
 
     def fill(self, segment: Segment) -> None:
         """Copy the values of a segment of this shape."""
@@ -82,9 +82,8 @@ class _Rows:
         np.multiply(flags, valid, out=self._flags)
         self._versions[...] = segment.policy_versions()[:, None]
         self._ages[...] = self._ages_of(segment)
-        if self._greedy_actions is not None:
-            assert segment.greedy_actions is not None
-            self._greedy_actions[...] = segment.greedy_actions
+        for name, block in self._optional.items():
+            block[...] = getattr(segment, name)
 
     def write(self, start: int) -> None:
         """Write the rows to the files from row `start` on."""

@@ -37,7 +37,7 @@ UnavailableError and changes nothing.
 
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import ExhaustedError, InvalidInputError, UserError
-from learner_service.replay.storage.columns import MAX_AGE, Columns, open_columns
+from learner_service.replay.storage.columns import MAX_AGE, OPTIONAL, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability, Mark
@@ -115,6 +115,8 @@ class ReplayStore:
         """float32[capacity], written by a prioritized sampler; 0 where none was given since the insert."""
         self.greedy_actions = columns.greedy_actions
         """[capacity, *action], the policy's actions without noise; None in a store without them."""
+        self.log_probabilities = columns.log_probabilities
+        """float32[capacity], with which the acting policy drew each action; None in a store without them."""
         self.generations = np.full(len(columns.flags), -1, np.int64)
         """int64[capacity], global index of the segment last committed to the row, to detect overwritten rows."""
         self._columns = columns
@@ -134,7 +136,7 @@ class ReplayStore:
         directory: Path,
         spec: EnvironmentSpec,
         capacity: int,
-        greedy_actions: bool = False,
+        optional: Sequence[str] = (),
         rows_per_segment: int = _MOST_ROWS_PER_SEGMENT,
         machine: Machine | None = None,
         checked_at_once: int = CHECKED_AT_ONCE_BYTES,
@@ -142,13 +144,13 @@ class ReplayStore:
         """Create the store below `directory`, or reopen it.
 
         capacity: in rows.
-        greedy_actions: whether segments have actions without noise. Either all segments must have them, or none.
+        optional: names of the optional columns, as in `Segment`, at most one. All segments have these, and no others.
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
         checked_at_once: bytes of rows that are checked now. Older rows are checked when they are first drawn.
 
-        Raises ConflictError when the directory belongs to another environment, capacity or format, differs in
-        greedy_actions, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
+        Raises ConflictError when the directory belongs to another environment, capacity or format, has other optional
+        columns, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
         or the frame stack is too large for the ages.
         """
         if not 1 <= spec.frame_stack <= MAX_AGE + 1:
@@ -158,7 +160,7 @@ class ReplayStore:
         machine = machine or Machine(this_boot())
         lock = claim_directory(directory)
         try:
-            columns, sealed_for = open_columns(directory, spec, capacity, greedy_actions, machine)
+            columns, sealed_for = open_columns(directory, spec, capacity, optional, machine)
             created = sealed_for is None
             segments = sealed_for or max(_MIN_SEGMENTS, capacity // min(rows_per_segment, _MOST_ROWS_PER_SEGMENT))
             log = SegmentDirectory(directory / "directory.bin", segments, created, machine)
@@ -168,7 +170,7 @@ class ReplayStore:
                     leftover.unlink()
                 log.begin(machine.boot_id)
                 store.flush()
-                write_description(directory, spec, capacity, greedy_actions, segments)
+                write_description(directory, spec, capacity, optional, segments)
             else:
                 store._take_over(recover(log, columns, machine.boot_id, checked_at_once))
             return store
@@ -214,6 +216,11 @@ class ReplayStore:
         if self._directory.ceiling is None or priority > self._directory.ceiling:
             self._directory.raise_ceiling(priority)
 
+    @property
+    def next_index(self) -> int:
+        """Global index of the next segment."""
+        return self._directory.head
+
     def extent(self) -> tuple[int, int]:
         """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""
         if not self._directory.live:
@@ -245,15 +252,17 @@ class ReplayStore:
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
 
-        Call `Segment.check` before. Raises InvalidInputError when segment and store differ in having greedy actions,
+        Call `Segment.check` before. Raises InvalidInputError when segment and store differ in their optional columns,
         ExhaustedError when the segment needs more than half of the ring, and UnavailableError when the disk is full. An
         error changes nothing.
         """
         if self.contains(source):
             return None
-        if (segment.greedy_actions is None) is not (self.greedy_actions is None):
-            wanted, came = ("none", "some") if self.greedy_actions is None else ("some", "none")
-            raise InvalidInputError(f"segment: greedy_actions: the run's replay keeps {wanted}, got {came}")
+        for name in OPTIONAL:
+            kept = getattr(self, name) is not None
+            if (getattr(segment, name) is not None) is not kept:
+                wanted, came = ("some", "none") if kept else ("none", "some")
+                raise InvalidInputError(f"segment: {name}: the run's replay keeps {wanted}, got {came}")
         rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
         if 2 * rows > self.capacity:
             raise ExhaustedError(

@@ -29,7 +29,7 @@ from tests.learner_service.replay.replay_segments import source
 
 def open_buffer(directory: Path, prioritized: bool = False, frame_stack: int = 1, capacity: int = 2000) -> ReplayBuffer:
     spec = replace(GREEDY, frame_stack=frame_stack)
-    store = ReplayStore.open(directory, spec, capacity, greedy_actions=True)
+    store = ReplayStore.open(directory, spec, capacity, optional=("greedy_actions",))
     rng = np.random.default_rng(0)
     sampler = PrioritizedSampler(store, rng) if prioritized else UniformSampler(store, rng)
     return ReplayBuffer(store, sampler, RateLimiter(1e-3, 1, 1e6, clock=lambda: 0.0), Returns(1, 0.9))

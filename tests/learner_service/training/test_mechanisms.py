@@ -17,7 +17,7 @@ from actorq.domain.status import DynamicCapacityStatus
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
-from learner_service.replay import WindowBatch
+from learner_service.replay import ReplayBuffer, WindowBatch
 from learner_service.run.identity import RunIdentity
 from learner_service.run.membership import membership
 from learner_service.training.checkpoint import LearnerState
@@ -154,16 +154,17 @@ def test_the_trainer_looks_when_it_is_time(build: Build) -> None:
 def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algorithm: str) -> None:
     training = build(settings(algorithm, dynamic=False), spec=ARMS)
     assert training.dynamic_capacity is None
+    assert isinstance(training.replay, ReplayBuffer)
     for sequence in range(1, 17):
         if sequence == 16:
             batch, _ = training.replay.draw(64)
-            assert (float(batch.returns.max()), training.replay.multi_step_since) == (1.0, None)
+            assert (float(batch.returns.max()), training.multi_step_since) == (1.0, None)
             assert not isinstance(batch, WindowBatch)
         assert training.replay.limiter.try_reserve(8)
         training.intake.insert(ACTOR, replace(segment(sequence), greedy_actions=None), 8)
     batch, _ = training.replay.draw(64)
     assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
-    assert training.replay.multi_step_since == 128
+    assert training.multi_step_since == 128
     assert isinstance(batch, WindowBatch) == (algorithm == "sac")
     training.trainer.start()
     await_samples(training.replay.limiter, 256)
@@ -179,7 +180,7 @@ def test_both_go_on_where_they_were(build: Build) -> None:
     training.trainer.pause()
     assert training.dynamic_capacity is not None
     status = training.dynamic_capacity.status()
-    assert (status.drops, training.replay.multi_step_since) == (1, 136)
+    assert (status.drops, training.multi_step_since) == (1, 136)
     state = training.state(training.trainer.updates, {})
     assert "multi_step_since" in state.values["limiter"]
     left = training.replay.transitions
@@ -188,7 +189,7 @@ def test_both_go_on_where_they_were(build: Build) -> None:
     assert again.dynamic_capacity is not None
     assert again.dynamic_capacity.status() == status
     assert not again.dynamic_capacity.due
-    assert (again.replay.transitions, again.replay.multi_step_since) == (left, 136)
+    assert (again.replay.transitions, again.multi_step_since) == (left, 136)
 
 
 def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_credit_back(build: Build) -> None:

@@ -36,6 +36,7 @@ from learner_service.replay import (
     SegmentSource,
 )
 from learner_service.replay.storage.columns import VALID
+from learner_service.training.batches import SampledBatches
 from learner_service.training.publisher import Publisher, Snapshot
 from learner_service.training.trainer import Trainer
 from tests.learner_service.learner_parts import (
@@ -98,7 +99,8 @@ def make_trainer(replay: ReplayBuffer, publisher: Publisher) -> Iterator[MakeTra
         config = options.pop("config", CONFIG)
         options = {"clock": ManualClock(), **options}
         aware = options.pop("aware", None) or never_quantization_aware()
-        made.append(Trainer(config, algorithm, replay, publisher, aware, save or Saved(), CPU, **options))
+        batches = SampledBatches(config, algorithm, replay, CPU)
+        made.append(Trainer(config, algorithm, batches, publisher, aware, save or Saved(), **options))
         return made[-1]
 
     yield make
@@ -478,7 +480,9 @@ def counting_replay(directory: Path) -> tuple[ReplayStore, ReplayBuffer]:
 
 def test_new_priorities_are_written_back(tmp_path: Path, publisher: Publisher) -> None:
     store, buffer = counting_replay(tmp_path)
-    trainer = Trainer(CONFIG, Scripted(CONFIG, SPEC, CPU), buffer, publisher, never_quantization_aware(), Saved(), CPU)
+    algorithm = Scripted(CONFIG, SPEC, CPU)
+    batches = SampledBatches(CONFIG, algorithm, buffer, CPU)
+    trainer = Trainer(CONFIG, algorithm, batches, publisher, never_quantization_aware(), Saved())
     fill(buffer, range(1, 9))
     trainer.start()
     await_samples(buffer.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
@@ -492,7 +496,8 @@ def test_new_priorities_are_written_back(tmp_path: Path, publisher: Publisher) -
 def test_the_normalizer_goes_on_with_the_observations_that_come(tmp_path: Path, publisher: Publisher) -> None:
     _, buffer = counting_replay(tmp_path)
     algorithm = Scripted(CONFIG.model_copy(update={"normalize_observations": True}), SPEC, CPU)
-    trainer = Trainer(CONFIG, algorithm, buffer, publisher, never_quantization_aware(), Saved(), CPU)
+    batches = SampledBatches(CONFIG, algorithm, buffer, CPU)
+    trainer = Trainer(CONFIG, algorithm, batches, publisher, never_quantization_aware(), Saved())
     fill(buffer, range(1, 9))
     trainer.start()
     await_samples(buffer.limiter, UPDATES_WITH_64_TRANSITIONS * 8)

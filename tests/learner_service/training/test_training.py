@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,8 @@ from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.members import Member
-from learner_service.algorithms import make_algorithm
+from learner_service.algorithms import Algorithm, make_algorithm
+from learner_service.algorithms.base import is_on_policy
 from learner_service.replay import ReplayStore
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.publisher import Snapshot
@@ -106,6 +107,12 @@ def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
     assert "normalizer.mean" in actual
     for name, tensor in expected.items():
         assert torch.equal(actual[name], tensor), name
+
+
+def off_policy(training: Training) -> Algorithm:
+    """Its algorithm, which samples batches."""
+    assert not is_on_policy(training.algorithm)
+    return cast(Algorithm, training.algorithm)
 
 
 def trained(training: Training, samples: int) -> dict[str, torch.Tensor]:
@@ -218,7 +225,7 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
     settings = config(sparsity={"method": "rlx2", "actor": 0.5, "period_updates": 2})
     before = build(client, tmp_path, settings=settings)
     rng = np.random.default_rng(0)
-    before.algorithm.update(random_batch(rng, 24), np.ones(24, np.float32))
+    off_policy(before).update(random_batch(rng, 24), np.ones(24, np.float32))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     checkpoints.save(before.state(3, {}))
     before.replay.close()
@@ -228,7 +235,7 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
     after = build(client, tmp_path, state, settings=settings)
     batch = random_batch(rng, 24)
     for training in (before, after):
-        training.algorithm.update(batch, np.ones(24, np.float32))
+        off_policy(training).update(batch, np.ones(24, np.float32))
     expected = before.algorithm.state()
     assert all(torch.equal(value, expected[name]) for name, value in after.algorithm.state().items())
     after.replay.close()

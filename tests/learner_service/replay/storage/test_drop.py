@@ -18,6 +18,9 @@ from learner_service.replay.storage.columns import VALID, row_nbytes
 from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, random_segment, source
 
+# Optional columns with and without greedy actions.
+KEPT: dict[bool, tuple[str, ...]] = {True: ("greedy_actions",), False: ()}
+
 
 def samplers(store: ReplayStore) -> tuple[Sampler, Sampler]:
     rng = np.random.default_rng(3)
@@ -153,11 +156,11 @@ def test_what_was_dropped_does_not_come_back_after_a_kill(tmp_path: Path) -> Non
 @pytest.mark.parametrize("frame_stack", [1, 3])
 def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: Path, frame_stack: int) -> None:
     spec = replace(GREEDY, frame_stack=frame_stack)
-    store = ReplayStore.open(tmp_path, spec, 200, greedy_actions=True)
+    store = ReplayStore.open(tmp_path, spec, 200, optional=("greedy_actions",))
     segment = greedy_segment(0, steps=5, environments=2, frame_stack=frame_stack)
     store.insert(segment, source(0))
     store.close()
-    store = ReplayStore.open(tmp_path, spec, 200, greedy_actions=True)
+    store = ReplayStore.open(tmp_path, spec, 200, optional=("greedy_actions",))
     assert segment.greedy_actions is not None
     assert store.greedy_actions is not None
     rows = np.flatnonzero(store.flags & VALID)
@@ -165,13 +168,13 @@ def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: P
     steps -= frame_stack - 1
     np.testing.assert_array_equal(store.greedy_actions[rows], segment.greedy_actions[steps, environments])
     np.testing.assert_array_equal(store.actions[rows], segment.actions[steps, environments])
-    assert row_nbytes(spec, greedy=True) == row_nbytes(spec) + 8
+    assert row_nbytes(spec, ("greedy_actions",)) == row_nbytes(spec) + 8
     store.close()
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: Path, kept: bool) -> None:
-    store = ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept)
+    store = ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept])
     told = greedy_segment(0)
     silent = replace(told, greedy_actions=None)
     wrong, right = (silent, told) if kept else (told, silent)
@@ -186,12 +189,12 @@ def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: P
     ("kept", "flag"), [(False, "--no-dynamic-capacity.enabled"), (True, "--dynamic-capacity.enabled")]
 )
 def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, kept: bool, flag: str) -> None:
-    ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()
+    ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept]).close()
     with pytest.raises(ConflictError) as caught:
-        ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=not kept)
+        ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[not kept])
     assert str(caught.value) == (
         f"replay: {tmp_path} has {'greedy actions, which only' if kept else 'no greedy actions, which'} "
         f"dynamic_capacity {'uses' if kept else 'needs'}; resume with {flag}, start this run in another "
         "directory, or remove this one to start empty"
     )
-    ReplayStore.open(tmp_path, GREEDY, 200, greedy_actions=kept).close()
+    ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept]).close()

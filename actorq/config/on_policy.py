@@ -1,0 +1,78 @@
+"""Checks the settings of on-policy algorithms, whose rollouts must fit actors, queue and disk."""
+
+import math
+
+from actorq.config.sections import ActorConfig, QueueConfig
+from actorq.config.sparsity import SparsityConfig
+
+
+def check_rollouts(
+    queue: QueueConfig,
+    actor: ActorConfig,
+    actors: int,
+    environments: int,
+    capacity: int,
+    rollout_size: int,
+    batch_size: int,
+    algorithm: str,
+    frame_stack: int = 1,
+) -> None:
+    """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
+
+    environments: per actor. capacity: rows of the queue. rollout_size, batch_size: of the algorithm with this name.
+    """
+    segment = actor.segment_length * environments
+    if segment > rollout_size:
+        raise ValueError(
+            f"actor.segment_length * environments_per_actor must be at most {algorithm}.rollout_size ({rollout_size}), "
+            f"got {actor.segment_length} * {environments}: a rollout consists of whole segments"
+        )
+    if batch_size > rollout_size:
+        raise ValueError(
+            f"{algorithm}.batch_size must be at most {algorithm}.rollout_size ({rollout_size}), got {batch_size}"
+        )
+    if queue.synchronous:
+        if rollout_size % (actors * segment):
+            raise ValueError(
+                f"queue.synchronous: {algorithm}.rollout_size must be a multiple of {actors * segment}, actors * "
+                f"environments_per_actor * actor.segment_length, got {rollout_size}"
+            )
+        if actor.max_steps_per_policy:
+            raise ValueError(
+                f"actor.max_steps_per_policy must be 0 with queue.synchronous, got {actor.max_steps_per_policy}: "
+                "each actor waits after its share of a rollout"
+            )
+    least = -(-rollout_size // (actors * environments))
+    if 0 < actor.max_steps_per_policy < least:
+        raise ValueError(
+            f"actor.max_steps_per_policy must be at least {least}, or 0, got {actor.max_steps_per_policy}: the learner "
+            f"publishes after each rollout, which takes so many steps of each environment"
+        )
+    if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
+        raise ValueError(
+            f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts ({queue.waiting_rollouts:g}) "
+            f"and the rollout in use with {rollout_size} environment steps each, got {capacity}"
+        )
+
+
+def check_mechanisms(
+    algorithm: str, sparsity: SparsityConfig, dynamic_capacity: bool | None, multi_step: bool | None
+) -> None:
+    """Raise ValueError for mechanisms of the replay, which an on-policy algorithm does not have."""
+    for name, used in (
+        ("sparsity.method rlx2", sparsity.method == "rlx2"),
+        ("dynamic_capacity.enabled", dynamic_capacity),
+        ("multi_step", multi_step),
+    ):
+        if used:
+            raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
+
+
+def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, rollout_size: int, frame_stack: int) -> int:
+    """Rows of the waiting rollouts, of the one in use, and of two segments more.
+
+    The limiter may admit one more segment, and a segment that does not fit at the end of the ring goes to its start.
+    """
+    segment = actor.segment_length * environments
+    segments = math.ceil((math.ceil(queue.waiting_rollouts * rollout_size) + rollout_size) / segment) + 2
+    return segments * environments * (actor.segment_length + frame_stack)

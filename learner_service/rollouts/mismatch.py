@@ -1,0 +1,110 @@
+"""Measures how far the collected data are from the learner's policy: by rounding, by staleness, and in versions."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learner_service.rollouts.trajectories import Trajectories
+from learner_service.rollouts.versions import PublishedVersions
+
+# Transitions of a rollout whose probabilities are computed again.
+_TRANSITIONS = 256
+
+LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[str, Tensor]], NDArray[np.float32]]
+
+
+class Mismatch:
+    """Means over the run's used transitions; None before the first. Thread-safe to read, else for the trainer's thread.
+
+    pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
+
+    mismatch: mean |log pi(a|s) - log mu(a|s)| with pi of the version that acted: the rounding only. Transitions by
+        versions from before a restart of the learner are left out.
+    divergence: the same with pi the newest policy: rounding and staleness together.
+    policy_lag: mean number of publications after the version that acted.
+    """
+
+    def __init__(
+        self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device | None = None
+    ) -> None:
+        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters, the CPU by default."""
+        self._log_probabilities = log_probabilities
+        self._versions = versions
+        self._device = device or torch.device("cpu")
+        self._parameters: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
+        self._sums = dict.fromkeys(("mismatch", "divergence", "policy_lag"), (0.0, 0))
+
+    def mean(self, name: str) -> float | None:
+        """The mean "mismatch", "divergence" or "policy_lag"."""
+        total, count = self._sums[name]
+        return total / count if count else None
+
+    def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the parameters of a published version, and those of the versions that may still act."""
+        self._parameters[version] = parameters
+        while len(self._parameters) > self._versions.max_lag + 2:
+            self._parameters.popitem(last=False)
+
+    def measure(self, rollout: Sequence[Trajectories]) -> None:
+        """Count the transitions of a rollout. Call before the algorithm learns from it."""
+        for trajectories in rollout:
+            lags = self._versions.lag(trajectories.policy_versions[trajectories.valid])
+            self._add("policy_lag", lags)
+        observations, actions, drawn, versions = _samples(rollout)
+        if not len(drawn):
+            return
+        self._add("divergence", np.abs(self._log_probabilities(observations, actions, {}) - drawn))
+        known = np.array(list(self._parameters), np.int64)
+        # The publisher may give a snapshot a higher number, when the quantizer has newer versions.
+        places = np.searchsorted(known, versions, side="right") - 1
+        for place in np.unique(places[places >= 0]):
+            rows = places == place
+            parameters = {
+                name: torch.from_numpy(array).to(self._device)
+                for name, array in self._parameters[int(known[place])].items()
+            }
+            again = self._log_probabilities(observations[rows], actions[rows], parameters)
+            self._add("mismatch", np.abs(again - drawn[rows]))
+
+    def state(self) -> dict[str, list[float]]:
+        """The state for a checkpoint, as JSON values."""
+        return {name: list(sums) for name, sums in self._sums.items()}
+
+    def load_state(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Restore what `state` returned."""
+        self._sums = {name: (float(total), int(count)) for name, (total, count) in state.items()}
+
+    def _add(self, name: str, values: NDArray[Any]) -> None:
+        # A policy that gives an action no probability at all would make the mean infinite for good.
+        finite = values[np.isfinite(values)]
+        total, count = self._sums[name]
+        self._sums[name] = (total + float(finite.sum(dtype=np.float64)), count + len(finite))
+
+
+def _samples(
+    rollout: Sequence[Trajectories],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[np.int64]]:
+    """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
+    valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)
+    chosen = np.linspace(0, valid, min(_TRANSITIONS, valid), endpoint=False).astype(np.int64)
+    columns: list[tuple[NDArray[Any], ...]] = []
+    for trajectories in rollout:
+        steps, environments = np.nonzero(trajectories.valid)
+        mine = chosen[(chosen >= 0) & (chosen < len(steps))]
+        at = steps[mine], environments[mine]
+        columns.append(
+            (
+                trajectories.observations[at],
+                trajectories.actions[at],
+                trajectories.log_probabilities[at],
+                trajectories.policy_versions[at],
+            )
+        )
+        chosen = chosen - len(steps)
+    observations, actions, drawn, versions = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return observations, actions, drawn, versions

@@ -1,0 +1,265 @@
+"""The one-pass queue of an on-policy algorithm: hands out stored segments as rollouts, oldest first, each once.
+
+It uses the replay's store. Used segments stay in the ring until newer ones overwrite them. A checkpoint has the index
+of the next unused segment. A learner that restarts from an older checkpoint therefore learns again from exactly the
+segments that the checkpoint has not learned from.
+"""
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.trajectory import Segment
+from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
+from learner_service.replay.n_step import gather_observations
+from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.storage.directory import Record
+from learner_service.replay.storage.store import Inserted
+from learner_service.rollouts.reward_scale import RewardScale, Source
+from learner_service.rollouts.trajectories import Trajectories
+from learner_service.rollouts.versions import PublishedVersions
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """Consecutive segments of an actor. rows: int64[T + 1, N], the last one with the bootstrap observations."""
+
+    source: Source
+    sequences: range
+    rows: NDArray[np.int64]
+
+
+class RolloutQueue(SegmentBuffer):
+    """Stores segments and hands them out as rollouts. Thread-safe, but call `take` and `published` on one thread.
+
+    The limiter counts environment steps here, resets included, so that a rollout of whole segments is exact.
+    """
+
+    def __init__(
+        self,
+        store: ReplayStore,
+        limiter: RateLimiter,
+        rollout_size: int,
+        versions: PublishedVersions,
+        clip_rewards: float | None = None,
+        reward_scale: RewardScale | None = None,
+        moments: ObservationMoments | None = None,
+    ) -> None:
+        """Connect the parts. All stored segments wait at first; `load_state_dict` leaves out the used ones.
+
+        limiter: made by `RateLimiter.of_queue`.
+        rollout_size: environment steps per rollout, at least.
+        versions: the published versions. A segment that lags behind more than their `max_lag` is dropped.
+        clip_rewards: bound of rewards on both sides of 0, before the scale; None for no bound.
+        reward_scale: scales rewards; None to leave them.
+        """
+        super().__init__(store, limiter, moments)
+        self.rollout_size = rollout_size
+        self.versions = versions
+        self._epochs = int(limiter.samples_per_insert)
+        self._clip_rewards = clip_rewards
+        self._reward_scale = reward_scale
+        self._waiting: deque[Record] = deque()
+        self._withdrawn = 0
+        self._wait_from(next_segment=0, used=0, dropped=0)
+        self._count_missed()
+
+    @property
+    def waiting_transitions(self) -> int:
+        """Transitions that are stored and not yet used."""
+        with self._lock:
+            return sum(record.transitions for record in self._waiting)
+
+    @property
+    def dropped_transitions(self) -> int:
+        """Transitions that were dropped because they lagged behind too far, over the whole run."""
+        with self._lock:
+            return self._dropped + self._dropped_ahead
+
+    def published(self, version: int) -> None:
+        """Note a published version."""
+        with self._lock:
+            self.versions.add(version)
+
+    def take(self, timeout: float) -> tuple[Trajectories, ...] | None:
+        """The next rollout, once there are enough environment steps; None after `timeout` seconds.
+
+        Also None when segments were dropped, so that the rest is not enough. The consecutive segments of an actor are
+        joined in time. Those with equal numbers of steps are joined along N.
+        """
+        if not self.limiter.await_sample(self.rollout_size * self._epochs, timeout):
+            return None
+        with self._lock:
+            records = self._next_records()
+            rollout = self._assembled(records) if records else None
+            withdrawn, self._withdrawn = self._withdrawn, 0
+        if withdrawn:
+            self.limiter.withdraw(withdrawn)
+        if records:
+            self.limiter.sample(_steps(records) * self._epochs)
+        return rollout
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in `SegmentBuffer`, with the next unused segment, the counts of steps, and the published versions."""
+        with self._lock:
+            return {
+                **self._common_state(),
+                "next_segment": self._next_segment,
+                "used": self._used,
+                "dropped": self._dropped,
+                "versions": self.versions.state(),
+                "reward_scale": self._reward_scale and self._reward_scale.state(),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As in `SegmentBuffer`. The segments that the checkpoint has not learned from wait again."""
+        with self._lock:
+            self._load_common_state(state)
+            self.versions.load_state(state["versions"])
+            if self._reward_scale and state["reward_scale"]:
+                self._reward_scale.load_state(state["reward_scale"])
+            self._wait_from(state["next_segment"], state["used"], state["dropped"])
+
+    def _wait_from(self, next_segment: int, used: int, dropped: int) -> None:
+        # The files of the replay may have been removed, or be older than the checkpoint.
+        self._next_segment = min(next_segment, self._store.next_index)
+        self._used, self._dropped, self._dropped_ahead, self._withdrawn = used, dropped, 0, 0
+        live = self._store.live_segments()
+        self._waiting = deque(record for record in live if record.index >= self._next_segment)
+        missing = self._store.next_index - self._next_segment - len(self._waiting)
+        if missing:
+            _log.warning("queue: %d segments that were not learned from are overwritten or damaged", missing)
+        samples = used * self._epochs
+        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
+
+    def _take_in(self, segment: Segment, inserted: Inserted) -> int:
+        record = next(self._store.newest_segments())
+        self._waiting.append(record)
+        if inserted.evicted:
+            self._note_evicted(next(self._store.oldest_segments()).index)
+        return segment.steps * segment.environments
+
+    def _note_evicted(self, oldest: int) -> None:
+        while self._waiting[0].index < oldest:
+            record = self._waiting.popleft()
+            _log.warning("queue: segment %d was overwritten before its use; raise replay.capacity", record.index)
+            self._drop(record)
+
+    def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
+        starts = {start for start, _ in damaged}
+        for record in [record for record in self._waiting if record.start in starts]:
+            self._waiting.remove(record)
+            self._withdrawn += record.steps * record.environments
+
+    def _drop(self, record: Record) -> None:
+        self._dropped_ahead += record.transitions
+        self._withdrawn += record.steps * record.environments
+
+    def _next_records(self) -> list[Record]:
+        """Take the segments of the next rollout out of the queue; none if there are not enough."""
+        taken: list[Record] = []
+        steps = 0
+        while self._waiting and steps < self.rollout_size:
+            record = self._waiting[0]
+            if self._drop_damaged(np.array([record.start])):
+                continue
+            self._waiting.popleft()
+            if self._is_stale(record):
+                self._drop(record)
+            else:
+                taken.append(record)
+                steps += record.steps * record.environments
+        if steps < self.rollout_size:
+            self._waiting.extendleft(reversed(taken))
+            return []
+        self._next_segment, self._used = taken[-1].index + 1, self._used + steps
+        self._dropped, self._dropped_ahead = self._dropped + self._dropped_ahead, 0
+        return taken
+
+    def _is_stale(self, record: Record) -> bool:
+        versions = self._store.policy_versions[self._rows(record)[:-1, 0]]
+        return int(self.versions.lag(versions).max()) > self.versions.max_lag
+
+    def _assembled(self, records: Sequence[Record]) -> tuple[Trajectories, ...]:
+        traces = list(self._traces(records))
+        if self._reward_scale is not None:
+            for trace in traces:
+                flags = self._store.flags[rows := trace.rows[:-1]]
+                ends = flags & (TERMINATED | TRUNCATED) != 0
+                self._reward_scale.note(trace.source, trace.sequences, self._rewards(rows), flags & VALID != 0, ends)
+        by_steps: dict[int, list[NDArray[np.int64]]] = {}
+        for trace in traces:
+            by_steps.setdefault(len(trace.rows), []).append(trace.rows)
+        return tuple(self._trajectories(np.concatenate(rows, axis=1)) for rows in by_steps.values())
+
+    def _traces(self, records: Sequence[Record]) -> Iterator[_Trace]:
+        """The segments, with consecutive ones of an actor joined."""
+
+        def source(record: Record) -> Source:
+            return record.source.actor_key, record.source.incarnation
+
+        by_source = itertools.groupby(sorted(records, key=lambda record: (source(record), record.index)), source)
+        for key, segments in by_source:
+            trace: _Trace | None = None
+            for record in segments:
+                rows, sequence = self._rows(record), record.source.sequence
+                if trace is not None and trace.sequences.stop == sequence and self._continues(trace.rows, rows):
+                    joined = np.concatenate((trace.rows[:-1], rows))
+                    trace = _Trace(key, range(trace.sequences.start, sequence + 1), joined)
+                    continue
+                if trace is not None:
+                    yield trace
+                trace = _Trace(key, range(sequence, sequence + 1), rows)
+            if trace is not None:
+                yield trace
+
+    def _continues(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
+        """Whether the first observations of `after` are those that `before` ends with."""
+        if before.shape[1] != after.shape[1]:
+            return False
+        return all(
+            np.array_equal(column[before[-1]], column[after[0]])
+            for column in (self._store.ages, self._store.observations)
+        )
+
+    def _rows(self, record: Record) -> NDArray[np.int64]:
+        """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""
+        block = record.rows // record.environments
+        first = record.start + block - record.steps - 1
+        rows: NDArray[np.int64] = first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
+        return rows
+
+    def _rewards(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        rewards: NDArray[np.float32] = self._store.rewards[rows]
+        bound = self._clip_rewards
+        return rewards if bound is None else np.clip(rewards, -bound, bound)
+
+    def _trajectories(self, rows: NDArray[np.int64]) -> Trajectories:
+        store, policy, acted = self._store, self.spec.policy_observations, rows[:-1]
+        observations: NDArray[np.generic] = np.empty((rows.size, *policy.shape), policy.dtype)
+        gather_observations(store, rows.ravel(), observations)
+        flags, rewards = store.flags[acted], self._rewards(acted)
+        assert store.log_probabilities is not None
+        return Trajectories(
+            observations=observations.reshape(*rows.shape, *policy.shape),
+            actions=store.actions[acted],
+            rewards=rewards if self._reward_scale is None else self._reward_scale.scaled(rewards),
+            terminated=flags & TERMINATED != 0,
+            truncated=flags & TRUNCATED != 0,
+            valid=flags & VALID != 0,
+            log_probabilities=store.log_probabilities[acted],
+            policy_versions=store.policy_versions[acted],
+        )
+
+
+def _steps(records: Sequence[Record] | deque[Record]) -> int:
+    """Environment steps of segments, resets included."""
+    return sum(record.steps * record.environments for record in records)

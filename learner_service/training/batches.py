@@ -1,0 +1,196 @@
+"""What a trainer learns from: batches sampled from the replay, or rollouts from the one-pass queue."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actorq.config.run_config import RunConfig
+from learner_service.algorithms.base import Algorithm, Learned, OnPolicyAlgorithm
+from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer, SegmentBuffer
+from learner_service.rollouts import Mismatch, RolloutQueue, Trajectories
+from learner_service.training.device import batches_for
+
+# Most updates per call of the algorithm, within one publication period. Sampling many minibatches at once spreads the
+# cost of the sum tree.
+_MOST_UPDATES_PER_SAMPLE = 8
+
+
+class Batches(Protocol):
+    """Takes data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
+
+    buffer: the source of the data.
+    observed: observations of the data that were learned from last, [B, *policy_observation]; None before them.
+    """
+
+    buffer: SegmentBuffer
+    observed: NDArray[Any] | None = None
+    normalizes_first: bool = False
+    """Whether the normalizer is set before the first update too."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are kept for batches."""
+
+    @abstractmethod
+    def take(self, timeout: float) -> bool:
+        """Take data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
+
+    def prepare(self) -> None:
+        """Do what has to be done between `take` and `learn`."""
+        return
+
+    @abstractmethod
+    def learn(self, progress: float) -> Learned:
+        """All updates on the data that were taken. progress: share of the environment steps that is used up."""
+
+    @abstractmethod
+    def is_due(self, before: int, updates: int) -> bool:
+        """Whether a policy is published after this number of updates. before: the number before the last `learn`."""
+
+    def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Note a published version."""
+        return
+
+    def discard(self) -> None:
+        """Drop data that were taken ahead, before the state is saved."""
+        return
+
+    def close(self) -> None:
+        """End all threads."""
+        return
+
+    def state(self) -> dict[str, Any]:
+        """The state for a checkpoint, as JSON values, besides that of the buffer."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        return
+
+
+class SampledBatches(Batches):
+    """Batches for an off-policy algorithm, each with the minibatches of several updates.
+
+    dynamic_capacity: drops old transitions from the replay; None to keep all that fit.
+    """
+
+    normalizes_first: bool = True
+
+    def __init__(
+        self,
+        config: RunConfig,
+        algorithm: Algorithm,
+        replay: ReplayBuffer,
+        device: torch.device,
+        dynamic_capacity: DynamicCapacity | None = None,
+    ) -> None:
+        """device: of the algorithm. Batches for a GPU are in pinned memory."""
+        self.buffer = replay
+        self._algorithm = algorithm
+        self._dynamic_capacity = dynamic_capacity
+        self._period = config.publication.period_updates
+        self._updates = min(_MOST_UPDATES_PER_SAMPLE, self._period)
+        size, empty = self._updates * algorithm.batch_size, batches_for(device, replay.spec, replay.longest_returns)
+        self._prefetcher = Prefetcher(replay, size, empty)
+        self._drawn: Drawn | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the batch in use and the batch drawn ahead."""
+        return self._prefetcher.nbytes
+
+    def take(self, timeout: float) -> bool:
+        """Take the batch that was drawn ahead, and draw the next one."""
+        self._drawn = self._prefetcher.take(timeout)
+        return self._drawn is not None
+
+    def prepare(self) -> None:
+        """Drop transitions that are too far from the policy."""
+        if self._dynamic_capacity is not None and self._dynamic_capacity.due:
+            # Finish the draw in progress first. Otherwise the timing of threads decides if it sees dropped transitions.
+            self._prefetcher.settle()
+            self._dynamic_capacity.look()
+
+    def learn(self, progress: float) -> Learned:
+        """Update, and give the transitions new priorities."""
+        drawn = self._drawn
+        assert drawn is not None
+        losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
+        self._prefetcher.update_priorities(drawn, losses.priorities)
+        self.observed = drawn.batch.observations
+        return Learned(losses.loss, self._updates, {})
+
+    def is_due(self, before: int, updates: int) -> bool:
+        """Every `publication.period_updates` updates."""
+        return updates // self._period > before // self._period
+
+    def discard(self) -> None:
+        """Drop the batch that was drawn ahead."""
+        self._prefetcher.discard()
+
+    def close(self) -> None:
+        """End the prefetcher's thread."""
+        self._prefetcher.close()
+
+
+class Rollouts(Batches):
+    """Rollouts for an on-policy algorithm. A policy is published after each."""
+
+    def __init__(
+        self, config: RunConfig, algorithm: OnPolicyAlgorithm, queue: RolloutQueue, device: torch.device
+    ) -> None:
+        """device: of the algorithm."""
+        self.buffer = self.queue = queue
+        self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
+        self._algorithm = algorithm
+        self._observed = config.publication.calibration_size
+        self._rollout: tuple[Trajectories, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """0: rollouts are not kept."""
+        return 0
+
+    def take(self, timeout: float) -> bool:
+        """Take the next rollout out of the queue."""
+        self._rollout = self.queue.take(timeout) or ()
+        return bool(self._rollout)
+
+    def learn(self, progress: float) -> Learned:
+        """Measure how far the rollout is from the policy, then learn from it."""
+        rollout, self._rollout = self._rollout, ()
+        self.mismatch.measure(rollout)
+        learned = self._algorithm.learn(rollout, progress)
+        share = -(-self._observed // len(rollout))
+        self.observed = np.concatenate([_spread(trajectories, share) for trajectories in rollout])[: self._observed]
+        return learned
+
+    def is_due(self, before: int, updates: int) -> bool:
+        """After each rollout."""
+        return True
+
+    def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Count the lag of transitions from this version too."""
+        self.queue.published(version)
+        self.mismatch.published(version, parameters)
+
+    def state(self) -> dict[str, Any]:
+        """The means of the mismatch."""
+        return {"mismatch": self.mismatch.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.mismatch.load_state(state["mismatch"])
+
+
+def _spread(trajectories: Trajectories, most: int) -> NDArray[Any]:
+    """At most `most` observations before valid steps, evenly spaced."""
+    steps, environments = np.nonzero(trajectories.valid)
+    chosen = np.linspace(0, len(steps), min(most, len(steps)), endpoint=False).astype(np.int64)
+    observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]
+    return observations

@@ -1,0 +1,96 @@
+"""Opens the buffer of a run's transitions: a replay for off-policy algorithms, a one-pass queue for on-policy ones."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UserError
+from actorq.transport.options import MAX_SEGMENT_BYTES
+from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
+from learner_service.networks.observations import are_frames
+from learner_service.replay import (
+    ObservationMoments,
+    PrioritizedSampler,
+    RateLimiter,
+    ReplayBuffer,
+    ReplayStore,
+    UniformSampler,
+)
+from learner_service.replay.storage.rows import segment_rows
+from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
+from learner_service.training.mechanisms import returns_of
+
+
+def open_replay(
+    config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
+) -> ReplayBuffer:
+    """The replay below `directory`. Raises the errors of `ReplayStore.open`."""
+    replay, returns = config.replay, returns_of(config, algorithm)
+    optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
+    store = ReplayStore.open(directory, spec, replay.capacity, optional, _segment_rows(config, spec))
+    sampler = (
+        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
+        if replay.prioritized
+        else UniformSampler(store, rng)
+    )
+    limiter = RateLimiter(
+        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
+    )
+    return ReplayBuffer(store, sampler, limiter, returns, _moments(config, spec))
+
+
+def open_queue(config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: OnPolicyAlgorithm) -> RolloutQueue:
+    """The queue below `directory`. Raises the errors of `ReplayStore.open`."""
+    store = ReplayStore.open(
+        directory, spec, config.replay.capacity, ("log_probabilities",), _segment_rows(config, spec)
+    )
+    ahead = math.ceil(config.queue.waiting_rollouts * algorithm.rollout_size)
+    limiter = RateLimiter.of_queue(algorithm.epochs, algorithm.rollout_size, ahead, time.monotonic)
+    return RolloutQueue(
+        store,
+        limiter,
+        algorithm.rollout_size,
+        PublishedVersions(config.queue.max_policy_lag),
+        config.replay.clip_rewards,
+        RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
+        _moments(config, spec),
+    )
+
+
+def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Raise UserError when a segment is too large for a message or for the ring."""
+    environments = config.environments_per_actor
+    smallest = environments * ((spec.frame_stack + 1) * spec.observations.nbytes + 2 * (spec.actions.nbytes + 16))
+    limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
+    if smallest > limit:
+        raise UserError(
+            f"a segment of one step needs {smallest} bytes with {environments} environments per actor, but "
+            f"actor.max_segment_bytes is {limit}; use fewer environments per actor"
+        )
+    rows = _segment_rows(config, spec)
+    if 2 * rows > config.replay.capacity:
+        raise UserError(
+            f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
+            f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
+        )
+
+
+def check_rollouts(config: RunConfig, spec: EnvironmentSpec, algorithm: OnPolicyAlgorithm) -> None:
+    """Raise UserError when the settings do not fit the algorithm's rollouts, or the ring is too small for them."""
+    try:
+        config.check_rollouts(algorithm.rollout_size, algorithm.batch_size, spec.frame_stack)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _segment_rows(config: RunConfig, spec: EnvironmentSpec) -> int:
+    return segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
+
+
+def _moments(config: RunConfig, spec: EnvironmentSpec) -> ObservationMoments | None:
+    normalized = config.normalize_observations and not are_frames(spec)
+    return ObservationMoments(spec.observations.shape) if normalized else None

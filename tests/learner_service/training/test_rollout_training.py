@@ -1,0 +1,193 @@
+"""On-policy training: the trainer's loop with a queue, and a whole training from settings, with a small algorithm."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_on_policy import Reinforce
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import PolicySpan, Segment
+from actorq.errors import InvalidInputError, UserError
+from learner_service.actors.members import Member
+from learner_service.rollouts import RolloutQueue
+from learner_service.training.batches import Rollouts
+from learner_service.training.checkpoint import LearnerState
+from learner_service.training.publisher import Snapshot
+from learner_service.training.training import Training, build_training
+from tests.learner_service.learner_parts import SPEC, await_samples, config, segment
+
+ACTOR = Member("actor-0", "actor", 0, incarnation=1)
+Build = Callable[..., Training]
+
+
+def settings(**changes: Any) -> RunConfig:
+    """A run of `Reinforce`: rollouts of 16 steps, each of two segments, for two epochs."""
+    tree: dict[str, Any] = {
+        "algorithm": "own_on_policy:Reinforce",
+        "actor": {"segment_length": 4},
+        "max_environment_steps": 320,
+        "publication": {"calibration_size": 4},
+        **changes,
+    }
+    return config(**tree)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Build]:
+    made: list[Training] = []
+
+    def build(
+        run: RunConfig | None = None,
+        state: LearnerState | None = None,
+        directory: Path = tmp_path,
+        save: Callable[[int], Path] = lambda updates: Path(str(updates)),
+    ) -> Training:
+        training, _ = build_training(run or settings(), SPEC, directory, "run", client, state, save, lambda _: None)
+        made.append(training)
+        return training
+
+    with QuantizerClient("127.0.0.1:1") as client:
+        yield build
+        for training in made:
+            training.close()
+
+
+def drawn(sequence: int, version: int = 1) -> Segment:
+    """Four steps of two environments, with log probabilities."""
+    probabilities = np.random.default_rng(sequence).uniform(-1, 0, (4, 2)).astype(np.float32)
+    return replace(
+        segment(sequence), spans=(PolicySpan(0, version, "int8"),), log_probabilities=probabilities, sequence=sequence
+    )
+
+
+def insert(training: Training, *segments: Segment) -> None:
+    for each in segments:
+        assert training.replay.limiter.try_reserve(8)
+        training.intake.insert(ACTOR, each, 8)
+
+
+def learned(training: Training, rollouts: int) -> Reinforce:
+    """The algorithm after so many rollouts, while training is paused."""
+    await_samples(training.replay.limiter, rollouts * 16 * 2)
+    training.trainer.pause()
+    assert training.trainer.fault is None
+    assert isinstance(training.algorithm, Reinforce)
+    return training.algorithm
+
+
+def test_each_rollout_is_learned_from_once_and_a_policy_published(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = build()
+    offered: list[Snapshot] = []
+
+    def offer(snapshot: Snapshot) -> int:
+        offered.append(snapshot)
+        return len(offered)
+
+    monkeypatch.setattr(training.publisher, "offer", offer)
+    training.trainer.start()
+    for rollout in range(3):
+        insert(training, drawn(2 * rollout + 1, rollout + 1), drawn(2 * rollout + 2, rollout + 1))
+        algorithm = learned(training, rollout + 1)
+        training.trainer.resume()
+    assert [progress for _, progress in algorithm.rollouts] == [0.05, 0.1, 0.15]
+    assert [sum(part.steps for part in rollout) for rollout, _ in algorithm.rollouts] == [16, 16, 16]
+    # Two epochs of one update each.
+    assert training.trainer.updates == 6
+    assert training.trainer.figures == {"rollouts": 3.0}
+    assert training.replay.limiter.samples_per_insert_realised == 2
+    assert [snapshot.learner_step for snapshot in offered] == [0, 2, 4, 6]
+    assert offered[-1].calibration["observations"].shape == (4, 4)
+    np.testing.assert_array_equal(offered[-1].parameters["weight"], algorithm.state()["weight"].numpy())
+
+
+def test_the_normalizer_changes_with_each_policy_and_not_before_the_first_rollout(build: Build) -> None:
+    training = build(settings(normalize_observations=True))
+    training.trainer.start()
+    insert(training, drawn(1), drawn(2))
+    algorithm = learned(training, 1)
+    assert len(algorithm.normalized) == 1
+    moments = training.replay.observation_moments()
+    assert moments is not None
+    np.testing.assert_array_equal(algorithm.normalized[0], moments[0])
+
+
+def test_a_restored_learner_learns_what_the_saved_one_learns(build: Build, tmp_path: Path) -> None:
+    saved: list[LearnerState] = []
+
+    def save(updates: int) -> Path:
+        saved.append(went_on.state(updates, {}))
+        return Path(str(updates))
+
+    went_on = build(settings(queue={"waiting_rollouts": 4, "normalize_rewards": True}), None, tmp_path / "run", save)
+    went_on.trainer.start()
+    went_on.trainer.pause()
+    insert(went_on, *map(drawn, range(1, 9)))
+    went_on.trainer.resume()
+    await_samples(went_on.replay.limiter, 32)
+    went_on.trainer.pause()
+    went_on.trainer.save()
+    rollouts = saved[0].updates // 2
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    went_on.trainer.resume()
+    expected = learned(went_on, 4).state()
+    state = LearnerState(saved[0].updates, saved[0].tensors, json.loads(json.dumps(saved[0].values)))
+    restored = build(went_on.config, state, tmp_path / "copy")
+    restored.trainer.start()
+    algorithm = learned(restored, 4)
+    assert len(algorithm.rollouts) == 4 - rollouts
+    for name, tensor in algorithm.state().items():
+        assert torch.equal(tensor, expected[name])
+    assert restored.trainer.updates == 8
+
+
+def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
+    training = build()
+    training.trainer.start()
+    insert(training, drawn(1), drawn(2))
+    learned(training, 1)
+    assert isinstance(training.batches, Rollouts)
+    before = training.batches.mismatch
+    state = training.state(2, {})
+    training.close()
+    again = build(state=LearnerState(2, state.tensors, json.loads(json.dumps(state.values))))
+    assert isinstance(again.batches, Rollouts)
+    for name in ("mismatch", "divergence", "policy_lag"):
+        assert (mean := before.mean(name)) is not None
+        assert again.batches.mismatch.mean(name) == mean
+
+
+def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Build, tmp_path: Path) -> None:
+    on_policy, off_policy = build(), build(config(), None, tmp_path / "off")
+    for training, sent, message in (
+        (on_policy, segment(1), "keeps some, got none"),
+        (off_policy, drawn(1), "keeps none, got some"),
+        (on_policy, replace(drawn(1), log_probabilities=np.full((4, 2), np.nan, np.float32)), "log_probabilities"),
+        (on_policy, replace(drawn(1), log_probabilities=np.full((4, 2), 0.5, np.float32)), "at most 0, got 0.5"),
+    ):
+        assert training.replay.limiter.try_reserve(8)
+        with pytest.raises(InvalidInputError, match=message):
+            training.intake.insert(ACTOR, sent, 8)
+        assert training.replay.total_transitions == 0
+    insert(on_policy, drawn(1))
+
+
+def test_settings_that_do_not_fit_a_users_rollouts_are_refused(build: Build) -> None:
+    with pytest.raises(UserError, match=r"own_on_policy:Reinforce.rollout_size \(4\), got 4 \* 2"):
+        build(settings(algorithm_args={"rollout_size": 4, "batch_size": 4}))
+
+
+def test_the_buffer_of_an_on_policy_algorithm_is_a_queue(build: Build) -> None:
+    training = build()
+    assert isinstance(training.replay, RolloutQueue)
+    assert training.multi_step_since is None
+    assert training.trainer.batch_nbytes == 0
