@@ -130,12 +130,14 @@ def _print_result(result: EvaluationResult) -> None:
         f"over {len(returns)} episodes in {evaluation.duration_s:.1f} s"
     )
     fidelity = policy.fidelity
-    agreement = (
-        f"same action as fp32 in {fidelity.argmax_agreement:.1%}, " if fidelity.argmax_agreement is not None else ""
-    )
+    close = ""
+    if fidelity.mean_kl is not None:
+        close = f"KL divergence from fp32 {fidelity.mean_kl:.2g} nats, "
+    elif fidelity.argmax_agreement is not None:
+        close = f"same action as fp32 in {fidelity.argmax_agreement:.1%}, "
     fallen_back = "" if policy.effective_scheme == policy.scheme else f", in effect {policy.effective_scheme}"
     print(
-        f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {agreement}"
+        f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
     )
 

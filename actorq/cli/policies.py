@@ -105,6 +105,8 @@ def _as_json(row: Row) -> dict[str, Any]:
         "argmax_agreement": report.argmax_agreement,
         "relative_mean_error": report.relative_mean_error,
         "relative_max_error": report.relative_max_error,
+        "mean_kl": report.mean_kl,
+        "max_kl": report.max_kl,
         "size_bytes": policy.size_bytes,
         "marks": row.marks,
     }

@@ -15,7 +15,8 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display.display import open_display
 from actorq.cli.display.report import print_result
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHMS
+from actorq.config.algorithms import ALGORITHMS, ON_POLICY
+from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY, given_in_vain
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
@@ -42,6 +43,7 @@ _FIXED = (
     *("network", "normalize_observations", "replay.capacity"),
     *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
     *("td3.hidden_sizes", "sac.hidden_sizes"),
+    *(f"{name}.{setting}" for name in ON_POLICY for setting in ("hidden_sizes", "value_sizes", "activation", "squash")),
 )
 
 
@@ -131,8 +133,12 @@ def _checked(
         return sources.resolve(RunConfig, below)
 
     fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
-    for section in ALGORITHMS.keys() & sources.given[RunConfig].keys() - {fitting.algorithm}:
-        print(f"warning: {section}.* has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
+    given = sources.given[RunConfig]
+    in_vain = [f"{section}.*" for section in ALGORITHMS.keys() & given.keys() - {fitting.algorithm}]
+    if fitting.algorithm in ALGORITHMS:
+        in_vain += given_in_vain(QUEUE_ONLY if fitting.on_policy is None else REPLAY_ONLY, given)
+    for name in in_vain:
+        print(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting
 
 
@@ -147,7 +153,7 @@ def _check_scheme(name: str) -> None:
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
-    for name in _FIXED:
+    for name in (*_FIXED, *earlier.horizon):
         expected, got = (reduce(getattr, name.split("."), tree) for tree in (earlier, config))
         if expected != got:
             raise UserError(

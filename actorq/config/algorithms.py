@@ -127,6 +127,7 @@ class OnPolicyConfig(Settings):
     learning_rate_end: NonNegativeFloat | None = Field(
         None, description="Adam step size at the end of the budget, reached linearly; none: constant"
     )
+    adam_epsilon: PositiveFloat = Field(1e-5, description="epsilon of Adam")
     rollout_size: PositiveInt = Field(
         2048, description="environment steps per rollout, over all environments; a policy is published after each"
     )

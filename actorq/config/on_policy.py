@@ -1,9 +1,32 @@
 """Checks the settings of on-policy algorithms, whose rollouts must fit actors, queue and disk."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from actorq.config.algorithms import OnPolicyConfig
 from actorq.config.sections import ActorConfig, QueueConfig
 from actorq.config.sparsity import SparsityConfig
+
+# Settings without effect on runs of an on-policy algorithm, and on all others.
+REPLAY_ONLY = (
+    *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates", "replay.prioritized"),
+    *("replay.min_size", "replay.priority_exponent", "replay.importance_exponent"),
+)
+QUEUE_ONLY = ("queue", "evaluation.sampled")
+# Settings of an algorithm on which the meaning of its state or of stored rollouts depends.
+_HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
+
+
+def horizon_of(algorithm: str, own: OnPolicyConfig, actor: ActorConfig) -> dict[str, Any]:
+    """The settings that a resumed run of a built-in on-policy algorithm cannot change, by name."""
+    values = {f"{algorithm}.{name}": getattr(own, name) for name in _HORIZON if hasattr(own, name)}
+    return {"actor.segment_length": actor.segment_length, **values}
+
+
+def given_in_vain(names: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """Those of the settings or sections with these names that a tree of given settings has."""
+    return [name for name in names if _has(given, name.split("."))]
 
 
 def check_rollouts(
@@ -76,3 +99,7 @@ def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, roll
     segment = actor.segment_length * environments
     segments = math.ceil((math.ceil(queue.waiting_rollouts * rollout_size) + rollout_size) / segment) + 2
     return segments * environments * (actor.segment_length + frame_stack)
+
+
+def _has(tree: object, path: Sequence[str]) -> bool:
+    return not path or (isinstance(tree, Mapping) and path[0] in tree and _has(tree[path[0]], path[1:]))

@@ -20,7 +20,7 @@ from actorq.config.algorithms import (
     TD3Config,
 )
 from actorq.config.numbers import NonNegativeInt, PositiveInt
-from actorq.config.on_policy import check_mechanisms, check_rollouts
+from actorq.config.on_policy import check_mechanisms, check_rollouts, horizon_of
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.sections import (
@@ -218,6 +218,11 @@ class RunConfig(Settings):
         """The settings of the run's algorithm if it is a built-in on-policy one."""
         settings: dict[str, PPOConfig | IMPALAConfig] = {"ppo": self.ppo, "impala": self.impala}
         return settings.get(self.algorithm)
+
+    @property
+    def horizon(self) -> dict[str, Any]:
+        """Settings that a resumed run of a built-in on-policy algorithm cannot change; empty for other algorithms."""
+        return {} if self.on_policy is None else horizon_of(self.algorithm, self.on_policy, self.actor)
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:

@@ -140,9 +140,19 @@ class GateConfig(Settings):
     min_agreement: Fraction = Field(
         0.95, description="share of recent observations with the same best action as FP32; discrete actions"
     )
+    max_mean_kl: PositiveFloat = Field(
+        0.005,
+        description="mean KL divergence from FP32 on them, in nats; policies that tell a distribution, instead of the "
+        "limits above",
+    )
+    max_kl: PositiveFloat = Field(
+        0.1, description="largest KL divergence from FP32 on them, in nats; policies that tell a distribution"
+    )
 
 
-NO_LIMITS = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
+NO_LIMITS = GateConfig.model_construct(
+    max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0, max_mean_kl=math.inf, max_kl=math.inf
+)
 """Passes every policy that runs."""
 
 

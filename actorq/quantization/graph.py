@@ -183,6 +183,14 @@ def _parsed(model: bytes) -> onnx.ModelProto:
 
 
 def _check_valid(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    # torch's exporter makes it of a parameter with the name of an output.
+    if twice := [name for node in graph.node for name in node.output if name in given]:
+        raise InvalidInputError(
+            f"graph: {twice[0]!r} is the name of a parameter or input, and of a node's output; rename the parameter of "
+            "the module, or choose another of output_names"
+        )
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # A damaged model raises more than ValidationError.

@@ -111,6 +111,7 @@ class OnPolicyAlgorithm(Protocol):
     mean float32[B, components] and log standard deviation float32[B, components]; see `actorq.domain.policy`.
 
     sampling: how actors draw actions; a class with this attribute is on-policy.
+    policy: its attribute `output_names` has the names of its graph's outputs.
     rollout_size: environment steps per rollout, over all environments.
     epochs: number of passes over each rollout.
     batch_size: transitions per gradient update.

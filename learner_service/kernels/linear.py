@@ -139,12 +139,12 @@ def keep_fp32(layer: Linear) -> Linear:
     return layer
 
 
-def relu_mlp(sizes: Sequence[int]) -> nn.Sequential:
-    """Linear layers from sizes[0] inputs to sizes[-1] units, each followed by a ReLU."""
+def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers from sizes[0] inputs to sizes[-1] units, each followed by a ReLU or another activation."""
     layers: list[nn.Module] = []
     for number, (inputs, units) in enumerate(pairwise(sizes)):
         layer = Linear(inputs, units)
-        layers += [layer if number else keep_fp32(layer), nn.ReLU()]
+        layers += [layer if number else keep_fp32(layer), activation()]
     return nn.Sequential(*layers)
 
 

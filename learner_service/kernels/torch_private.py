@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 Divisor = Tensor | None
-AdamStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Divisor], None]
+Tensors = tuple[Tensor, ...]
+AdamStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Divisor, float], None]
 """Updates a vector and Adam's two moments in place with the gradient / divisor. Steps count from 1.
 
-vector, gradient, mean, square: float32[parameters]; step, divisor: float32[].
+vector, gradient, mean, square: float32[parameters]; step, divisor: float32[]. The numbers are the step size and Adam's
+epsilon.
 """
 F = TypeVar("F", bound=Callable[..., Any])
 Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
@@ -51,7 +53,7 @@ def adam_step() -> AdamStep:
         vector, mean, square = torch.linspace(-1, 1, 24).view(3, 8).unbind()
         for number, divisor in ((3.0, torch.tensor(2.0)), (4.0, None)):
             # The fused operation divides the gradient in place.
-            step(vector, torch.linspace(1, 2, 8), mean, square, torch.tensor(number), 0.1, divisor)
+            step(vector, torch.linspace(1, 2, 8), mean, square, torch.tensor(number), 0.1, divisor, EPSILON)
         return torch.stack([vector, mean, square])
 
     return choose(
@@ -60,14 +62,21 @@ def adam_step() -> AdamStep:
 
 
 def fused_adam(  # noqa: D103
-    vector: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor, rate: float, divisor: Divisor
+    vector: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    step: Tensor,
+    rate: float,
+    divisor: Divisor,
+    epsilon: float,
 ) -> None:
     torch._fused_adam_(
         *([vector], [gradient], [mean], [square], [], [step]),
         lr=rate,
         beta1=BETAS[0],
         beta2=BETAS[1],
-        eps=EPSILON,
+        eps=epsilon,
         weight_decay=0.0,
         amsgrad=False,
         maximize=False,
@@ -78,36 +87,43 @@ def fused_adam(  # noqa: D103
 
 
 def plain_adam(  # noqa: D103
-    vector: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor, rate: float, divisor: Divisor
+    vector: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    step: Tensor,
+    rate: float,
+    divisor: Divisor,
+    epsilon: float,
 ) -> None:
     gradient = gradient if divisor is None else gradient / divisor
     mean.lerp_(gradient, 1 - BETAS[0])
     square.lerp_(gradient.square(), 1 - BETAS[1])
     corrected, variance = mean / (1 - BETAS[0] ** step), square / (1 - BETAS[1] ** step)
-    vector.addcdiv_(corrected, variance.sqrt_().add_(EPSILON), value=-rate)
+    vector.addcdiv_(corrected, variance.sqrt_().add_(epsilon), value=-rate)
 
 
 @cache
-def backward() -> Callable[[Tensor, Tensor], None]:
-    """A function of outputs and their gradient that accumulates the gradients of the parameters.
+def backward() -> Callable[[Tensors, Tensors], None]:
+    """A function of outputs and their gradients that accumulates the gradients of the parameters.
 
     torch.autograd.backward imports torch's compiler to compare two shapes. The import takes half a second. The
     comparison takes a tenth of each update of a small network.
     """
 
-    def works(run: Callable[[Tensor, Tensor], None]) -> bool:
+    def works(run: Callable[[Tensors, Tensors], None]) -> bool:
         x = torch.ones(2, requires_grad=True)
         for _ in range(2):
-            run(x.square(), torch.arange(2.0))
+            run((x.square(),), (torch.arange(2.0),))
         return x.grad is not None and x.grad.tolist() == [0.0, 4.0]
 
     return choose(engine_backward, plain_backward, works)
 
 
-def engine_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
+def engine_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
     keep_graph, create_graph = False, False
     torch.autograd.Variable._execution_engine.run_backward(
-        (outputs,), (gradient,), keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
+        outputs, gradients, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
     )
 
 
@@ -136,8 +152,8 @@ def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) ->
     return y.relu_() if relu else y
 
 
-def plain_backward(outputs: Tensor, gradient: Tensor) -> None:  # noqa: D103
-    torch.autograd.backward(outputs, gradient)
+def plain_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
+    torch.autograd.backward(outputs, gradients)
 
 
 @cache

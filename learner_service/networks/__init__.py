@@ -1,9 +1,10 @@
 """Policy and critic networks. The graphs of the policies are published to the actors."""
 
-from learner_service.kernels.linear import Linear, relu_mlp
+from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.categorical import CategoricalCritic, Support
 from learner_service.networks.deterministic import DeterministicPolicy
+from learner_service.networks.distributions import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.gaussian import GaussianPolicy
 from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.normalizer import Normalizer
@@ -14,12 +15,15 @@ __all__ = [
     "ActionScale",
     "CategoricalCritic",
     "DeterministicPolicy",
+    "DiagonalGaussianPolicy",
     "GaussianPolicy",
     "LayerNormPolicy",
     "Linear",
     "Normalizer",
     "QNetwork",
+    "SoftmaxPolicy",
     "Support",
     "TwinCritic",
-    "relu_mlp",
+    "ValueNetwork",
+    "mlp",
 ]

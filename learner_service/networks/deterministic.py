@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, relu_mlp
+from learner_service.kernels.linear import Linear, keep_fp32, mlp
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
@@ -31,7 +31,7 @@ class ContinuousPolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.torso, features = layers or (mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
         self.scale = ActionScale(spec)
         self.head = keep_fp32(Linear(features, self.outputs * self.scale.components))
 

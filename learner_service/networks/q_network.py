@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, relu_mlp
+from learner_service.kernels.linear import Linear, keep_fp32, mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size
 
@@ -28,7 +28,7 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (relu_mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.torso, features = layers or (mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
         self.advantage = keep_fp32(Linear(features, spec.discrete_actions))
         self.value = keep_fp32(Linear(features, 1)) if dueling else None
 

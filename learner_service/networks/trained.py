@@ -1,13 +1,14 @@
 """A network in training, together with its target network, optimizer, masks and FLOPs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.parameters import Adam, FlatParameters, load_vector
-from learner_service.kernels.torch_private import backward
+from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor, load_vector
+from learner_service.kernels.torch_private import EPSILON, backward
 from learner_service.sparsity.flops import Cost
 from learner_service.sparsity.plan import Network, SparsityPlan
 from learner_service.sparsity.topology import Topology
@@ -20,6 +21,7 @@ class Minimizer:
 
     max_gradient_norm: global norm to which gradients of active weights are clipped; None for no clipping.
     topology: the masks of a sparse network; None for a dense one.
+    epsilon: of Adam.
     """
 
     def __init__(
@@ -28,11 +30,12 @@ class Minimizer:
         learning_rate: float,
         topology: Topology | None = None,
         max_gradient_norm: float | None = None,
+        epsilon: float = EPSILON,
     ) -> None:
         self._parameters = parameters
         self._topology = topology
         self._max_gradient_norm = max_gradient_norm
-        self._adam = Adam(parameters, learning_rate)
+        self._adam = Adam(parameters, learning_rate, epsilon)
         self._backward = backward()
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -51,11 +54,35 @@ class Minimizer:
             if slopes is None:
                 torch.autograd.backward(loss)
             else:
-                self._backward(loss, slopes)
+                self._backward((loss,), (slopes,))
         if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
             return
         largest = self._max_gradient_norm
-        self._adam.step(None if largest is None else self._parameters.clipping_divisor(largest))
+        self._adam.step(None if largest is None else clipping_divisor([self._parameters], largest))
+
+    @staticmethod
+    def step_together(
+        minimizers: Sequence["Minimizer"], outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], largest: float
+    ) -> None:
+        """Take one step of several networks with one backward pass, and clip their global gradient norm to `largest`.
+
+        outputs: of the networks. slopes: the gradient of the loss with respect to each output, of the same shape.
+        """
+        for each in minimizers:
+            if each._topology:
+                each._topology.begin()
+        with ExitStack() as gradients:
+            for each in minimizers:
+                gradients.enter_context(each._parameters.new_gradient())
+            minimizers[0]._backward(outputs, slopes)
+        moving = [
+            each
+            for each in minimizers
+            if each._topology is None or each._topology.prepare(each._parameters.gradient, each._adam.moments)
+        ]
+        divisor = clipping_divisor([each._parameters for each in moving], largest) if moving else None
+        for each in moving:
+            each._adam.step(divisor)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, the topology, and Adam's moments and number of steps (after the first step)."""
@@ -96,12 +123,14 @@ class TrainedNetwork(Generic[M]):
         max_gradient_norm: float | None = None,
         updates_per_step: int = 1,
         besides: tuple[nn.Module, ...] = (),
+        epsilon: float = EPSILON,
     ) -> None:
         """Copy the network to its target and mask both.
 
         max_gradient_norm: global norm to which gradients are clipped; None for no clipping.
         updates_per_step: updates of the run for each step of this network.
         besides: modules that are optimized together with the network.
+        epsilon: of Adam.
         """
         self.network, self.target = network, target
         online = FlatParameters(network, *besides)
@@ -111,7 +140,7 @@ class TrainedNetwork(Generic[M]):
             target.requires_grad_(False).load_state_dict(network.state_dict())
             self.parameters = (online, FlatParameters(target))
         topology = sparsity.topology(role, *self.parameters, updates_per_step=updates_per_step)
-        self._minimizer = Minimizer(online, learning_rate, topology, max_gradient_norm)
+        self._minimizer = Minimizer(online, learning_rate, topology, max_gradient_norm, epsilon)
         self._cost = sparsity.cost(role, online, topology)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -127,6 +156,12 @@ class TrainedNetwork(Generic[M]):
     def minimize(self, loss: Tensor, slopes: Tensor | None = None) -> None:
         """Take one step of Adam; see `Minimizer.step`."""
         self._minimizer.step(loss, slopes)
+
+    def minimize_with(
+        self, other: "TrainedNetwork[Any]", outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], largest: float
+    ) -> None:
+        """Take one step of two networks; see `Minimizer.step_together`."""
+        Minimizer.step_together((self._minimizer, other._minimizer), outputs, slopes, largest)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""

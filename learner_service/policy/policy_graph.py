@@ -66,14 +66,14 @@ def export_policy_graph(
 def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
     acted = as_acted(policy, stochastic and greedy)
-    model = write_graph(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
+    model = write_graph(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
     return _checked(model, spec, stochastic)
 
 
 def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph from PyTorch's exporter, in seconds."""
     acted = as_acted(policy, stochastic and greedy)
-    model = _export(acted, example_inputs(spec, stochastic), _outputs(spec, stochastic and greedy))
+    model = _export(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -134,7 +134,11 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
     }
 
 
-def _outputs(spec: EnvironmentSpec, greedy: bool) -> list[str]:
+def _outputs(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> list[str]:
+    """The names of the policy's outputs: its own `output_names`, or those of values or actions."""
+    own = getattr(policy, "output_names", None)
+    if own is not None:
+        return list(own)
     actions = "q_values" if spec.discrete_actions else "actions"
     return [actions, GREEDY_OUTPUT] if greedy else [actions]
 

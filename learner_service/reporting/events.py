@@ -72,6 +72,9 @@ class EventLog:
             scalars["fidelity/refused_rungs"] = len(fidelity.refused)
             if fidelity.argmax_agreement is not None:
                 scalars["fidelity/argmax_agreement"] = fidelity.argmax_agreement
+            if fidelity.mean_kl is not None and fidelity.max_kl is not None:
+                scalars["fidelity/mean_kl"] = fidelity.mean_kl
+                scalars["fidelity/max_kl"] = fidelity.max_kl
         for service, kwh in status.energy.kwh_per_service.items():
             scalars[f"energy/{service}_wh"] = kwh * 1e3
         self._add(scalars, status.environment_steps, wall_time)

@@ -128,7 +128,7 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError when environment, algorithm or sparsity on disk differ from `config`.
+    """Raise UserError when environment, algorithm, sparsity or the horizon on disk differ from `config`.
 
     checkpoint: the values of the newest checkpoint; empty when there is none. spec: of the run's environment, if known.
     """
@@ -149,5 +149,11 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
             "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
             "--run-directory"
         )
+    for name, value in checkpoint.get("horizon", {}).items():
+        if (configured := config.horizon.get(name)) != value:
+            raise UserError(
+                f"the run's checkpoint has {name} {value}, but the configuration has {configured}; resume with "
+                f"--{name.replace('_', '-')} {value}, or start a new run in another --run-directory"
+            )
     if checkpoint:
         check_same_topology(config, checkpoint)

@@ -32,13 +32,18 @@ _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
 
 
 class SparsityPlan:
-    """The sparsity of one run's networks. batch_size: of the algorithm, to compute the number of updates."""
+    """The sparsity of one run's networks.
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, batch_size: int) -> None:
+    batch_size: of the algorithm, to compute the number of updates.
+    epochs: passes of an on-policy algorithm over each transition. Its critic takes observations only. None for others.
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, batch_size: int, epochs: int | None = None) -> None:
         self._settings = settings = config.sparsity
         self._seed = config.seed
         self._spec = spec
-        self._end = end = settings.until * planned_updates(config, batch_size)
+        self._critic_takes_actions = epochs is None
+        self._end = end = settings.until * planned_updates(config, batch_size, epochs)
         self._schedule = CosineSchedule(settings.period_updates, settings.replaced, end)
         self._full: dict[Network, tuple[Weight, ...]] = {}
 
@@ -127,7 +132,7 @@ class SparsityPlan:
         seen, acted = self._spec.policy_observations, int(torch.Size(self._spec.actions.shape).numel())
         # Two rows, as in the earlier check of a user's own layers.
         examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
-        if network == "critic":
+        if network == "critic" and self._critic_takes_actions:
             examples.append(torch.zeros((2, acted), device=device))
         return trace(parameters.modules[0], *examples)
 

@@ -24,6 +24,10 @@ class CosineSchedule:
         return self.replaced / 2 * (1 + math.cos(math.pi * after / self.end))
 
 
-def planned_updates(config: RunConfig, batch_size: int) -> float:
-    """Gradient updates of a whole run at the pace of its rate limiter."""
-    return config.max_environment_steps * config.rate_limiter.samples_per_insert / batch_size
+def planned_updates(config: RunConfig, batch_size: int, epochs: int | None = None) -> float:
+    """Gradient updates of a whole run.
+
+    epochs: passes over each transition; None for the pace of the rate limiter.
+    """
+    uses = config.rate_limiter.samples_per_insert if epochs is None else epochs
+    return config.max_environment_steps * uses / batch_size

@@ -82,6 +82,7 @@ class Training:
                 # As configured, because the `name` of a user's class is no valid value of the flag.
                 "algorithm": self.config.algorithm,
                 "sparsity": topology_settings(self.config),
+                "horizon": self.config.horizon,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
                 "batches": self.batches.state(),

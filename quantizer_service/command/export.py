@@ -159,6 +159,8 @@ def _refusal(policy: Policy) -> str:
     if not policy.descriptor.fidelity.refused:
         return found
     rung = policy.descriptor.fidelity.refused[0]
+    if rung.mean_kl is not None:
+        return f"{found} (KL divergence from fp32: mean {rung.mean_kl:.2g} nats, largest {rung.max_kl:.2g})"
     if rung.argmax_agreement is not None:
         return f"{found} (the same action as fp32 in {rung.argmax_agreement:.1%} of the observations)"
     return f"{found} (action error: mean {rung.relative_mean_error:.1%}, largest {rung.relative_max_error:.1%})"

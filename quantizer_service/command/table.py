@@ -21,11 +21,13 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
         "mean error",
         "max error",
         "agreement",
+        "mean KL",
+        "max KL",
         "in float",
         "gate",
     ]
     rows = [_row(item, batches, item.scheme == chosen) for item in comparison.emitted]
-    # Without discrete actions there is no agreement.
+    # Without discrete actions there is no agreement, and without a distribution no divergence.
     unused = [index for index, name in enumerate(header) if all(row[index] == "" for row in rows) and name != "gate"]
     kept = [index for index in range(len(header)) if index not in unused]
     header, rows = [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
@@ -49,7 +51,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         for rung in item.report.refused:
             errors = f"mean error {rung.relative_mean_error:.2%}, max error {rung.relative_max_error:.2%}"
             agreement = "" if rung.argmax_agreement is None else f", agreement {rung.argmax_agreement:.1%}"
-            yield f"{item.scheme}: refused with {len(rung.float_layers)} layers in float: {errors}{agreement}"
+            kl = "" if rung.mean_kl is None else f", mean KL {rung.mean_kl:.2g}, max KL {rung.max_kl:.2g}"
+            yield f"{item.scheme}: refused with {len(rung.float_layers)} layers in float: {errors}{agreement}{kl}"
         if kept and item.scheme != FP32:
             told = (f"{layer.name} ({layer.reason})" if layer.reason else layer.name for layer in kept)
             yield f"{item.scheme}: in float {', '.join(told)}"
@@ -71,6 +74,8 @@ def _row(item: Emitted, batches: Sequence[int], is_chosen: bool) -> list[str]:
         f"{report.relative_mean_error:.2%}",
         f"{report.relative_max_error:.2%}",
         agreement,
+        "" if report.mean_kl is None else f"{report.mean_kl:.1e}",
+        "" if report.max_kl is None else f"{report.max_kl:.1e}",
         f"{sum(layer.in_float for layer in layers)} of {len(layers)}",
         _verdict(item),
     ]

@@ -6,6 +6,7 @@ import numpy as np
 
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.schemes.base import Emission
+from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.reference import Batch, Outputs, rows_of
 
@@ -18,7 +19,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     outputs are not finite.
 
     Agreement compares the index of the largest component of the first output. An output with one component or of
-    integers is the chosen action itself, and is compared for equality.
+    integers is the chosen action itself, and is compared for equality. Divergences are those of `divergence`.
     """
     session = open_session(emission.model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
@@ -29,6 +30,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     relative = errors[first] / span
     kind = session.get_outputs()[0].type
     chosen = action.shape[1] == 1 or "int" in kind or "bool" in kind
+    divergences = divergence(expected, outputs)
     agree = (outputs[first] == action).all(1) if chosen else outputs[first].argmax(1) == action.argmax(1)
     return FidelityReport(
         observations=len(action),
@@ -42,11 +44,16 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
             OutputError(name, tuple(error.mean(axis=0).tolist()), tuple(error.max(axis=0).tolist()))
             for name, error in errors.items()
         ),
+        mean_kl=None if divergences is None else float(divergences.mean()),
+        max_kl=None if divergences is None else float(divergences.max()),
     )
 
 
-def unfit(layers: tuple[LayerReport, ...], calibration: Batch, source: PolicyGraph) -> FidelityReport:
+def unfit(
+    layers: tuple[LayerReport, ...], expected: Outputs, calibration: Batch, source: PolicyGraph
+) -> FidelityReport:
     """The report on an emitted policy that does not run on the batch, or has outputs that are not finite."""
+    kl = math.inf if tells_distribution(expected) else None
     return FidelityReport(
         observations=rows_of(calibration),
         mean_error=math.inf,
@@ -56,4 +63,6 @@ def unfit(layers: tuple[LayerReport, ...], calibration: Batch, source: PolicyGra
         argmax_agreement=0.0 if source.discrete_actions else None,
         layers=layers,
         passed=False,
+        mean_kl=kl,
+        max_kl=kl,
     )

@@ -37,18 +37,26 @@ class FidelityGate:
 
     def refuse(self, layers: tuple[LayerReport, ...], reason: str) -> tuple[FidelityReport, Verdict]:
         """Refuse a policy that cannot be emitted or run."""
-        report = unfit(layers, self._run.batch, self._source)
+        report = unfit(layers, self._run.outputs, self._run.batch, self._source)
         return report, Verdict(False, reason, severity(report, self._thresholds))
 
 
 def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
-    """Compare a report with the thresholds: agreement for discrete actions, mean and largest error for continuous ones.
+    """Compare a report with the thresholds of its measure.
+
+    The measure is the KL divergence, mean and largest, for policies that tell a distribution. Else it is agreement for
+    discrete actions, and mean and largest error for continuous ones.
 
     A policy with all weights in float always passes, because it is the learner's own policy. It differs only in the
     rounding of float32 sums, which may decide between actions of equal value.
     """
     if all(layer.in_float for layer in report.layers):
         checks = [(True, "all weights are in float")]
+    elif report.mean_kl is not None and report.max_kl is not None:
+        checks = [
+            _divergence("mean", report.mean_kl, thresholds.max_mean_kl),
+            _divergence("largest", report.max_kl, thresholds.max_kl),
+        ]
     elif report.argmax_agreement is not None:
         checks = [_agreement(report.argmax_agreement, thresholds.min_agreement)]
     else:
@@ -64,9 +72,12 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
 def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, float]:
     """The size of a policy's error, as a sort key: the gate's measure first, then the relative mean error.
 
-    The gate's measure is the larger of mean and largest error in units of its threshold for continuous actions. For
-    discrete actions it is the share of rows with another best action.
+    The gate's measure is the larger of mean and largest error in units of its threshold: of KL divergences, or for
+    continuous actions. For discrete actions without a distribution it is the share of rows with another best action.
     """
+    if report.mean_kl is not None and report.max_kl is not None:
+        worst = max(report.mean_kl / thresholds.max_mean_kl, report.max_kl / thresholds.max_kl)
+        return worst, report.relative_mean_error
     if report.argmax_agreement is not None:
         return 1.0 - report.argmax_agreement, report.relative_mean_error
     worst = max(
@@ -77,6 +88,10 @@ def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, flo
 
 def _agreement(value: float, least: float) -> tuple[bool, str]:
     return value >= least, f"the same best action as FP32 in {value:.1%} of the observations, required {least:.1%}"
+
+
+def _divergence(which: str, value: float, most: float) -> tuple[bool, str]:
+    return value <= most, f"{which} KL divergence from FP32 {value:.2g} nats, allowed {most:.2g}"
 
 
 def _error(which: str, value: float, most: float) -> tuple[bool, str]:

@@ -56,7 +56,12 @@ class Attempt:
         """The entry for this rung in the final report."""
         report = self.report
         return RefusedRung(
-            report.float_layers, report.relative_mean_error, report.relative_max_error, report.argmax_agreement
+            report.float_layers,
+            report.relative_mean_error,
+            report.relative_max_error,
+            report.argmax_agreement,
+            report.mean_kl,
+            report.max_kl,
         )
 
 

@@ -95,6 +95,18 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         ("scheme",),
         newest(lambda policy: policy.fidelity.relative_max_error),
     )
+    yield labelled_gauge(
+        "actorq_quantizer_mean_kl_nats",
+        "Mean KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
+        ("scheme",),
+        newest(lambda policy: policy.fidelity.mean_kl),
+    )
+    yield labelled_gauge(
+        "actorq_quantizer_max_kl_nats",
+        "Largest KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
+        ("scheme",),
+        newest(lambda policy: policy.fidelity.max_kl),
+    )
 
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:

@@ -47,6 +47,17 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig.model_validate({**tree, **changes})
 
 
+def reinforce(**changes: Any) -> RunConfig:
+    """A run of `own_on_policy.Reinforce`: rollouts of 16 steps, which are two segments, for two epochs."""
+    tree: dict[str, Any] = {
+        "algorithm": "own_on_policy:Reinforce",
+        "actor": {"segment_length": 4, "report_period_s": 0.5},
+        "max_environment_steps": 320,
+        "publication": {"calibration_size": 4},
+    }
+    return config(**{**tree, **changes})
+
+
 def evaluation(sequence: int, version: int, *returns: float) -> Evaluation:
     """An int8 evaluation with these returns, in episodes of 200 steps."""
     return Evaluation(sequence, version, 0, "int8", returns, (200,) * len(returns), 0.5)
@@ -91,6 +102,12 @@ def segment(sequence: int, steps: int = 4, environments: int = 2, **changes: Any
         "episodes": (),
     }
     return Segment(sequence, **{**columns, **changes})
+
+
+def drawn_segment(sequence: int, version: int = 1) -> Segment:
+    """A segment with the log probabilities of its actions."""
+    probabilities = np.random.default_rng(sequence).uniform(-1, 0, (4, 2)).astype(np.float32)
+    return segment(sequence, spans=(PolicySpan(0, version, "int8"),), log_probabilities=probabilities)
 
 
 def with_an_episode_end(sequence: int) -> Segment:

@@ -197,6 +197,48 @@ def two_outputs(width: int = 32) -> PolicyGraph:
     return policy_graph(nodes, parameters, output="mean", discrete_actions=False, more_outputs=("log_std", "br"))
 
 
+def tanh_layers(output: str, width: int) -> tuple[list[onnx.NodeProto], dict[str, list[int]]]:
+    """Nodes and parameters of three layers, with Tanh behind the first two."""
+    nodes: list[onnx.NodeProto] = []
+    parameters: dict[str, list[int]] = {}
+    value = "observation"
+    for i, (inputs, units) in enumerate(pairwise((OBSERVATION_SIZE, width, width, ACTIONS))):
+        name = f"{2 * i}"
+        parameters |= {f"{name}.weight": [units, inputs], f"{name}.bias": [units]}
+        made = output if i == 2 else f"l{i}"
+        nodes.append(helper.make_node("Gemm", [value, f"{name}.weight", f"{name}.bias"], [made], transB=1))
+        if i < 2:
+            value = f"h{i}"
+            nodes.append(helper.make_node("Tanh", [made], [value]))
+    return nodes, parameters
+
+
+def categorical(width: int = 32) -> PolicyGraph:
+    """Logits of discrete actions."""
+    return policy_graph(*tanh_layers("logits", width), output="logits")
+
+
+def gaussian(width: int = 32) -> PolicyGraph:
+    """Actions in [-2, 2], mean and log standard deviation, which is a parameter of no layer, repeated for each row."""
+    nodes, parameters = tanh_layers("mean", width)
+    nodes += [
+        helper.make_node("Shape", ["mean"], ["shape"]),
+        helper.make_node("Expand", ["log_std.value", "shape"], ["log_std"]),
+        helper.make_node("Clip", ["mean", "low", "high"], ["clipped"]),
+        helper.make_node("Mul", ["clipped", "half_range"], ["actions"]),
+    ]
+    constants = {"low": -1.0, "high": 1.0, "half_range": 2.0}
+    source = policy_graph(
+        nodes,
+        parameters | {"log_std.value": [ACTIONS]},
+        output="actions",
+        discrete_actions=False,
+        more_outputs=("mean", "log_std"),
+        constants={name: np.array(value, np.float32) for name, value in constants.items()},
+    )
+    return replace(source, action_spans=(4.0,) * ACTIONS)
+
+
 def shared_weights(width: int = 32) -> PolicyGraph:
     """One weight used three times: as it is, again, and transposed."""
     nodes = [
@@ -344,6 +386,8 @@ GRAPHS = {
     "nature cnn": nature_cnn(),
     "two inputs": two_inputs(),
     "two outputs": two_outputs(),
+    "categorical": categorical(),
+    "gaussian": gaussian(),
     "shared weights": shared_weights(),
     "pooled": pooled(),
     "residual": residual(),

@@ -65,7 +65,9 @@ def _fidelity(report: dict[str, Any]) -> list[str]:
     """The policy's fidelity, and its layers in float."""
     agreement, layers = report.get("argmax_agreement"), report.get("layers", ())
     parts = []
-    if agreement is not None:
+    if report.get("mean_kl") is not None:
+        parts.append(f"KL divergence from fp32 {report['mean_kl']:.2g} nats, at most {report['max_kl']:.2g}")
+    elif agreement is not None:
         parts.append(f"same action as fp32 in {agreement:.1%}")
     elif "relative_mean_error" in report:
         mean, largest = report["relative_mean_error"], report["relative_max_error"]

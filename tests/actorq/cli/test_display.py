@@ -185,6 +185,16 @@ def test_the_panel_tells_how_faithful_the_policy_is_and_what_the_gate_did(width:
     assert cell(climbed, "fidelity gate")[:3] == ["1", "to", "float"]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("agreement", [0.5, None])
+def test_a_policy_that_tells_a_distribution_shows_its_divergence(width: int, agreement: float | None) -> None:
+    fidelity = replace(EMITTED.fidelity, argmax_agreement=agreement, mean_kl=0.000123, max_kl=0.0456)
+    status = replace(STATUS, emitted=replace(EMITTED, fidelity=fidelity))
+    assert cell(shown(status, width), "KL, nats")[:3] == ["0.0001", "/", "0.05"]
+    assert "int8 KL, nats 0.0001 / 0.05" in status_line(status)
+    assert "agreement" not in shown(status, width)
+
+
 def test_a_policy_that_ended_in_float_is_not_called_quantized() -> None:
     status = emitted(LAYERS[:2])
     assert "int8 as fp32 9.6 KiB" in shown(status)

@@ -13,7 +13,7 @@ from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import checkpoint, gaussian, mlp
 from tests.quantizer_service.quantizer_server import running_quantizer
 
 GRAPH = mlp(8, 8)
@@ -59,8 +59,21 @@ def test_json_has_the_fields_of_each_policy(run: RunDirectory, capsys: pytest.Ca
     assert (best["version"], best["updates"], best["scheme"], best["mean_return"]) == (2, 200, "int8", 50.0)
     assert (best["marks"], newest["marks"], newest["mean_return"]) == (["best"], ["newest"], None)
     assert 0.0 <= best["argmax_agreement"] <= 1.0
+    assert (best["mean_kl"], best["max_kl"]) == (None, None)
     folder = run.policies / "00000002"
     assert best["size_bytes"] == (folder / "policy-int8.onnx").stat().st_size
+
+
+def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = gaussian()
+    root = str(stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)]).root)
+    header, line = printed(capsys, root).splitlines()
+    assert header.split()[4:6] == ["KL,", "nats"]
+    (policy,) = json.loads(printed(capsys, root, "--json"))
+    assert 0 < policy["mean_kl"] < policy["max_kl"] < 0.01
+    assert line.split()[4:7] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
 
 
 def test_a_quantizer_lists_the_same(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,13 @@ def test_continuous_actions_tell_their_error() -> None:
     )
 
 
+def test_a_policy_that_tells_a_distribution_tells_its_divergence() -> None:
+    fidelity = {"relative_mean_error": 0.1, "argmax_agreement": 0.5, "mean_kl": 0.00012, "max_kl": 0.0345}
+    assert result_lines({"policy_bytes": SIZES, "fidelity": fidelity})[1] == (
+        "policy 9.6 KiB instead of 20.0 KiB, KL divergence from fp32 0.00012 nats, at most 0.035"
+    )
+
+
 def test_what_the_gate_did_is_told() -> None:
     assert line(FIRST, GATED, INT8, agreement=1.0).endswith("2 of 3 layers in float (1 of them by the fidelity gate)")
 

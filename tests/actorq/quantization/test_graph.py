@@ -228,6 +228,19 @@ def test_a_damaged_model_is_refused(change: Callable[[onnx.ModelProto], object],
         Graph.from_model(model.SerializeToString())
 
 
+def test_a_parameter_with_the_name_of_an_output_is_refused_with_a_remedy() -> None:
+    # So torch exports a module whose parameter has the name of an output.
+    source = GRAPHS["gaussian"]
+    model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
+    (deviation,) = [tensor for tensor in model.graph.initializer if tensor.name == "log_std.value"]
+    deviation.name = "log_std"
+    (expand,) = [node for node in model.graph.node if node.op_type == "Expand"]
+    expand.input[0] = "log_std"
+
+    with pytest.raises(InvalidInputError, match=r"'log_std' is the name of a parameter or input.*rename the parameter"):
+        Graph.from_model(model.SerializeToString())
+
+
 def test_bytes_that_are_no_model_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="expected an ONNX model, got 4 bytes that do not parse"):
         Graph.from_model(b"\xff\xff\xff\xff")

@@ -1,6 +1,7 @@
 """Domain objects to messages and back, through bytes as on the wire."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,13 @@ REFUSED = replace(
         DESCRIPTOR.fidelity,
         outputs=(OutputError("actions", (0.1, 0.2), (0.3, 0.5)), OutputError("value", (0.0,), (0.0,))),
         passed=False,
-        refused=(RefusedRung((), 0.1, 0.2, None), RefusedRung(("first",), 0.01, 0.02, 0.0)),
+        refused=(
+            RefusedRung((), 0.1, 0.2, None, math.inf, math.inf),
+            RefusedRung(("first",), 0.01, 0.02, 0.0, 0.003, 0.04),
+            RefusedRung(("first",), 0.01, 0.02, 0.0),
+        ),
+        mean_kl=0.0,
+        max_kl=0.05,
     ),
 )
 EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000, report_greedy=True)
@@ -450,6 +457,20 @@ def test_an_impossible_energy_is_refused(figure: float) -> None:
     message = process_pb2.NodeEnergy(node="node-a", cpu_kwh=figure, method="meter")
     with pytest.raises(InvalidInputError, match=r"energy\.cpu_kwh: must be 0\.0 to 1000000000000\.0, got"):
         wire.node_energy_from_proto(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), -0.1, 1e31])
+def test_an_impossible_divergence_is_refused(figure: float) -> None:
+    rung = REFUSED.fidelity.refused[0]
+    for fidelity in (
+        replace(REFUSED.fidelity, mean_kl=figure),
+        replace(REFUSED.fidelity, max_kl=figure),
+        replace(REFUSED.fidelity, refused=(replace(rung, mean_kl=figure),)),
+        replace(REFUSED.fidelity, refused=(replace(rung, max_kl=figure),)),
+    ):
+        message = wire.descriptor_to_proto(replace(REFUSED, fidelity=fidelity))
+        with pytest.raises(InvalidInputError, match=r"fidelity\.(mean|max)_kl: must be 0\.0 to 1e\+30, got"):
+            wire.descriptor_from_proto(message)
 
 
 def test_energy_of_no_node_is_refused() -> None:

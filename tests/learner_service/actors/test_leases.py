@@ -37,18 +37,27 @@ class Holder:
 
 @dataclass
 class World:
-    """A learner that samples whenever it may, and holders of all kinds, on simulated time."""
+    """A learner that samples whenever it may, and holders of all kinds, on simulated time.
+
+    rollout_size: of an on-policy learner that takes `batch` samples of each rollout; 0 for a learner with a replay.
+    """
 
     kinds: list[Kind]
     error_buffer: float
     batch: int
     seed: int
+    rollout_size: int = 0
     holders: list[Holder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._choices = random.Random(self.seed)
         self._loop = SimulatedLoop()
-        self.limiter = RateLimiter(RATIO, MIN_SIZE, self.error_buffer, self._loop.time)
+        size, clock = self.rollout_size, self._loop.time
+        self.limiter = (
+            RateLimiter.of_queue(self.batch // size, size, size, clock)
+            if size
+            else RateLimiter(RATIO, MIN_SIZE, self.error_buffer, clock)
+        )
         self._credits = Credits(self.limiter, SEGMENT, self._loop)
         for number, kind in enumerate(self.kinds):
             self._open(Holder(kind, ActorStream(Member(f"actor-{number}", "actor", number, 1), 0)))
@@ -99,6 +108,10 @@ class World:
         self._check_ratio()
 
     def _check_ratio(self) -> None:
+        if self.rollout_size:
+            waiting = self.limiter.inserts - self.limiter.samples * self.rollout_size // self.batch
+            assert 0 <= waiting <= self.rollout_size + SEGMENT
+            return
         diff = (self.limiter.inserts - MIN_SIZE) * RATIO - self.limiter.samples
         forced = max(self.batch - self.error_buffer, 0.0) + SEGMENT * RATIO
         assert diff <= max(self.error_buffer, forced) + 1e-6
@@ -139,3 +152,20 @@ def test_one_good_actor_goes_on_among_five_hundred_of_a_kind(kind: Kind, segment
     (holder,) = good(world)
     assert holder.longest_wait <= MOST_S
     assert holder.stored >= segments
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    goods=st.integers(1, 3),
+    others=st.lists(st.sampled_from(["slow", "silent", "dead", "late"]), min_size=1, max_size=20),
+    # From less than a segment to more than all streams may have in flight; segments have 8 steps.
+    rollout_size=st.sampled_from([1, 8, 20, 64, 500]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_silent_holders_stop_no_queue_either(goods: int, others: list[Kind], rollout_size: int, seed: int) -> None:
+    kinds: list[Kind] = [*others, *["good"] * goods]  # type: ignore[list-item]
+    world = World(kinds, 0.0, batch=2 * rollout_size, seed=seed, rollout_size=rollout_size)
+    world.run(60.0)
+    assert world.limiter.samples > 0
+    for holder in good(world):
+        assert holder.longest_wait <= MOST_S

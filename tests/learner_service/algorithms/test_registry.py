@@ -11,7 +11,12 @@ import torch
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.algorithms import algorithm_class, make_algorithm, registry
+from learner_service.algorithms import (
+    algorithm_class,
+    is_on_policy,
+    make_algorithm,
+    registry,
+)
 from tests.learner_service.learner_parts import SPEC, ones, random_batch
 
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0)
@@ -27,6 +32,23 @@ def test_each_of_ours_is_made_by_its_name(name: str, spec: EnvironmentSpec) -> N
     assert (algorithm.batch_size, algorithm.n_step) == (section.batch_size, section.n_step)
 
 
+@pytest.mark.parametrize("spec", [SPEC, PENDULUM], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("name", ["ppo", "impala"])
+def test_an_on_policy_algorithm_is_made_by_name(name: str, spec: EnvironmentSpec) -> None:
+    config = RunConfig(algorithm=name, seed=3)
+    assert is_on_policy(algorithm_class(name))
+    algorithm = make_algorithm(config, spec)
+    assert is_on_policy(algorithm)
+    section = getattr(config, name)
+    assert (algorithm.name, algorithm.sampling) == (name, "clipped")
+    assert (algorithm.batch_size, algorithm.rollout_size) == (section.batch_size, section.rollout_size)
+    assert algorithm.epochs == (10 if name == "ppo" else 1)
+
+
+def test_one_with_a_replay_is_not_on_policy() -> None:
+    assert not is_on_policy(algorithm_class("dqn"))
+
+
 def test_a_class_of_ones_own_is_taken_by_its_path() -> None:
     algorithm = make_algorithm(RunConfig(algorithm="own_algorithms:PatientDQN"), SPEC)
     assert algorithm.name == "patient-dqn"
@@ -38,7 +60,7 @@ def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: p
 
     monkeypatch.setattr(registry, "entry_points", installed)
     assert algorithm_class("patient").name == "patient-dqn"
-    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, patient, or MODULE:CLASS"):
+    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, ppo, impala, patient, or MODULE:CLASS"):
         algorithm_class("hasty")
 
 
@@ -142,14 +164,15 @@ def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message
             "dqn",
             PENDULUM,
             "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones of shape [1]; for continuous "
-            "actions use d4pg, td3, sac",
+            "actions use d4pg, td3, sac, ppo, impala",
         ),
         (
             "sac",
             SPEC,
             "algorithm sac needs continuous actions, but CartPole-v1 has 2 discrete ones of shape []; for discrete "
-            "actions use dqn",
+            "actions use dqn, ppo, impala",
         ),
+        ("ppo", UNBOUNDED, "Free-v0 has actions without finite bounds; actions must be discrete, or"),
         ("td3", UNBOUNDED, "Free-v0 has actions without finite bounds; actions must be discrete, or"),
     ],
 )

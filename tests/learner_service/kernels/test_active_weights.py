@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.kernels.linear import in_columns, input_gradient, product, weight_gradient
 from learner_service.kernels.sparse_products import DENSEST_PRODUCT, ActiveWeights
-from learner_service.networks import Linear, TwinCritic, relu_mlp
+from learner_service.networks import Linear, TwinCritic, mlp
 from learner_service.sparsity.weights import maskable_weights, multiply_by
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((60,), "float32"), ArraySpec((4,), "float32", (-1.0,), (1.0,)), 0)
@@ -75,7 +75,7 @@ def test_values_and_gradients_do_not_depend_on_the_order_in_memory(density: floa
 @pytest.mark.parametrize("density", DENSITIES)
 def test_a_network_of_such_layers_is_the_one_that_multiplies_zeros(density: float) -> None:
     torch.manual_seed(0)
-    plain = nn.Sequential(relu_mlp((20, 140, 150)), Linear(150, 5))
+    plain = nn.Sequential(mlp((20, 140, 150)), Linear(150, 5))
     masks = [mask_of((weight.units, weight.inputs), density) for weight in maskable_weights(plain)]
     for layer, mask in zip((part for part in plain.modules() if isinstance(part, Linear)), masks, strict=True):
         layer.weight.data.mul_(mask)

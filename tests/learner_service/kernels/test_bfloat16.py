@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.kernels.linear import keep_fp32
 from learner_service.kernels.parameters import FlatParameters
-from learner_service.networks import Linear, TwinCritic, relu_mlp
+from learner_service.networks import Linear, TwinCritic, mlp
 from learner_service.networks.trained import Minimizer
 from learner_service.networks.twin import batched_mlps
 
@@ -73,7 +73,7 @@ def test_few_rows_are_multiplied_in_float32() -> None:
 
 
 def test_a_first_layer_of_a_network_keeps_float32() -> None:
-    first, _, second, _ = relu_mlp((WIDTH, WIDTH, WIDTH))
+    first, _, second, _ = mlp((WIDTH, WIDTH, WIDTH))
     assert isinstance(first, Linear)
     assert isinstance(second, Linear)
     assert not first.wide_weights()

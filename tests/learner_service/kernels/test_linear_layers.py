@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from learner_service.kernels import linear as layers
 from learner_service.kernels.linear import product
 from learner_service.kernels.torch_private import onednn_product, plain_product
-from learner_service.networks import Linear, relu_mlp
+from learner_service.networks import Linear, mlp
 
 # Rows, inputs and units: below and above the size from which oneDNN may multiply, also with odd numbers.
 SIZES = [(4, 3, 5), (256, 17, 300), (64, 256, 256), (257, 129, 65)]
@@ -92,10 +92,10 @@ def test_a_traced_layer_is_an_operation_of_torch() -> None:
 
 
 def test_a_deep_copy_has_parameters_of_its_own() -> None:
-    mlp = relu_mlp((3, 8, 5))
-    other = copy.deepcopy(mlp)
+    network = mlp((3, 8, 5))
+    other = copy.deepcopy(network)
     with torch.no_grad():
         next(other.parameters()).zero_()
-    assert next(mlp.parameters()).any()
-    assert mlp(data(2, 3)).shape == (2, 5)
-    assert (mlp(data(64, 3)) >= 0).all()
+    assert next(network.parameters()).any()
+    assert network(data(2, 3)).shape == (2, 5)
+    assert (network(data(64, 3)) >= 0).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.parameters import Adam, FlatParameters
+from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor
 from learner_service.networks.trained import Minimizer
 
 
@@ -59,7 +59,7 @@ def test_clipping_is_that_of_torch(module: nn.Module, inputs: Tensor, max_norm: 
     flat = FlatParameters(module)
     torch.autograd.backward(module(inputs).square().sum())
     torch.autograd.backward(plain(inputs).square().sum())
-    divisor = flat.clipping_divisor(max_norm)
+    divisor = clipping_divisor([flat], max_norm)
     norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
     assert (divisor is None) == (norm <= max_norm)
     clipped = flat.gradient if divisor is None else flat.gradient / divisor
@@ -69,6 +69,17 @@ def test_clipping_is_that_of_torch(module: nn.Module, inputs: Tensor, max_norm: 
     theirs.step()
     expected = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
     torch.testing.assert_close(flat.vector, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_several_networks_are_clipped_by_their_global_norm() -> None:
+    networks = [nn.Linear(3, 4), nn.Linear(3, 2)]
+    flat = [FlatParameters(network) for network in networks]
+    for each, size in zip(flat, (3.0, 4.0), strict=True):
+        each.gradient.fill_(size / len(each.gradient) ** 0.5)
+    divisor = clipping_divisor(flat, 0.5)
+    assert divisor is not None
+    assert float(divisor) == pytest.approx(10.0)
+    assert clipping_divisor(flat, 5.1) is None
 
 
 def test_a_copy_is_equal_and_stays_its_own(module: nn.Module, inputs: Tensor) -> None:

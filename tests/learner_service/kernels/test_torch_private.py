@@ -11,6 +11,7 @@ from torch import Tensor
 
 from learner_service.kernels import linear, torch_private
 from learner_service.kernels.torch_private import (
+    Tensors,
     engine_backward,
     fused_adam,
     linear_pointwise,
@@ -52,18 +53,19 @@ def test_here_the_private_operations_are_used() -> None:
     assert torch_private.relu_gradient() is threshold_backward
 
 
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
 @pytest.mark.parametrize("divisor", [None, torch.tensor(3.0)], ids=["whole", "clipped"])
-def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None) -> None:
+def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None, epsilon: float) -> None:
     start, gradients = numbers(1000), [numbers(1000, seed=seed) for seed in range(1, 20)]
     parameter = torch.nn.Parameter(start.clone())
-    optimizer = torch.optim.Adam([parameter], lr=0.01)
+    optimizer = torch.optim.Adam([parameter], lr=0.01, eps=epsilon)
     for gradient in gradients:
         parameter.grad = gradient.clone() if divisor is None else gradient / divisor
         optimizer.step()
     for step in (fused_adam, plain_adam):
         vector, mean, square = start.clone(), torch.zeros(1000), torch.zeros(1000)
         for number, gradient in enumerate(gradients, 1):
-            step(vector, gradient.clone(), mean, square, torch.tensor(float(number)), 0.01, divisor)
+            step(vector, gradient.clone(), mean, square, torch.tensor(float(number)), 0.01, divisor, epsilon)
         torch.testing.assert_close(vector, parameter.detach())
 
 
@@ -71,17 +73,17 @@ def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None) -> None:
 def test_torch_counts_a_step_as_a_change(step: torch_private.AdamStep) -> None:
     vector, ones = torch.zeros(3), torch.ones(3)
     before = vector._version
-    step(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0), 0.1, None)
+    step(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0), 0.1, None, 1e-8)
     assert vector._version > before
 
 
 @pytest.mark.parametrize("run", [engine_backward, plain_backward])
-def test_gradients_accumulate(run: Callable[[Tensor, Tensor], None]) -> None:
+def test_gradients_of_all_outputs_accumulate(run: Callable[[Tensors, Tensors], None]) -> None:
     x, slopes = numbers(4, 5).requires_grad_(), numbers(4, 5, seed=1)
     for times in (1, 2):
-        run(x.square(), slopes)
+        run((x.square(), 3 * x), (slopes, slopes))
         assert x.grad is not None
-        torch.testing.assert_close(x.grad, times * 2 * x.detach() * slopes)
+        torch.testing.assert_close(x.grad, times * (2 * x.detach() + 3) * slopes)
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -15,7 +15,7 @@ from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights
-from learner_service.networks import Linear, relu_mlp
+from learner_service.networks import Linear, mlp
 from learner_service.networks.precision import Seconds, Shape, measure, use_precision
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.replay import NStepBatch
@@ -69,7 +69,7 @@ def updated(algorithm: Algorithm, updates: int = 3) -> Algorithm:
 
 def network(*sizes: int) -> FlatParameters:
     torch.manual_seed(0)
-    return FlatParameters(relu_mlp(sizes))
+    return FlatParameters(mlp(sizes))
 
 
 def in_bf16(parameters: FlatParameters) -> list[bool]:

@@ -13,7 +13,14 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-from learner_service.networks import DeterministicPolicy, GaussianPolicy, LayerNormPolicy, QNetwork
+from learner_service.networks import (
+    DeterministicPolicy,
+    DiagonalGaussianPolicy,
+    GaussianPolicy,
+    LayerNormPolicy,
+    QNetwork,
+    SoftmaxPolicy,
+)
 from learner_service.networks.images import image_layers
 from learner_service.networks.normalizer import Normalizer
 from learner_service.policy.graph_operations import UnknownOperationError
@@ -28,6 +35,7 @@ FRAMES = EnvironmentSpec(
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 40, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
 PLANES = EnvironmentSpec("Planes-v0", ArraySpec((10, 10, 4), "bool"), ArraySpec((), "int64"), discrete_actions=4)
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3, 2), "float32"), ArraySpec((2, 2), "float32", (-1.0,), (3.0,)), 0)
+REACH = EnvironmentSpec("Reach-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,12 @@ CASES = {
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
     "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, stochastic=True),
+    "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), "tanh", Normalizer(STACKED)), STACKED),
+    "softmax, images": Case(
+        lambda: SoftmaxPolicy(IMAGES, (), "relu", None, (image_layers((3, 36, 40), True), 512)), IMAGES
+    ),
+    "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8)), ARMS),
+    "squashed": Case(lambda: DiagonalGaussianPolicy(REACH, (8,), "relu", squash=True), REACH),
 }
 
 

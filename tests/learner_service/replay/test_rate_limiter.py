@@ -225,6 +225,76 @@ def test_random_actors_and_a_learner_never_stop_and_keep_the_ratio(
         assert limiter.samples == 0 or diff >= -error_buffer - 1e-6
 
 
+def test_a_queue_is_sampled_as_soon_as_a_rollout_waits_and_filled_no_further_than_set() -> None:
+    limiter = RateLimiter.of_queue(epochs=3, rollout_size=25, ahead=100, clock=lambda: 0.0)
+    _insert(limiter, 24)
+    assert not limiter.can_sample(75)
+    _insert(limiter, 1)
+    assert limiter.can_sample(75)
+    _insert(limiter, 75)
+    assert not limiter.try_reserve(1)
+    limiter.sample(75)
+    assert limiter.try_reserve(25)
+    assert not limiter.try_reserve(1)
+
+
+def test_withdrawn_inserts_make_room_for_others() -> None:
+    limiter = RateLimiter.of_queue(epochs=2, rollout_size=8, ahead=8, clock=lambda: 0.0)
+    _insert(limiter, 8)
+    limiter.withdraw(8)
+    assert not limiter.can_sample(16)
+    _insert(limiter, 8)
+    assert limiter.can_sample(16)
+    assert not limiter.try_reserve(1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    epochs=st.integers(1, 20),
+    rollout_size=st.integers(1, 3000),
+    waiting=st.floats(1.0, 5.0),
+    segments=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_queue_never_stops_with_rollouts_of_whole_segments(
+    epochs: int, rollout_size: int, waiting: float, segments: list[int], seed: int
+) -> None:
+    choices = random.Random(seed)
+    ahead = int(waiting * rollout_size)
+    limiter = RateLimiter.of_queue(epochs, rollout_size, ahead, lambda: 0.0)
+    reserved: deque[int] = deque()
+    stored: deque[int] = deque()
+    for _ in range(200):
+        movers = ["sample"] * limiter.can_sample(rollout_size * epochs) + ["finish"] * len(reserved) + ["insert"]
+        mover = choices.choice(movers)
+        if mover == "sample":
+            taken = 0
+            while taken < rollout_size:
+                taken += (step := stored.popleft())
+                if choices.random() < 0.1:
+                    # It was stale.
+                    limiter.withdraw(step)
+                    taken -= step
+                if not stored:
+                    break
+            stored.extendleft([taken] if taken < rollout_size and taken else [])
+            if taken >= rollout_size:
+                limiter.sample(taken * epochs)
+        elif mover == "finish":
+            promised = reserved.popleft()
+            came = choices.choice([0, promised, max(1, promised // 2)])
+            stored.extend([came] if came else [])
+            limiter.insert(came, promised)
+        else:
+            size = choices.choice(segments)
+            if limiter.try_reserve(size):
+                reserved.append(size)
+            else:
+                assert len(movers) > 1
+        assert limiter.inserts * epochs - limiter.samples == sum(stored) * epochs
+        assert sum(stored) <= max(ahead + 1, rollout_size) + max(segments)
+
+
 def _moves(limiter: RateLimiter, reserved: deque[int], mover: tuple[str, int], luck: float) -> bool:
     kind, size = mover
     if kind == "sample":

@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
-from actorq.domain.status import DynamicCapacityStatus, Energy
+from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
 from learner_service.reporting.events import EventLog
 from learner_service.sparsity import Cost, Flops
@@ -53,6 +53,8 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
     full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
     log.status(full, wall_time=12.0)
+    stochastic = replace(FIDELITY, mean_kl=0.0003, max_kl=0.02)
+    log.status(replace(full, environment_steps=800, emitted=replace(EMITTED, fidelity=stochastic)), wall_time=13.0)
     log.close()
     events = read(tmp_path)
     assert events["training/updates", 500] == (64.0, 10.0)
@@ -67,6 +69,8 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["fidelity/argmax_agreement", 700][0] == pytest.approx(0.99)
     assert events["fidelity/relative_mean_error", 700][0] == pytest.approx(0.001)
     assert events["fidelity/relative_max_error", 700][0] == pytest.approx(0.002)
+    assert events["fidelity/mean_kl", 800][0] == pytest.approx(0.0003)
+    assert events["fidelity/max_kl", 800][0] == pytest.approx(0.02)
     assert events["fidelity/float_layers", 700][0] == 1.0
     assert events["fidelity/refused_rungs", 700][0] == 1.0
 
@@ -79,6 +83,7 @@ def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
     log.close()
     tags = {tag for tag, _ in read(tmp_path)}
     assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
+    assert not tags & {"fidelity/mean_kl", "fidelity/max_kl"}
     assert "policy/bytes" in tags
 
 
@@ -118,6 +123,27 @@ def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_a
     }
     since = [key for key in read(tmp_path) if key[0] == "training/multi_step_since_environment_step"]
     assert since == [("training/multi_step_since_environment_step", 700)]
+
+
+def test_the_queue_and_the_figures_of_an_on_policy_algorithm_are_told(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.status(replace(STATUS, rollout_queue=RolloutQueueStatus(64, 8)), wall_time=10.0)
+    known = RolloutQueueStatus(0, 16, mismatch=0.25, divergence=0.5, policy_lag=1.5)
+    log.status(replace(STATUS, environment_steps=600, rollout_queue=known), wall_time=11.0)
+    log.figures({"entropy": 0.75}, 600, wall_time=11.0)
+    log.figures({}, 700, wall_time=12.0)
+    log.close()
+    events = {key: value for key, (value, _) in read(tmp_path).items() if key[0].startswith(("queue/", "training/ent"))}
+    assert events == {
+        ("queue/waiting_transitions", 500): 64.0,
+        ("queue/dropped_transitions", 500): 8.0,
+        ("queue/waiting_transitions", 600): 0.0,
+        ("queue/dropped_transitions", 600): 16.0,
+        ("queue/mismatch", 600): 0.25,
+        ("queue/divergence", 600): 0.5,
+        ("queue/policy_lag", 600): 1.5,
+        ("training/entropy", 600): 0.75,
+    }
 
 
 def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(

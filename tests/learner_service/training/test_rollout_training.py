@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from own_on_policy import Reinforce
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import PolicySpan, Segment
+from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
 from learner_service.rollouts import RolloutQueue
@@ -22,22 +21,10 @@ from learner_service.training.batches import Rollouts
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.publisher import Snapshot
 from learner_service.training.training import Training, build_training
-from tests.learner_service.learner_parts import SPEC, await_samples, config, segment
+from tests.learner_service.learner_parts import SPEC, await_samples, config, drawn_segment, reinforce, segment
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 Build = Callable[..., Training]
-
-
-def settings(**changes: Any) -> RunConfig:
-    """A run of `Reinforce`: rollouts of 16 steps, each of two segments, for two epochs."""
-    tree: dict[str, Any] = {
-        "algorithm": "own_on_policy:Reinforce",
-        "actor": {"segment_length": 4},
-        "max_environment_steps": 320,
-        "publication": {"calibration_size": 4},
-        **changes,
-    }
-    return config(**tree)
 
 
 @pytest.fixture
@@ -50,7 +37,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
         directory: Path = tmp_path,
         save: Callable[[int], Path] = lambda updates: Path(str(updates)),
     ) -> Training:
-        training, _ = build_training(run or settings(), SPEC, directory, "run", client, state, save, lambda _: None)
+        training, _ = build_training(run or reinforce(), SPEC, directory, "run", client, state, save, lambda _: None)
         made.append(training)
         return training
 
@@ -58,14 +45,6 @@ def build(tmp_path: Path) -> Iterator[Build]:
         yield build
         for training in made:
             training.close()
-
-
-def drawn(sequence: int, version: int = 1) -> Segment:
-    """Four steps of two environments, with log probabilities."""
-    probabilities = np.random.default_rng(sequence).uniform(-1, 0, (4, 2)).astype(np.float32)
-    return replace(
-        segment(sequence), spans=(PolicySpan(0, version, "int8"),), log_probabilities=probabilities, sequence=sequence
-    )
 
 
 def insert(training: Training, *segments: Segment) -> None:
@@ -96,7 +75,7 @@ def test_each_rollout_is_learned_from_once_and_a_policy_published(
     monkeypatch.setattr(training.publisher, "offer", offer)
     training.trainer.start()
     for rollout in range(3):
-        insert(training, drawn(2 * rollout + 1, rollout + 1), drawn(2 * rollout + 2, rollout + 1))
+        insert(training, drawn_segment(2 * rollout + 1, rollout + 1), drawn_segment(2 * rollout + 2, rollout + 1))
         algorithm = learned(training, rollout + 1)
         training.trainer.resume()
     assert [progress for _, progress in algorithm.rollouts] == [0.05, 0.1, 0.15]
@@ -111,9 +90,9 @@ def test_each_rollout_is_learned_from_once_and_a_policy_published(
 
 
 def test_the_normalizer_changes_with_each_policy_and_not_before_the_first_rollout(build: Build) -> None:
-    training = build(settings(normalize_observations=True))
+    training = build(reinforce(normalize_observations=True))
     training.trainer.start()
-    insert(training, drawn(1), drawn(2))
+    insert(training, drawn_segment(1), drawn_segment(2))
     algorithm = learned(training, 1)
     assert len(algorithm.normalized) == 1
     moments = training.replay.observation_moments()
@@ -128,10 +107,10 @@ def test_a_restored_learner_learns_what_the_saved_one_learns(build: Build, tmp_p
         saved.append(went_on.state(updates, {}))
         return Path(str(updates))
 
-    went_on = build(settings(queue={"waiting_rollouts": 4, "normalize_rewards": True}), None, tmp_path / "run", save)
+    went_on = build(reinforce(queue={"waiting_rollouts": 4, "normalize_rewards": True}), None, tmp_path / "run", save)
     went_on.trainer.start()
     went_on.trainer.pause()
-    insert(went_on, *map(drawn, range(1, 9)))
+    insert(went_on, *map(drawn_segment, range(1, 9)))
     went_on.trainer.resume()
     await_samples(went_on.replay.limiter, 32)
     went_on.trainer.pause()
@@ -153,7 +132,7 @@ def test_a_restored_learner_learns_what_the_saved_one_learns(build: Build, tmp_p
 def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
     training = build()
     training.trainer.start()
-    insert(training, drawn(1), drawn(2))
+    insert(training, drawn_segment(1), drawn_segment(2))
     learned(training, 1)
     assert isinstance(training.batches, Rollouts)
     before = training.batches.mismatch
@@ -170,20 +149,28 @@ def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Buil
     on_policy, off_policy = build(), build(config(), None, tmp_path / "off")
     for training, sent, message in (
         (on_policy, segment(1), "keeps some, got none"),
-        (off_policy, drawn(1), "keeps none, got some"),
-        (on_policy, replace(drawn(1), log_probabilities=np.full((4, 2), np.nan, np.float32)), "log_probabilities"),
-        (on_policy, replace(drawn(1), log_probabilities=np.full((4, 2), 0.5, np.float32)), "at most 0, got 0.5"),
+        (off_policy, drawn_segment(1), "keeps none, got some"),
+        (
+            on_policy,
+            replace(drawn_segment(1), log_probabilities=np.full((4, 2), np.nan, np.float32)),
+            "log_probabilities",
+        ),
+        (
+            on_policy,
+            replace(drawn_segment(1), log_probabilities=np.full((4, 2), 0.5, np.float32)),
+            "at most 0, got 0.5",
+        ),
     ):
         assert training.replay.limiter.try_reserve(8)
         with pytest.raises(InvalidInputError, match=message):
             training.intake.insert(ACTOR, sent, 8)
         assert training.replay.total_transitions == 0
-    insert(on_policy, drawn(1))
+    insert(on_policy, drawn_segment(1))
 
 
 def test_settings_that_do_not_fit_a_users_rollouts_are_refused(build: Build) -> None:
     with pytest.raises(UserError, match=r"own_on_policy:Reinforce.rollout_size \(4\), got 4 \* 2"):
-        build(settings(algorithm_args={"rollout_size": 4, "batch_size": 4}))
+        build(reinforce(algorithm_args={"rollout_size": 4, "batch_size": 4}))
 
 
 def test_the_buffer_of_an_on_policy_algorithm_is_a_queue(build: Build) -> None:

@@ -12,12 +12,22 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from actorq.domain.policy import SCHEMES
+from actorq.domain.policy import SCHEMES, PolicyGraph
 from actorq.process import main
 from quantizer_service.command import command
 from quantizer_service.command.model_files import MAX_FILE_BYTES
+from quantizer_service.emission.divergence import divergence
 from tests.quantizer_service.complete_models import chosen_actions, complete_model, written
-from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, mlp, outputs_of, recurrent, two_inputs
+from tests.quantizer_service.policy_graphs import (
+    OBSERVATION_SIZE,
+    all_outputs_of,
+    categorical,
+    gaussian,
+    mlp,
+    outputs_of,
+    recurrent,
+    two_inputs,
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,30 @@ def test_agreement_of_action_indices_is_counted_without_a_flag(
     agreement = np.mean(outputs_of(output.read_bytes(), feeds) == outputs_of(model.read_bytes(), feeds))
     assert 0.5 < agreement < 1
     assert Compared(printed, model, output).row("int4")[6] == f"{agreement:.1%}"
+
+
+@pytest.mark.parametrize("source", [categorical(), gaussian()], ids=["logits", "mean and log_std"])
+def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: PolicyGraph
+) -> None:
+    complete = complete_model(source)
+    model, output = written(tmp_path / "policy.onnx", complete), tmp_path / "out.onnx"
+    np.savez(tmp_path / "observations.npz", observations())
+    given = [str(model), "--scheme", "int8", "--calibration", str(tmp_path / "observations.npz")]
+    assert command.run([*given, "-o", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert "max error  mean KL   max KL  in float" in printed.splitlines()[0]
+    feeds = {"observation": observations()}
+    names = [value.name for value in complete.graph.output]
+    expected, emitted = (
+        {name: array.astype(np.float64) for name, array in zip(names, all_outputs_of(each, feeds), strict=True)}
+        for each in (complete.SerializeToString(), output.read_bytes())
+    )
+    rows = divergence(expected, emitted)
+    assert rows is not None
+    assert Compared(printed, model, output).row("int8")[6:8] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
+    assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7
+    assert f", mean KL {rows.mean():.2g}, max KL {rows.max():.2g}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("operator", ["LSTM", "GRU"])

@@ -24,11 +24,13 @@ from tests.builders.stored_policies import CONTINUOUS, DISCRETE, stored_run
 from tests.quantizer_service.policy_graphs import (
     ACTIONS,
     OBSERVATION_SIZE,
+    categorical,
     checkpoint,
     d4pg,
     mlp,
     outputs_of,
     random_observations,
+    random_parameters,
 )
 from tests.quantizer_service.ruined_policies import DEEP, INNER, dead_observations, deep_parameters
 
@@ -250,6 +252,22 @@ def test_force_writes_what_the_gate_refused_and_says_so(refused: RunDirectory, c
     assert (told["scheme"], told["effective_scheme"], told["fidelity"]["passed"]) == ("int8", "int8", False)
     assert told["fidelity"]["argmax_agreement"] < 0.95
     assert actorq.load_policy("policy.onnx").scheme == "int8"
+
+
+def test_a_refused_policy_that_tells_a_distribution_says_its_divergence(tmp_path: Path, command: Exit) -> None:
+    graph = categorical()
+    parameters = random_parameters(graph, 1)
+    # Behind the Tanh all but one unit of the hidden layer are rounded to 0.
+    parameters["2.weight"][:, 0] = 1e5
+    parameters["0.weight"][0] = 1e-6
+    parameters["0.bias"][0] = 0.0
+    root = stored_run(tmp_path / "stored", graph, [checkpoint(graph, 1, parameters=parameters)]).root
+    code, out, err = command(root)
+    assert (code, out) == (7, "")
+    assert err.startswith("error: version 1: the fidelity gate refused scheme int8 (KL divergence from fp32: mean 0.")
+    assert command(root, "--scheme", "fp32")[0] == 0
+    fidelity = description()["fidelity"]
+    assert 0 <= fidelity["mean_kl"] <= fidelity["max_kl"] < 1e-6
 
 
 def test_nothing_is_replaced_without_force(run: RunDirectory, command: Exit) -> None:

@@ -13,12 +13,15 @@ from actorq.quantization.schemes import Scheme
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int8 import Int8
+from quantizer_service.emission.divergence import divergence
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
 from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import (
+    GRAPHS,
     Tensors,
+    all_outputs_of,
     emission,
     emitted,
     float_layers,
@@ -65,6 +68,30 @@ def test_errors_are_what_the_definition_says() -> None:
     assert output.name == "q_values"
     assert output.mean_errors == pytest.approx(np.abs(outputs - expected).mean(axis=0))
     assert output.max_errors == pytest.approx(np.abs(outputs - expected).max(axis=0))
+
+
+@pytest.mark.parametrize("name", ["categorical", "gaussian"])
+def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_each_row(name: str) -> None:
+    source = GRAPHS[name]
+    graph, parameters = Graph.parse(source), random_parameters(source, 1)
+    expected = Reference(graph).run(parameters, OBSERVATIONS)
+    made = emission(Plan(graph, Int8()), parameters)
+
+    report = measure(made, expected, OBSERVATIONS, source)
+
+    outputs = (output.astype(np.float64) for output in all_outputs_of(made.model, OBSERVATIONS))
+    rows = divergence(expected, dict(zip(expected, outputs, strict=True)))
+    assert rows is not None
+    assert rows.shape == (64,)
+    assert report.mean_kl == pytest.approx(rows.mean())
+    assert report.max_kl == pytest.approx(rows.max())
+    assert 0 < rows.mean() < rows.max() < 0.01
+
+
+def test_a_policy_that_tells_none_has_no_divergence() -> None:
+    report = report_on(SOURCE, Int8(), PARAMETERS)
+
+    assert (report.mean_kl, report.max_kl) == (None, None)
 
 
 def test_disagreement_shows() -> None:
@@ -201,6 +228,9 @@ def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: in
 
 def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
     for source, agreement in ((SOURCE, 0.0), (replace(SOURCE, discrete_actions=False), None)):
-        report = unfit((), OBSERVATIONS, source)
+        report = unfit((), {"q_values": np.zeros((64, 3))}, OBSERVATIONS, source)
         assert (report.relative_mean_error, report.relative_max_error) == (np.inf, np.inf)
         assert (report.argmax_agreement, report.passed, report.observations) == (agreement, False, 64)
+        assert (report.mean_kl, report.max_kl) == (None, None)
+    report = unfit((), {"logits": np.zeros((64, 3))}, OBSERVATIONS, SOURCE)
+    assert (report.mean_kl, report.max_kl) == (np.inf, np.inf)

@@ -7,7 +7,7 @@ from actorq.config.sections import GateConfig
 from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport
 from quantizer_service.emission.gate import judge, severity
 
-THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95)
+THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95, max_mean_kl=0.002, max_kl=0.1)
 LAYERS = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", INT8_PER_TENSOR))
 IN_FLOAT = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", FLOAT32, "fidelity gate"))
 
@@ -20,6 +20,11 @@ def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
     return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS)
 
 
+def stochastic(mean: float, largest: float, agreement: float | None = 0.1, error: float = 0.9) -> FidelityReport:
+    """A policy that tells a distribution. The other measures are beyond their thresholds."""
+    return replace(continuous(error, 2.0), argmax_agreement=agreement, mean_kl=mean, max_kl=largest)
+
+
 @pytest.mark.parametrize(
     ("report", "passed"),
     [
@@ -30,6 +35,13 @@ def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
         (continuous(math.nan, math.nan), False),
         (discrete(0.95), True),
         (discrete(0.9499), False),
+        (stochastic(0.002, 0.1), True),
+        (stochastic(0.002, 0.1, agreement=None), True),
+        (stochastic(0.0021, 0.05), False),
+        (stochastic(0.001, 0.101), False),
+        (stochastic(0.001, math.inf), False),
+        (stochastic(math.inf, math.inf, agreement=1.0, error=0.0), False),
+        (replace(stochastic(math.inf, math.inf), layers=IN_FLOAT), True),
     ],
 )
 def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed: bool) -> None:
@@ -44,6 +56,12 @@ def test_the_reason_names_what_failed_with_both_numbers() -> None:
     assert judge(discrete(0.75), THRESHOLDS).reason == (
         "the same best action as FP32 in 75.0% of the observations, required 95.0%"
     )
+    assert judge(stochastic(0.0123, 0.05), THRESHOLDS).reason == (
+        "mean KL divergence from FP32 0.012 nats, allowed 0.002"
+    )
+    assert judge(stochastic(0.0123, math.inf), THRESHOLDS).reason.endswith(
+        "; largest KL divergence from FP32 inf nats, allowed 0.1"
+    )
 
 
 def test_a_policy_in_float_passes_whatever_the_rounding_of_its_sums_decided_between_equal_actions() -> None:
@@ -57,7 +75,15 @@ def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() 
     by_agreement = [discrete(0.9, 0.1), discrete(0.99, 0.2), discrete(0.99, 0.1)]
     by_error = [continuous(0.001, 1.0), continuous(0.04, 0.04), continuous(0.01, 0.125), continuous(0.009, 0.125)]
 
-    for reports in (by_agreement, by_error):
+    by_divergence = [
+        stochastic(math.inf, math.inf),
+        stochastic(0.001, 0.5, error=0.1),
+        stochastic(0.004, 0.1),
+        stochastic(0.001, 0.1, error=0.2),
+        stochastic(0.001, 0.1, error=0.1),
+    ]
+
+    for reports in (by_agreement, by_error, by_divergence):
         found = [severity(report, THRESHOLDS) for report in reports]
         assert found == sorted(set(found), reverse=True)
 

@@ -30,7 +30,9 @@ def policy(version: int, scheme: str = "int8", model: bytes = b"model") -> Polic
         (LayerReport("layers.0", "float32", "first layer"),),
         (OutputError("q_values", (0.1,), (0.2,)),),
         False,
-        (RefusedRung((), math.inf, math.inf, None), RefusedRung(("layers.0",), 0.5, 0.6, 0.7)),
+        (RefusedRung((), math.inf, math.inf, None, math.inf, math.inf), RefusedRung(("layers.0",), 0.5, 0.6, 0.7)),
+        0.003,
+        0.04,
     )
     digest = hashlib.sha256(model).digest()
     return Policy(PolicyDescriptor("run", version, version * 100, scheme, digest, len(model), 1000, 1.5, report), model)
@@ -208,6 +210,21 @@ def test_a_descriptor_that_lacks_a_field_is_damaged_and_says_so_in_one_line(tmp_
     assert str(path) in told
     assert field in told
     assert "\n" not in told
+
+
+def test_a_descriptor_of_before_divergences_were_measured_is_read(tmp_path: Path) -> None:
+    filled(tmp_path, 1).close()
+    path = tmp_path / "00000001" / "policy-int8.json"
+    tree = read_document(path)
+    for report in (tree["fidelity"], *tree["fidelity"]["refused"]):
+        del report["mean_kl"], report["max_kl"]
+    write_document(path, tree)
+
+    found = stored.read_descriptor(path.parent, "int8").fidelity
+
+    assert (found.mean_kl, found.max_kl, found.refused[0].mean_kl) == (None, None, None)
+    assert found.argmax_agreement == 0.75
+    assert retained(read(tmp_path)) == [1]
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "checkpoint.json", "policy-int8.onnx"])

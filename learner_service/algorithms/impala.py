@@ -1,0 +1,127 @@
+"""IMPALA (Espeholt et al. 2018, arXiv 1802.01561): V-trace corrects for the policy that acted, mu; one pass.
+
+One update, for the transitions of whole trajectories; B of them are no resets:
+
+    w_t    = pi(a_t | s_t; theta) / mu(a_t | s_t)
+    rho_t  = min(max_rho, w_t),   c_t = lambda min(max_c, w_t)                    eq. 1
+    delta_t = rho_t (r_t + gamma V(s_{t+1}; phi) - V(s_t; phi))
+    v_t    = V(s_t; phi) + delta_t + gamma c_t (v_{t+1} - V(s_{t+1}; phi))        remark 1, lambda: remark 2
+    A_t    = rho_t (r_t + gamma v_{t+1} - V(s_t; phi))                            sec. 4.2
+    L_pi   = -mean_t A_t log pi(a_t | s_t; theta)
+    L_V    = mean_t 1/2 (V(s_t; phi) - v_t)^2
+    L      = L_pi + value_cost L_V - entropy_cost mean_t H(pi(. | s_t; theta))
+
+v_t and A_t are constants in the gradient. They are computed with the networks of the present update, so each minibatch
+has the newest ratios. The paper sums over transitions; here the losses are means. A minibatch has trajectories with
+about `batch_size` transitions in all. Past a terminal state V is 0. A time limit cuts the trace: v_{t+1} is V(s_{t+1}).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actorq.config.algorithms import IMPALAConfig
+from learner_service.algorithms.advantages import vtrace
+from learner_service.algorithms.base import Learned
+from learner_service.algorithms.policy_gradient import (
+    PolicyGradient,
+    explained_variance,
+    flat,
+    importance_weights,
+    joined,
+)
+from learner_service.rollouts import Trajectories
+from learner_service.sparsity import Flops
+
+
+class IMPALA(PolicyGradient):
+    """Importance-weighted actor-learner; see the module's docstring for the update."""
+
+    name = "impala"
+    settings = IMPALAConfig
+
+    def make_networks(self, settings: IMPALAConfig) -> None:  # type: ignore[override]
+        """Make pi and V."""
+        super().make_networks(settings)
+        self._settings = settings
+
+    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
+        self.set_progress(progress)
+        figures = [self._step(part) for steps in joined(rollout) for part in self._minibatches(steps)]
+        if not figures:
+            return Learned(0.0, 0, {})
+        means = {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
+        settings = self._settings
+        loss = means["policy_loss"] + settings.value_cost * means["value_loss"]
+        return Learned(loss - settings.entropy_cost * means["entropy"], len(figures), means)
+
+    def _minibatches(self, steps: Trajectories) -> Iterator[Trajectories]:
+        """One pass over the trajectories in random order; without those that have no transition."""
+        environments = steps.rewards.shape[1]
+        order = torch.randperm(environments, generator=self.generator, device=self._device).cpu().numpy()
+        parts = min(environments, max(1, round(steps.steps / self.batch_size)))
+        for chosen in np.array_split(order, parts):
+            if steps.valid[:, chosen].any():
+                yield _of(steps, chosen)
+
+    def _step(self, steps: Trajectories) -> dict[str, float]:
+        settings, shape = self._settings, steps.rewards.shape
+        observations = self._tensor(flat(steps.observations))
+        seen = observations[: steps.steps]
+        distribution = self.policy.distribution(seen)
+        actions = self.policy.drawn(self._tensor(flat(steps.actions)))
+        logarithms = self.policy.log_probabilities(actions, *distribution)
+        values = self._v(observations)
+
+        present = values.detach().cpu().numpy().reshape(len(steps.observations), -1)
+        logged = logarithms.detach().cpu().numpy().reshape(shape)
+        weights = importance_weights(logged, steps.log_probabilities, settings.correct)
+        targets = vtrace(
+            steps, present, weights, self.discount, settings.trace_lambda, settings.max_rho, settings.max_c
+        )
+        shares = steps.valid.astype(np.float32) / np.float32(steps.valid.sum())
+        errors = present[:-1] - targets.values
+        slopes = np.zeros_like(present)
+        slopes[:-1] = settings.value_cost * shares * errors
+        with torch.no_grad():
+            entropies = self.policy.entropies(*distribution).cpu().numpy()
+        self.minimize(
+            distribution,
+            (logarithms, values),
+            (self._tensor(-(shares * targets.advantages).ravel()), self._tensor(slopes.ravel())),
+            self._tensor(shares.ravel()),
+        )
+        return {
+            "policy_loss": -float((shares * targets.advantages * logged).sum()),
+            "value_loss": 0.5 * float((shares * errors**2).sum()),
+            "entropy": float(shares.ravel() @ entropies),
+            "truncated_share": float((shares * (weights > settings.max_rho)).sum()),
+            "mean_weight": float((shares * np.minimum(weights, settings.max_rho)).sum()),
+            "explained_variance": explained_variance(
+                _chosen(present[:-1], steps.valid), _chosen(targets.values, steps.valid)
+            ),
+        }
+
+    @property
+    def flops(self) -> Flops:
+        """FLOPs of one update; those of the last observations of trajectories are left out."""
+        return Flops(action=self._pi.cost, update=self.batch_size * (3 * (self._pi.cost + self._v.cost)))
+
+
+def _of(steps: Trajectories, environments: NDArray[np.int64]) -> Trajectories:
+    """The trajectories of some environments."""
+    columns = {
+        field.name: getattr(steps, field.name)[:, environments]
+        for field in fields(Trajectories)
+        if field.name != "policy_versions"
+    }
+    return Trajectories(**columns, policy_versions=steps.policy_versions)
+
+
+def _chosen(array: NDArray[np.float32], valid: NDArray[np.bool_]) -> Tensor:
+    return torch.from_numpy(array[valid])

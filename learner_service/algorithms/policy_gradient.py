@@ -1,0 +1,183 @@
+"""Base class of on-policy algorithms: a stochastic policy and a value network that take their steps together."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from actorq.config.algorithms import ActionSpace, OnPolicyConfig
+from actorq.config.sparsity import SparsityMethod
+from actorq.domain.status import Sampling
+from learner_service.algorithms.base import Learned
+from learner_service.algorithms.trainable import Trainable
+from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
+from learner_service.networks.trained import TrainedNetwork
+from learner_service.rollouts import Trajectories
+from learner_service.sparsity import METHODS, SparsityPlan
+
+# Gains of orthogonal initial weights of the last layers.
+_POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
+# Numbers of observations in one pass without gradients, to bound its memory.
+_LARGEST_PASS = 2**22
+
+
+class PolicyGradient(Trainable):
+    """An `OnPolicyAlgorithm` without its update. A subclass has `name`, `settings` and `learn`.
+
+    The policy is `SoftmaxPolicy` for discrete actions and `DiagonalGaussianPolicy` for continuous ones. Policy and
+    value network share the step size and the global gradient norm.
+
+    settings: a subclass of OnPolicyConfig.
+    epochs: number of passes over each rollout.
+    """
+
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
+    # RLx2 is made for temporal-difference learning from a replay.
+    sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
+    epochs: int = 1
+    policy: SoftmaxPolicy | DiagonalGaussianPolicy
+
+    def make_networks(self, settings: OnPolicyConfig) -> None:
+        """Make pi and V."""
+        self._common = settings
+        self.rollout_size = settings.rollout_size
+        discrete = bool(self._spec.discrete_actions)
+        gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
+        kind = SoftmaxPolicy if discrete else DiagonalGaussianPolicy
+
+        def made(kind: Callable[..., Any], gain: float, **options: Any) -> Callable[..., Any]:
+            def make(**given: Any) -> nn.Module:
+                network: Any = kind(activation=settings.activation, **options, **given)
+                if settings.orthogonal:
+                    # A user's function has chosen the initial weights of its layers.
+                    network.make_orthogonal(gain, hidden=self._config.network is None)
+                return network  # type: ignore[no-any-return]
+
+            return make
+
+        adam: dict[str, Any] = {"has_target": False, "epsilon": settings.adam_epsilon}
+        rate = settings.learning_rate
+        self._pi: TrainedNetwork[Any] = self.network(
+            "actor", made(kind, _POLICY_GAIN, **gaussian), settings.hidden_sizes, rate, **adam
+        )
+        self._v: TrainedNetwork[Any] = self.network(
+            "critic", made(ValueNetwork, _VALUE_GAIN), settings.value_sizes, rate, **adam
+        )
+
+    @abstractmethod
+    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
+
+    def sparsity_plan(self, settings: Any) -> SparsityPlan:
+        """The sparsity of the networks, with the number of updates that `epochs` passes make."""
+        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(settings, "epochs", 1))
+
+    @property
+    def sampling(self) -> Sampling:
+        """How actors draw actions."""
+        return "squashed" if self._common.squash else "clipped"
+
+    def log_probabilities(
+        self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
+    ) -> NDArray[np.float32]:
+        """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
+
+        observations: [B, *policy_observation]. actions: [B, *action], as in `Trajectories`.
+        """
+        own = {name: tensor.to(self._device) for name, tensor in parameters.items()}
+
+        def judged(observations: Tensor, actions: Tensor) -> Tensor:
+            outputs = functional_call(self.policy, own, observations) if own else self.policy(observations)
+            return self.policy.log_probabilities(actions, *self.policy.of_outputs(outputs))
+
+        drawn = self.policy.drawn(self._tensor(actions))
+        return self._without_gradient(judged, self._tensor(observations), drawn).cpu().numpy()
+
+    def set_progress(self, progress: float) -> None:
+        """Set the step size for this share of the run's environment steps."""
+        rate = annealed(self._common.learning_rate, self._common.learning_rate_end, progress)
+        self._pi.set_learning_rate(rate)
+        self._v.set_learning_rate(rate)
+
+    def minimize(
+        self, distribution: tuple[Tensor, ...], outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], rows: Tensor
+    ) -> None:
+        """One step of both networks, against the given slopes of the outputs and for more entropy.
+
+        distribution: of the minibatch's states. rows: weight of each state's entropy, of the shape of entropies.
+        """
+        cost = self._common.entropy_cost
+        if cost:
+            outputs, slopes = (*outputs, self.policy.entropies(*distribution)), (*slopes, rows * -cost)
+        self._pi.minimize_with(self._v, outputs, slopes, self._common.max_gradient_norm)
+        self.updates += 1
+
+    def present_values(self, steps: Trajectories) -> NDArray[np.float32]:
+        """V of all observations, float32[T + 1, N]."""
+        values = self._without_gradient(self._v, self._tensor(flat(steps.observations)))
+        return values.view(steps.observations.shape[:2]).cpu().numpy()
+
+    def _without_gradient(self, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+        """A function of rows, evaluated on a bounded number of rows at once."""
+        size = max(1, _LARGEST_PASS * len(columns[0]) // max(1, columns[0].numel()))
+        with torch.no_grad():
+            parts = zip(*(torch.split(each, size) for each in columns), strict=True)
+            return torch.cat([function(*part) for part in parts])
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def annealed(start: float, end: float | None, progress: float) -> float:
+    """The value that goes linearly from `start` to `end` during the run; `start` without `end`."""
+    return start if end is None else start + (end - start) * min(1.0, max(0.0, progress))
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """[T, N, ...] as [T * N, ...]."""
+    return array.reshape(-1, *array.shape[2:])
+
+
+def importance_weights(learner: NDArray[np.float32], actor: NDArray[np.float32], correct: bool) -> NDArray[np.float32]:
+    """pi / mu from the logarithms of both, float32 of their shape; 1 unless `correct`."""
+    if not correct:
+        return np.ones_like(learner)
+    # An infinite weight is truncated like every other.
+    with np.errstate(over="ignore"):
+        weights: NDArray[np.float32] = np.exp(learner - actor)
+    return weights
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """1 - Var(R - V) / Var(R); 0 for constant returns."""
+    variance = float(returns.var(correction=0))
+    return 1.0 - float((returns - values).var(correction=0)) / variance if variance else 0.0
+
+
+def joined(rollout: Sequence[Trajectories]) -> Iterator[Trajectories]:
+    """The trajectories of a rollout, those of the same length as one with more environments.
+
+    The result has no policy versions, because they differ between its environments.
+    """
+    for _, group in groupby(sorted(rollout, key=_length), key=_length):
+        together = list(group)
+        if len(together) == 1:
+            yield together[0]
+            continue
+        columns = {
+            field.name: np.concatenate([getattr(each, field.name) for each in together], axis=1)
+            for field in fields(Trajectories)
+            if field.name != "policy_versions"
+        }
+        yield Trajectories(**columns, policy_versions=np.zeros(0, np.int64))
+
+
+def _length(steps: Trajectories) -> int:
+    return len(steps.rewards)

@@ -1,0 +1,190 @@
+"""PPO (Schulman et al. 2017, arXiv 1707.06347), decoupled from the policy that acted (Hilton et al. 2021).
+
+One update, for transitions i of a minibatch of B. mu is the policy that acted: quantized, and possibly older.
+pi_prox is the policy before the first update on the rollout (arXiv 2110.00641, eq. 5).
+
+    A_i    = sum_k (gamma lambda)^k delta_{t+k}                                   GAE, arXiv 1506.02438, eq. 16
+    R_i    = A_i + V(s_t; phi_old)
+    w_i    = min(pi_prox(a_t | s_t) / mu(a_t | s_t), max_weight)                  truncated importance weight
+    r_i    = pi(a_t | s_t; theta) / pi_prox(a_t | s_t)
+    J      = mean_i w_i min(r_i A_i, clip(r_i, 1 - epsilon, 1 + epsilon) A_i)     arXiv 1707.06347, eq. 7
+    L_V    = mean_i 1/2 (V(s_t; phi) - R_i)^2
+    L      = -J + value_cost L_V - entropy_cost mean_i H(pi(. | s_t; theta))      eq. 9
+    dL / d log pi(a_t | s_t; theta) = -w_i r_i A_i / B, or 0 where the clipped term is the smaller one
+
+With w_i = 1 this is PPO. That is so to the last bit when mu = pi_prox. A_i of a minibatch are scaled to mean 0 and
+standard deviation 1. With `value_clip`, L_V is the larger of two squares: that of V, and that of V clipped to within
+`value_clip` of V(s_t; phi_old). Each rollout gives `epochs` passes in minibatches of nearly equal sizes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorq.config.algorithms import PPOConfig
+from learner_service.algorithms.advantages import generalized_advantages
+from learner_service.algorithms.base import Learned
+from learner_service.algorithms.policy_gradient import (
+    PolicyGradient,
+    annealed,
+    explained_variance,
+    flat,
+    importance_weights,
+    joined,
+)
+from learner_service.rollouts import Trajectories
+from learner_service.sparsity import Flops
+
+# Keeps advantages that are all equal from a division by 0.
+_SMALLEST_DEVIATION = 1e-8
+
+
+class Rows(NamedTuple):
+    """B transitions on the device. All but the first two are float32[B].
+
+    observations: [B, *policy_observation]. actions: as `log_probabilities` of the policy takes them.
+    proximal: log pi_prox(a | s). weights: w. values: V(s; phi_old).
+    """
+
+    observations: Tensor
+    actions: Tensor
+    proximal: Tensor
+    weights: Tensor
+    advantages: Tensor
+    returns: Tensor
+    values: Tensor
+
+
+class Update(NamedTuple):
+    """What an update tells, float32[B] each: log r, the terms of J, and V - R."""
+
+    log_ratios: Tensor
+    gains: Tensor
+    errors: Tensor
+
+
+class PPO(PolicyGradient):
+    """Decoupled proximal policy optimization; see the module's docstring for the update."""
+
+    name = "ppo"
+    settings = PPOConfig
+
+    def make_networks(self, settings: PPOConfig) -> None:  # type: ignore[override]
+        """Make pi and V."""
+        super().make_networks(settings)
+        self._settings, self.epochs = settings, settings.epochs
+        self._slopes = self.compiled(self._slopes_of)
+
+    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
+        settings = self._settings
+        self.set_progress(progress)
+        clip = annealed(settings.clip, settings.clip_end, progress)
+        parts = list(map(self._rows, joined(rollout)))
+        rows = parts[0] if len(parts) == 1 else Rows(*map(torch.cat, zip(*parts, strict=True)))
+        if not len(rows.weights):
+            return Learned(0.0, 0, {})
+        figures = self._figures_before(rows)
+        done: list[Update] = []
+        for _ in range(settings.epochs):
+            epoch = [self._step(minibatch, clip) for minibatch in self._minibatches(rows)]
+            done += epoch
+            if settings.target_kl is not None and _divergence(epoch) > settings.target_kl:
+                break
+        log_ratios, gains, errors = (torch.cat(each) for each in zip(*done, strict=True))
+        policy_loss, value_loss = -float(gains.mean()), 0.5 * float(errors.square().mean())
+        return Learned(
+            loss=policy_loss + settings.value_cost * value_loss - settings.entropy_cost * figures["entropy"],
+            updates=len(done),
+            figures={
+                "policy_loss": policy_loss,
+                "value_loss": value_loss,
+                "approximate_kl": _divergence(done),
+                "clipped_share": float(((log_ratios.exp() - 1).abs() > clip).float().mean()),
+                **figures,
+            },
+        )
+
+    def _rows(self, steps: Trajectories) -> Rows:
+        """The transitions of trajectories, with values and probabilities of the present networks."""
+        values = self.present_values(steps)
+        targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
+        observations, actions = flat(steps.observations[:-1]), flat(steps.actions)
+        proximal = self.log_probabilities(observations, actions, {})
+        weights = importance_weights(proximal, flat(steps.log_probabilities), self._settings.correct)
+        valid = np.flatnonzero(steps.valid)
+        columns = (observations, actions, proximal, weights, *map(flat, (*targets, values[:-1])))
+        found = [self._tensor(each if len(valid) == len(each) else each[valid]) for each in columns]
+        return Rows(found[0], self.policy.drawn(found[1]), *found[2:])
+
+    def _figures_before(self, rows: Rows) -> dict[str, float]:
+        """Figures of the rollout before the first update. Truncates the weights in place."""
+        with torch.no_grad():
+            entropy = self._without_gradient(
+                lambda observations: self.policy.entropies(*self.policy.distribution(observations)), rows.observations
+            ).mean()
+        truncated = (rows.weights > self._settings.max_weight).float().mean()
+        rows.weights.clamp_(max=self._settings.max_weight)
+        return {
+            "entropy": float(entropy),
+            "truncated_share": float(truncated),
+            "mean_weight": float(rows.weights.mean()),
+            "explained_variance": explained_variance(rows.values, rows.returns),
+        }
+
+    def _minibatches(self, rows: Rows) -> Iterator[Rows]:
+        """One pass in random order, in minibatches of nearly `batch_size` rows."""
+        size = len(rows.weights)
+        order = torch.randperm(size, generator=self.generator, device=self._device)
+        parts = max(1, round(size / self.batch_size))
+        shuffled = (column.index_select(0, order).tensor_split(parts) for column in rows)
+        return map(Rows._make, zip(*shuffled, strict=True))
+
+    def _step(self, rows: Rows, clip: float) -> Update:
+        distribution = self.policy.distribution(rows.observations)
+        logarithms = self.policy.log_probabilities(rows.actions, *distribution)
+        values = self._v(rows.observations)
+        update: Update
+        slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, clip)
+        self.minimize(distribution, (logarithms, values), slopes, torch.full_like(rows.weights, 1 / len(rows.weights)))
+        return update
+
+    def _slopes_of(
+        self, logarithms: Tensor, values: Tensor, rows: Rows, clip: float
+    ) -> tuple[tuple[Tensor, Tensor], Update]:
+        """dL / d log pi and dL / dV without the entropy, float32[B] each. logarithms: log pi; values: V."""
+        settings, share = self._settings, 1 / len(values)
+        advantages = rows.advantages
+        if settings.normalize_advantages and len(advantages) > 1:
+            std, mean = torch.std_mean(advantages)
+            advantages = (advantages - mean) / (std + _SMALLEST_DEVIATION)
+        log_ratios = logarithms - rows.proximal
+        ratios = log_ratios.exp()
+        advantages = advantages * rows.weights
+        gains, bounds = ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages
+        to_logarithms = (advantages * -share).mul_(ratios).masked_fill_(gains > bounds, 0.0)
+        errors = values - rows.returns
+        to_values = errors * (settings.value_cost * share)
+        if settings.value_clip is not None:
+            change = values - rows.values
+            bounded = rows.values + change.clamp(-settings.value_clip, settings.value_clip) - rows.returns
+            # The clipped value does not depend on phi outside of its bounds.
+            is_constant = (change.abs() > settings.value_clip) & (bounded.abs() > errors.abs())
+            to_values = to_values.masked_fill(is_constant, 0.0)
+            errors = torch.where(is_constant, bounded, errors)
+        return (to_logarithms, to_values), Update(log_ratios, torch.minimum(gains, bounds), errors)
+
+    @property
+    def flops(self) -> Flops:
+        """FLOPs of the updates, and of the values and probabilities before them."""
+        both = self._pi.cost + self._v.cost
+        return Flops(action=self._pi.cost, update=self.batch_size * ((3 + 1 / self.epochs) * both))
+
+
+def _divergence(updates: Sequence[Update]) -> float:
+    """KL(pi_prox || pi), estimated as the mean of r - 1 - log r over the rows of some updates."""
+    log_ratios = torch.cat([update.log_ratios for update in updates])
+    return float((log_ratios.expm1() - log_ratios).mean())

@@ -1,0 +1,148 @@
+"""Base class of all algorithms of this project: networks in training, and what every run needs of them."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from actorq.config.algorithms import ActionSpace
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
+from actorq.config.sparsity import SparsityMethod
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.statefiles.crc import crc32
+from learner_service.algorithms.base import settings_of
+from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.observations import are_frames, feature_layers
+from learner_service.networks.precision import use_precision
+from learner_service.networks.trained import TrainedNetwork, below
+from learner_service.sparsity import METHODS, SparsityPlan
+from learner_service.sparsity.plan import Network
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Trainable:
+    """Networks with sparsity, precision, normalization and resuming. A subclass adds the updates.
+
+    A subclass has `name`, `action_spaces` and `settings`. It makes its networks in `make_networks`.
+
+    settings: the class of its settings, with the fields `batch_size` and `discount`.
+    policy: the network with the role "actor".
+    networks: all trained networks by role.
+    updates: gradient updates so far; a subclass counts them.
+    generator: the source of random numbers, on the device.
+    """
+
+    name: str
+    action_spaces: ClassVar[tuple[ActionSpace, ...]]
+    settings: ClassVar[type[Settings]]
+    sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = METHODS
+    state_names: ClassVar[dict[Network, tuple[str, str]]] = {
+        "actor": ("policy", "target_policy"),
+        "critic": ("critic", "target_critic"),
+    }
+    """Names of a network and its target network in checkpoints, by role."""
+
+    policy: nn.Module
+    batch_size: int
+    discount: float
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
+        settings: Any = settings_of(config, self.settings)
+        self.batch_size, self.discount = settings.batch_size, settings.discount
+        self.networks: dict[Network, TrainedNetwork[Any]] = {}
+        self.updates = 0
+        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self._config, self._spec, self._device = config, spec, device
+        # All networks share one normalizer, so that their inputs always agree.
+        self._normalizer = (
+            Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
+        )
+        self._sparsity = self.sparsity_plan(settings)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(config.seed)
+            self.make_networks(settings)
+        vectors = [vector for network in self.networks.values() for vector in network.parameters]
+        self.precision = use_precision(config, self.batch_size, vectors)
+
+    @abstractmethod
+    def make_networks(self, settings: Any) -> None:
+        """Make the networks with `network`. settings: an instance of `self.settings`."""
+
+    def sparsity_plan(self, settings: Any) -> SparsityPlan:
+        """The sparsity of the networks. settings: an instance of `self.settings`."""
+        return SparsityPlan(self._config, self._spec, self.batch_size)
+
+    def network(
+        self,
+        role: Network,
+        make: Callable[..., M],
+        sizes: Sequence[int],
+        learning_rate: float,
+        has_target: bool = True,
+        **options: Any,
+    ) -> TrainedNetwork[M]:
+        """Make a network with the sparsity, the normalizer and the user's own layers of the configuration.
+
+        make: called with the environment's spec, the units of each hidden layer, the normalizer, and `feature_layers`.
+        sizes: units of each hidden layer of a dense network. options: passed to TrainedNetwork.
+        """
+        config, spec = self._config, self._spec
+
+        def made(sizes: Sequence[int]) -> M:
+            layers = feature_layers(config, spec)
+            return make(spec=spec, hidden_sizes=sizes, normalizer=self._normalizer, layers=layers)
+
+        sizes = self._sparsity.sizes(role, sizes, made)
+        network = made(sizes).to(self._device)
+        target = made(sizes).to(self._device) if has_target else network
+        trained = TrainedNetwork(network, target, role, self._sparsity, learning_rate, **options)
+        self.networks[role] = trained
+        if role == "actor":
+            self.policy = network
+        return trained
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled if `learner.compile` is set."""
+        return torch.compile(function) if self._config.learner.compile else function
+
+    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Normalize observations with this mean and std, if the run asks for it and they are not frames."""
+        if self._normalizer is not None:
+            self._normalizer.set(mean, std)
+
+    def state(self) -> dict[str, Tensor]:
+        """Networks, target networks, Adam's moments, the number of updates, the generator and the normalizer."""
+        state = {"updates": torch.tensor(self.updates), "generator": self.generator.get_state()}
+        for role, network in self.networks.items():
+            state |= network.state(*self.state_names[role])
+        if self._normalizer is not None:
+            state |= {f"normalizer.{name}": value.clone() for name, value in self._normalizer.state_dict().items()}
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        for role, network in self.networks.items():
+            network.load_state(state, *self.state_names[role])
+        # Older checkpoints of some algorithms have no number of updates or no generator.
+        self.updates = int(state.get("updates", 0))
+        if "generator" in state:
+            _restore(self.generator, state["generator"].cpu())
+        if self._normalizer is not None:
+            self._normalizer.load_state_dict(below("normalizer", state))
+
+
+def _restore(generator: torch.Generator, saved: Tensor) -> None:
+    """Restore a generator's state.
+
+    A generator's state cannot move between CPU and GPU. In that case the generator is seeded from the saved bytes.
+    """
+    if saved.shape == generator.get_state().shape:
+        generator.set_state(saved)
+    else:
+        generator.manual_seed(crc32(saved.numpy().tobytes()))

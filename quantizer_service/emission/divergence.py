@@ -1,0 +1,69 @@
+"""KL divergence between the action distributions that the FP32 policy and an emitted policy tell."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
+from quantizer_service.emission.reference import Outputs
+
+Array = NDArray[np.float64]
+
+# A larger divergence counts as infinite: the distributions have nothing in common.
+LARGEST = 1e12
+
+
+def tells_distribution(outputs: Outputs) -> bool:
+    """Whether outputs tell a distribution: logits of at least two actions, or mean and log_std of a Gaussian."""
+    return _is_categorical(outputs) or _is_gaussian(outputs)
+
+
+def divergence(expected: Outputs, emitted: Outputs) -> Array | None:
+    """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
+
+    The logits of B rows are a softmax each. Mean and log_std are a Gaussian each with independent components, so its
+    divergence is the sum over components. All outputs are finite.
+    """
+    if _is_categorical(expected):
+        found = _categorical(expected[LOGITS_OUTPUT], emitted[LOGITS_OUTPUT])
+    elif _is_gaussian(expected):
+        found = _gaussian(
+            expected[MEAN_OUTPUT], expected[LOG_STD_OUTPUT], emitted[MEAN_OUTPUT], emitted[LOG_STD_OUTPUT]
+        )
+    else:
+        return None
+    # Rounding may leave a tiny negative number.
+    return np.where(found <= LARGEST, np.maximum(found, 0.0), np.inf)
+
+
+def _is_categorical(outputs: Outputs) -> bool:
+    # A softmax over a single logit has no choice: its divergence is always 0.
+    return LOGITS_OUTPUT in outputs and outputs[LOGITS_OUTPUT].shape[1] > 1
+
+
+def _is_gaussian(outputs: Outputs) -> bool:
+    pair = [outputs[name] for name in (MEAN_OUTPUT, LOG_STD_OUTPUT) if name in outputs]
+    return len(pair) == 2 and pair[0].shape == pair[1].shape
+
+
+def _categorical(expected: Array, emitted: Array) -> Array:
+    """sum_a p(a) (log p(a) - log q(a))"""
+    log_p, log_q = _log_softmax(expected), _log_softmax(emitted)
+    found: Array = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+    return found
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    result: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
+
+
+def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std: Array) -> Array:
+    """sum_j ln(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2, with s = exp(log_std), and s', m' of the emitted policy"""
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = 2 * (log_std - emitted_log_std)
+        shift = mean - emitted_mean
+        # A scale that overflows must not turn equal means into NaN.
+        shift = np.where(shift == 0, 0.0, shift * np.exp(-emitted_log_std))
+        found: Array = 0.5 * (np.expm1(ratio) - ratio + shift**2).sum(axis=1)
+    return found

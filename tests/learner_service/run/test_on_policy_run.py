@@ -1,0 +1,225 @@
+"""A run with an on-policy algorithm, from what actors are told to the end, and over the learner's restarts."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.errors import UserError
+from learner_service.actors.credits import ActorStream as Stream
+from learner_service.reporting.report import Reporter
+from learner_service.run.identity import check_same_run
+from learner_service.run.run import Run
+from learner_service.training.training import Training
+from tests.learner_service.learner_parts import (
+    DEADLINE_S,
+    SPEC,
+    await_samples,
+    drawn_segment,
+    on_a_loop,
+    reinforce,
+    segment,
+    store,
+)
+from tests.learner_service.learner_servers import ActorStream, running_learner, running_quantizer
+
+
+@asynccontextmanager
+async def a_run(directory: Path, settings: RunConfig, resume: bool = False) -> AsyncIterator[Run]:
+    """A run whose quantizer is away."""
+    with QuantizerClient("127.0.0.1:1") as client:
+        run = Run(settings, directory, client, resume)
+        try:
+            yield run
+        finally:
+            await run.close()
+
+
+async def send(run: Run, stream: Stream, sequences: range) -> None:
+    """Store drawn segments, each once there is credit for it."""
+    for sequence in sequences:
+        async with asyncio.timeout(DEADLINE_S):
+            while stream.credit < sequence:
+                stream.changed.clear()
+                await stream.changed.wait()
+        await store(run, stream, drawn_segment(sequence))
+
+
+async def learned(run: Run, rollouts: int) -> Training:
+    """The training after so many rollouts of 16 steps and two updates."""
+    training = run.training
+    assert training is not None
+    await asyncio.to_thread(await_samples, training.replay.limiter, rollouts * 16 * 2)
+    assert await asyncio.to_thread(training.trainer.pause) == rollouts * 2
+    training.trainer.resume()
+    return training
+
+
+@on_a_loop
+async def test_actors_are_told_to_draw_and_evaluators_only_when_asked(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str, int, float]] = [
+        ({}, "", 0, 1.0),
+        ({"evaluation": {"sampled": True}}, "clipped", 0, 1.0),
+        ({"queue": {"synchronous": True}, "actors": 2}, "", 4, 30.0),
+        ({"actor": {"segment_length": 4, "max_steps_per_policy": 20}}, "", 20, 1.0),
+    ]
+    for number, (changes, sampled, steps, patience) in enumerate(cases):
+        async with a_run(tmp_path / str(number), reinforce(**changes)) as run:
+            told = run.join("a", 1, "actor")
+            assert told.exploration is not None
+            assert told.exploration.sampling == "clipped"
+            judge = run.join("judge", 1, "evaluator")
+            assert judge.exploration is None
+            assert (judge.run.evaluation_sampling, judge.run.max_steps_per_policy) == (sampled, steps)
+            assert judge.run.policy_patience_s == patience
+
+
+@pytest.mark.parametrize(("squash", "sampling"), [(False, "clipped"), (True, "squashed")])
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+@on_a_loop
+async def test_built_in_algorithms_say_it_in_their_settings(
+    tmp_path: Path, algorithm: str, squash: bool, sampling: str
+) -> None:
+    settings = RunConfig.model_validate({"algorithm": algorithm, algorithm: {"squash": squash}})
+    async with a_run(tmp_path, settings) as run:
+        told = run.join("a", 1, "actor").exploration
+        assert told is not None
+        assert told.sampling == sampling
+
+
+@on_a_loop
+async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(tmp_path: Path) -> None:
+    async with a_run(tmp_path, reinforce(max_environment_steps=48)) as run:
+        run.join("a", 1, "actor")
+        stream = await run.open_stream("a", 1, SPEC)
+        await send(run, stream, range(1, 2))
+        assert run.state is RunState.COLLECTING
+        status = Reporter(run).status()
+        assert status.rollout_queue is not None
+        assert (status.rollout_queue.waiting_transitions, status.rollout_queue.mismatch) == (8, None)
+        await send(run, stream, range(2, 7))
+        # The last rollout is used or waits when the run ends.
+        await asyncio.wait_for(run.ended.wait(), DEADLINE_S)
+        assert run.outcome is RunState.BUDGET_ENDED
+        assert run.fault is None
+        Reporter(run).write_summary(tmp_path / "summary.json")
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        queue = summary["rollout_queue"]
+        used = summary["updates"] // 2 * 16
+        assert 16 <= used <= 48
+        assert queue["waiting_transitions"] == 48 - used
+        assert queue["dropped_transitions"] == 0
+        assert queue["divergence"] > 0
+        assert 0 <= queue["policy_lag"] <= 2
+        # It has the rollout that waits among its inserts.
+        assert summary["samples_per_insert"] == pytest.approx(2 * used / 48, abs=1e-3)
+        run.close_stream(stream)
+
+
+@on_a_loop
+async def test_one_silent_actor_among_two_stalls_nobody(tmp_path: Path) -> None:
+    async with a_run(tmp_path, reinforce(max_environment_steps=10_000)) as run:
+        for name in ("silent", "busy"):
+            run.join(name, 1, "actor")
+        silent = await run.open_stream("silent", 1, SPEC)
+        assert silent.credit > 0
+        busy = await run.open_stream("busy", 1, SPEC)
+        await send(run, busy, range(1, 9))
+        await learned(run, 4)
+        assert run.state is RunState.TRAINING
+        run.close_stream(silent)
+        run.close_stream(busy)
+
+
+@on_a_loop
+async def test_the_signal_for_scaling_counts_each_transition_once(tmp_path: Path) -> None:
+    async with a_run(tmp_path, reinforce()) as run:
+        run.join("a", 1, "actor")
+        stream = await run.open_stream("a", 1, SPEC)
+        assert run.records.scaling.samples_per_insert == 2
+        run.beat()
+        run.close_stream(stream)
+
+
+@on_a_loop
+async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used(tmp_path: Path) -> None:
+    async with a_run(tmp_path, reinforce()) as run:
+        run.join("a", 1, "actor")
+        stream = await run.open_stream("a", 1, SPEC)
+        await send(run, stream, range(1, 4))
+        await learned(run, 1)
+        run.interrupt()
+        await asyncio.wait_for(run.ended.wait(), DEADLINE_S)
+    async with a_run(tmp_path, reinforce(), resume=True) as run:
+        await run.restore()
+        training = run.training
+        assert training is not None
+        queue = training.rollout_queue()
+        assert queue is not None
+        assert (queue.waiting_transitions, training.trainer.updates) == (8, 2)
+        assert run.join("a", 1, "actor").resume_after_sequence == 3
+        stream = await run.open_stream("a", 1, SPEC)
+        await send(run, stream, range(4, 5))
+        await learned(run, 2)
+        assert run.fault is None
+        run.close_stream(stream)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ppo": {"epochs": 4}}, "has ppo.epochs 10, but the configuration has 4; resume with --ppo.epochs 10, or"),
+        ({"ppo": {"gae_lambda": 0.9}}, "has ppo.gae_lambda 0.95, but the configuration has 0.9; resume with --ppo.gae"),
+        ({"actor": {"segment_length": 64}}, "has actor.segment_length 32, but the configuration has 64; resume with"),
+        ({"ppo": {"rollout_size": 4096}}, "resume with --ppo.rollout-size 2048, or start a new run in another"),
+        ({"ppo": {"discount": 0.9}}, "resume with --ppo.discount 0.99"),
+    ],
+)
+def test_a_run_with_another_horizon_is_not_gone_on_with(changes: dict[str, Any], message: str) -> None:
+    def settings(**changes: Any) -> RunConfig:
+        return RunConfig.model_validate({"algorithm": "ppo", **changes})
+
+    checkpoint = json.loads(json.dumps({"algorithm": "ppo", "horizon": settings().horizon}))
+    check_same_run(settings(queue={"max_policy_lag": 3}), checkpoint, None)
+    with pytest.raises(UserError) as caught:
+        check_same_run(settings(**changes), checkpoint, None)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_learner_learns_publishes_and_refuses_what_has_no_probabilities(tmp_path: Path) -> None:
+    with (
+        running_quantizer(tmp_path / "policies") as quantizer,
+        running_learner(reinforce(), tmp_path / "run", quantizer) as learner,
+        LearnerClient(learner.address) as client,
+    ):
+        assert client.join("actor-0", 1, "actor", "test").exploration is not None
+        client.join("actor-1", 1, "actor", "test")
+        stream = ActorStream(client, "actor-0")
+        stream.open(SPEC)
+        stream.await_credit(2)
+        for sequence in (1, 2):
+            stream.send_segment(drawn_segment(sequence))
+        stream.await_acknowledged(2)
+        status = next(status for status in client.watch(0.05) if status.updates == 2 and status.policy_version >= 2)
+        assert status.rollout_queue is not None
+        assert status.rollout_queue.waiting_transitions == 0
+        assert status.rollout_queue.mismatch is not None
+        other = ActorStream(client, "actor-1")
+        other.open(SPEC)
+        other.await_credit(1)
+        other.send_segment(segment(1))
+        assert "log_probabilities: the run's replay keeps some, got none" in str(other.refusal())
+        samples = {sample.name: sample.value for family in learner.service.metrics() for sample in family.samples}
+        assert samples["actorq_learner_mismatch"] == pytest.approx(status.rollout_queue.mismatch)
+        assert samples["actorq_learner_queue_waiting_transitions"] == 0
+        assert samples["actorq_learner_queue_dropped_transitions_total"] == 0
+        assert samples["actorq_learner_policy_lag_versions"] == 0
+        assert samples["actorq_learner_segments_total"] == 1  # refused is the last label

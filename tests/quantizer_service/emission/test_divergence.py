@@ -1,0 +1,106 @@
+"""KL divergences against their definition, and what they say of outputs far apart."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from quantizer_service.emission.divergence import LARGEST, divergence, tells_distribution
+from quantizer_service.emission.reference import Outputs
+
+Array = NDArray[np.float64]
+
+
+def array(*rows: tuple[float, ...]) -> Array:
+    return np.array(rows, np.float64)
+
+
+def logits(*rows: tuple[float, ...]) -> Outputs:
+    return {"logits": array(*rows)}
+
+
+def gaussian(mean: Array, log_std: Array) -> Outputs:
+    return {"actions": np.zeros((len(mean), 1)), "mean": mean, "log_std": log_std}
+
+
+def found(expected: Outputs, emitted: Outputs) -> list[float]:
+    result = divergence(expected, emitted)
+    assert result is not None
+    assert result.dtype == np.float64
+    return list(map(float, result))
+
+
+def test_the_divergence_of_logits_is_that_of_their_softmax() -> None:
+    expected = logits((np.log(0.5), np.log(0.5)), (7.0 + np.log(0.9), 7.0 + np.log(0.1)))
+    emitted = logits((np.log(0.25), np.log(0.75)), (np.log(0.9), np.log(0.1)))
+
+    by_hand = 0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)
+    assert found(expected, emitted) == pytest.approx([by_hand, 0.0], abs=1e-15)
+    # The FP32 policy is the first argument.
+    assert found(emitted, expected)[0] == pytest.approx(0.25 * np.log(0.5) + 0.75 * np.log(1.5))
+
+
+def test_the_divergence_of_gaussians_is_the_integral_of_its_definition_summed_over_components() -> None:
+    rng = np.random.default_rng(1)
+    mean, log_std, emitted_mean, emitted_log_std = 0.7 * rng.standard_normal((4, 5, 2))
+    x = np.linspace(-30, 30, 400_001)
+
+    def log_density(mean: float, log_std: float) -> Array:
+        density: Array = -0.5 * ((x - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+        return density
+
+    integrals = []
+    for row in range(5):
+        total = 0.0
+        for j in range(2):
+            log_p = log_density(mean[row, j], log_std[row, j])
+            log_q = log_density(emitted_mean[row, j], emitted_log_std[row, j])
+            total += float(np.trapezoid(np.exp(log_p) * (log_p - log_q), x))
+        integrals.append(total)
+    assert found(gaussian(mean, log_std), gaussian(emitted_mean, emitted_log_std)) == pytest.approx(integrals, rel=1e-6)
+
+
+def test_tiny_divergences_keep_their_digits() -> None:
+    zeros = np.zeros((1, 3))
+    assert found(gaussian(zeros, zeros), gaussian(zeros + 1e-7, zeros)) == pytest.approx([1.5e-14])
+    assert found(gaussian(zeros, zeros), gaussian(zeros, zeros + 1e-5)) == pytest.approx([3e-10], rel=1e-4)
+
+
+@pytest.mark.parametrize("log_std", [-1e30, -1000.0, 0.0, 1000.0, 1e30])
+def test_equal_distributions_have_none_whatever_their_scale(log_std: float) -> None:
+    mean, scale = np.array([[3.0, -1e38]]), np.full((1, 2), log_std)
+    assert found(gaussian(mean, scale), gaussian(mean.copy(), scale.copy())) == [0.0]
+    assert found(logits((1e38, -3e38, log_std)), logits((1e38, -3e38, log_std))) == [0.0]
+
+
+def test_distributions_without_anything_in_common_diverge_infinitely() -> None:
+    mean, narrow = np.zeros((1, 2)), np.full((1, 2), -1000.0)
+    assert found(gaussian(mean, narrow), gaussian(mean + 1e-3, narrow)) == [np.inf]
+    assert found(gaussian(mean, np.zeros((1, 2))), gaussian(mean, narrow)) == [np.inf]
+    assert found(logits((3e38, 0.0)), logits((0.0, 3e38))) == [np.inf]
+    edge = np.sqrt(2 * LARGEST)
+    one = np.zeros((1, 1))
+    assert np.isfinite(found(gaussian(one, one), gaussian(one + 0.999 * edge, one))).all()
+    assert found(gaussian(one, one), gaussian(one + 1.001 * edge, one)) == [np.inf]
+
+
+def test_a_divergence_is_never_negative() -> None:
+    rng = np.random.default_rng(2)
+    expected = {"logits": rng.standard_normal((10_000, 6))}
+    emitted = {"logits": expected["logits"] + 1e-9 * rng.standard_normal((10_000, 6))}
+    assert min(found(expected, emitted)) >= 0
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"q_values": np.zeros((4, 3))},
+        {"logits": np.zeros((4, 1))},
+        {"mean": np.zeros((4, 3))},
+        {"log_std": np.zeros((4, 3))},
+        {"mean": np.zeros((4, 3)), "log_std": np.zeros((4, 1))},
+    ],
+    ids=["values", "one logit", "only mean", "only log_std", "other components"],
+)
+def test_other_outputs_tell_no_distribution(outputs: Outputs) -> None:
+    assert not tells_distribution(outputs)
+    assert divergence(outputs, outputs) is None

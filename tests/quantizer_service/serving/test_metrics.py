@@ -1,0 +1,45 @@
+"""What a quantizer tells Prometheus about its newest policies."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from actorq.domain.policy import PolicyDescriptor, PolicyGraph
+from actorq.telemetry.process_stats import ProcessStats
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.serving.metrics import quantizer_metrics
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.store.store import PolicyStore
+from tests.quantizer_service.policy_graphs import checkpoint, gaussian, mlp
+
+PROCESS = ProcessStats("quantizer", "quantizer", "node", 1, 0.0, 0.0, 1, 1)
+
+
+def told(folder: Path, source: PolicyGraph) -> tuple[PolicyDescriptor, Mapping[str, float]]:
+    """The descriptor of an int8 policy, and the samples with the label int8."""
+    emitter = Emitter(PolicyStore(folder, 2, 0))
+    emitter.catalog.claim("run")
+    emitter.add_graph(source)
+    (policy,) = emitter.publish(checkpoint(source, 1), ["int8"])
+
+    async def families() -> dict[str, float]:
+        samples = (
+            sample for family in quantizer_metrics(Quantizer(emitter, lambda: PROCESS)) for sample in family.samples
+        )
+        return {sample.name: sample.value for sample in samples if sample.labels.get("scheme") == "int8"}
+
+    return policy.descriptor, asyncio.run(families())
+
+
+def test_the_divergence_of_policies_that_tell_a_distribution_is_served(tmp_path: Path) -> None:
+    policy, samples = told(tmp_path, gaussian())
+    assert samples["actorq_quantizer_mean_kl_nats"] == policy.fidelity.mean_kl
+    assert samples["actorq_quantizer_max_kl_nats"] == policy.fidelity.max_kl
+    assert samples["actorq_quantizer_relative_mean_error_ratio"] == policy.fidelity.relative_mean_error
+    assert "actorq_quantizer_argmax_agreement_ratio" not in samples
+
+
+def test_other_policies_have_none(tmp_path: Path) -> None:
+    policy, samples = told(tmp_path, mlp(8, 8))
+    assert samples["actorq_quantizer_argmax_agreement_ratio"] == policy.fidelity.argmax_agreement
+    assert not {name for name in samples if name.endswith("_kl_nats")}
