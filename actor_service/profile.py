@@ -9,14 +9,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actor_service.acting.exploration import explorer
 from actor_service.acting.explorer import Explorer
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
-from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy, policy_outputs
+from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.domain.trajectory import EnvironmentSpec, Segment
@@ -112,28 +111,17 @@ def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps
         sized.exploration_of(0, 0),
         random_steps=random_steps,
         report_greedy=config.dynamic_capacity_of(spec) is not None,
-        sampling=config.sampling,
     )
     return explorer(spec, exploration, count, np.random.default_rng(config.seed))
 
 
-class _RandomPolicy:
-    """Stands in for a policy while all actions are random: its distribution is the same whatever is observed.
-
-    The loop calls it only in a run that draws actions.
-    """
+class _NoPolicy:
+    """Stands in for a policy while all actions are uniformly random. The loop never calls it."""
 
     descriptor = PolicyDescriptor(
         *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
         FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ()),
     )
-
-    def __init__(self, spec: EnvironmentSpec, count: int) -> None:
-        self.mean = self.log_std = np.zeros((count, policy_outputs(spec)), np.float32)
-
-    def __call__(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """Equal logits."""
-        return self.mean
 
 
 def record(order: Order) -> None:
@@ -141,12 +129,11 @@ def record(order: Order) -> None:
     config = order.config
     spec = describe_environment(config.environment, config.environment_backend, config.environment_arguments)
     acting = _Acting(config, spec, config.environments_per_actor, random_steps=10**9)
-    random = _RandomPolicy(spec, config.environments_per_actor)
     segments: list[Segment] = []
     transitions = nbytes = 0
     deadline = time.perf_counter() + order.seconds
     while (not segments or time.perf_counter() < deadline) and transitions < _MOST_RECORDED and nbytes < _MOST_BYTES:
-        segment = acting.collect(random)  # type: ignore[arg-type]
+        segment = acting.collect(_NoPolicy())  # type: ignore[arg-type]
         segments.append(segment)
         transitions += segment.transitions
         nbytes += segment.observations.nbytes
@@ -190,16 +177,13 @@ def _measure_count(
         if scheme in dropped:
             continue
         try:
-            loaded[scheme] = load_policy(
-                policy, spec, count, config.dynamic_capacity_of(spec) is not None, bool(config.sampling)
-            )
+            loaded[scheme] = load_policy(policy, spec, count, config.dynamic_capacity_of(spec) is not None)
         except InvalidInputError as error:
             dropped[scheme] = str(error)
     acting = _Acting(config, spec, count)
     random = _explorer(config, spec, count, random_steps=10**9)
-    nothing: Any = _RandomPolicy(spec, count)
-    actions = [random(nothing, np.empty(0)).copy() for _ in range(64)]
     first = next(iter(loaded.values()))
+    actions = [random(first, np.empty(0)).copy() for _ in range(64)]
 
     def step() -> None:
         for each in actions[: acting.length]:

@@ -13,9 +13,12 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
 from actorq.domain.trajectory import Segment
+from actorq.errors import UserError
 from actorq.process import EXIT_OK, leave, main
 from actorq.profile.exchange import Order, with_sequence
 from actorq.transport.payload.blobs import split_blob
+from learner_service.algorithms import chosen_algorithm
+from learner_service.algorithms.base import is_on_policy
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
 from learner_service.training.trainer import is_stochastic
@@ -40,7 +43,15 @@ class _Window:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Seconds of an update with its sampling, and CPU seconds of a snapshot with its message."""
+    """Seconds of an update with its sampling, and CPU seconds of a snapshot with its message.
+
+    Raises UserError for an on-policy algorithm.
+    """
+    if is_on_policy(chosen_algorithm(order.config)):
+        raise UserError(
+            f"actorq profile: expected an algorithm with a replay, got {order.config.algorithm}, which is on-policy: "
+            "its updates wait for new rollouts, so they cannot be measured alone"
+        )
     segments = order.folder.segments()
     config = _unlimited(order.config)
     torch.set_num_threads(config.learner.torch_threads)

@@ -30,11 +30,13 @@ class CategoricalSampler(Explorer):
         self._first = np.arange(count) * choices
         self._index = np.zeros(count, np.int64)
         # Logits, then less the row's largest one, and so at most 0.
-        self._logits = np.zeros((count, choices))
-        self._largest, self._weights = np.zeros((count, 1)), np.zeros((count, choices))
+        self._logits, self._weights = np.zeros((count, choices)), np.zeros((count, choices))
+        self._largest = np.zeros(count)
         # The weights up to each action are summed by a product with a triangle, which is faster than a cumulative sum.
         self._up_to, self._sums = np.triu(np.ones((choices, choices))), np.zeros((count, choices))
-        self._limits, self._is_beyond = np.zeros((count, 1)), np.zeros((count, choices), np.bool_)
+        self._totals = self._sums[:, -1]
+        self._limits, self._is_beyond = np.zeros(count), np.zeros((count, choices), np.bool_)
+        self._one_a_row = self._largest[:, None], self._limits[:, None]
         self._log_totals, self._taken = np.zeros(count), np.zeros(count)
         self._told = np.zeros(count, np.float32)
         self.columns = ActionColumns(log_probabilities=self._told)
@@ -42,23 +44,23 @@ class CategoricalSampler(Explorer):
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions int64[N]."""
         actions, logits, sums, index = self._actions, self._logits, self._sums, self._index
-        uniform = self._draws.row(self._steps)
-        self._steps += 1
+        largest, limits = self._one_a_row
         np.copyto(logits, policy(observations))
         # The maximum without a reduction along an axis, which is slow to start.
         logits.argmax(axis=1, out=actions)
         np.add(actions, self._first, out=index)
-        logits.take(index, out=self._largest[:, 0], mode="clip")
-        np.subtract(logits, self._largest, out=logits)
+        logits.take(index, out=self._largest, mode="clip")
+        np.subtract(logits, largest, out=logits)
         np.exp(logits, out=self._weights)
         np.dot(self._weights, self._up_to, out=sums)
         # Uniform numbers are below 1, so each limit is below its row's last sum.
-        np.multiply(uniform, sums[:, -1], out=self._limits[:, 0])
-        np.greater(sums, self._limits, out=self._is_beyond)
+        np.multiply(self._draws.row(self._steps), self._totals, out=self._limits)
+        self._steps += 1
+        np.greater(sums, limits, out=self._is_beyond)
         self._is_beyond.argmax(axis=1, out=actions)
         np.add(actions, self._first, out=index)
         logits.take(index, out=self._taken, mode="clip")
-        np.log(sums[:, -1], out=self._log_totals)
+        np.log(self._totals, out=self._log_totals)
         np.subtract(self._taken, self._log_totals, out=self._taken)
         np.copyto(self._told, self._taken, casting="same_kind")
         return actions

@@ -249,10 +249,10 @@ class RunConfig(Settings):
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
-        section = {"ppo": self.ppo, "impala": self.impala}.get(self.algorithm)
-        if section is None:
+        own = self.on_policy
+        if own is None:
             return ""
-        return "squashed" if section.squash else "clipped"
+        return "squashed" if own.squash else "clipped"
 
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.

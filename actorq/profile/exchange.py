@@ -21,7 +21,6 @@ from actorq.v1 import policy_pb2
 DEFAULT_SECONDS = 4.0
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 10.0
 _COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
-_OPTIONAL_COLUMNS = ("greedy_actions", "log_probabilities")
 
 
 def measuring_seconds(text: str) -> float:
@@ -80,9 +79,8 @@ class Folder:
         """Write segments of equal length, without their episodes."""
         self.write("spec", spec.to_json())
         columns = {name: np.stack([getattr(segment, name) for segment in segments]) for name in _COLUMNS}
-        for name in _OPTIONAL_COLUMNS:
-            if getattr(segments[0], name) is not None:
-                columns[name] = np.stack([getattr(segment, name) for segment in segments])
+        if segments[0].greedy_actions is not None:
+            columns["greedy_actions"] = np.stack([segment.greedy_actions for segment in segments])  # type: ignore[misc]
         np.savez(self.path / "segments.npz", **columns)  # type: ignore[arg-type]
 
     def spec(self) -> EnvironmentSpec:

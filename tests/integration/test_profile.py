@@ -50,8 +50,9 @@ def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path)
         (("--seconds", "soon"), "argument --seconds: expected 0.1 to 10 seconds, got 'soon'"),
         (("--environment", "Nowhere-v0"), "Nowhere-v0"),
         (("--algorithm", "sac"), "algorithm sac needs continuous actions, but CartPole-v1 has discrete ones"),
+        (("--algorithm", "tests.user_modules.own_on_policy:Reinforce"), "Reinforce, which is on-policy"),
     ],
-    ids=["seconds", "environment", "algorithm"],
+    ids=["seconds", "environment", "algorithm", "on-policy"],
 )
 def test_a_mistake_is_one_line(flags: tuple[str, ...], mistake: str) -> None:
     result = profile(*flags)

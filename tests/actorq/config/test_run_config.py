@@ -360,3 +360,18 @@ def test_the_no_form_of_an_old_switch_is_taken_too() -> None:
     (config,) = parse_arguments("actorq train", "", [RunConfig], ["--algorithm", "td3", "--no-dynamic-buffer"])
     assert isinstance(config, RunConfig)
     assert config.dynamic_capacity.enabled is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "sampling"),
+    [
+        ({}, ""),
+        ({"algorithm": "sac", "ppo": {"squash": True}}, ""),
+        ({"algorithm": "own:Algorithm"}, ""),
+        ({"algorithm": "ppo"}, "clipped"),
+        ({"algorithm": "ppo", "ppo": {"squash": True}}, "squashed"),
+        ({"algorithm": "impala", "impala": {"squash": True}}, "squashed"),
+    ],
+)
+def test_an_on_policy_algorithm_says_how_actions_are_drawn(changes: dict[str, Any], sampling: str) -> None:
+    assert RunConfig.model_validate(changes).sampling == sampling
