@@ -69,6 +69,7 @@ class Uploader:
         self._in_flight: deque[Item] = deque()
         self._kept = Kept()
         self._lost_through = 0
+        self._newest = 0
         self._credit = 0
         self._acknowledged = 0
         self._abandoned = False
@@ -86,21 +87,33 @@ class Uploader:
     def put(self, item: Item, stop: threading.Event) -> None:
         """Queue an item. Waits while the queue is full. Once `stop` is set, the item is queued at once."""
         with self._changed:
-            self._full_since = self._clock()
-            self._changed.wait_for(lambda: len(self._waiting) < self._capacity or stop.is_set())
-            self._waited_s += self._clock() - self._full_since
-            self._full_since = None
+            self._wait_for_room(lambda: len(self._waiting) < self._capacity or stop.is_set())
             self._waiting.append(item)
+            self._newest = item.sequence
             self._changed.notify_all()
 
+    def await_credit(self, stop: threading.Event) -> None:
+        """Wait until the next segment could be sent at once, or `stop` is set.
+
+        An actor that collects only then acts with a policy as new as possible, because no segment waits for credit.
+        """
+        with self._changed:
+            self._wait_for_room(lambda: max(self._newest, self._acknowledged) < self._credit or stop.is_set())
+
+    def _wait_for_room(self, there_is: Callable[[], bool]) -> None:
+        self._full_since = self._clock()
+        self._changed.wait_for(there_is)
+        self._waited_s += self._clock() - self._full_since
+        self._full_since = None
+
     def wake(self) -> None:
-        """Make a waiting `put` check `stop` again."""
+        """Make waiting calls check `stop` again."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def waited_s(self) -> float:
-        """Seconds that `put` has waited in total, the current wait included."""
+        """Seconds that `put` and `await_credit` have waited in total, the current wait included."""
         with self._changed:
             return self._waited_s + (0.0 if self._full_since is None else self._clock() - self._full_since)
 

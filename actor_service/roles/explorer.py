@@ -56,6 +56,9 @@ class Explorer(Participant):
         )
         self._activity, acted = "acting", False
         while not self._stop.is_set():
+            if columns.log_probabilities is not None:
+                # On-policy data lose their value while they wait.
+                uploader.await_credit(self._stop)
             segment = self._rollout.collect(self._stop)
             if segment is not None:
                 if not acted:

@@ -27,7 +27,13 @@ from torch import Tensor
 from actorq.config.algorithms import IMPALAConfig
 from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.policy_gradient import PolicyGradient, explained_variance, flat, joined
+from learner_service.algorithms.policy_gradient import (
+    PolicyGradient,
+    explained_variance,
+    flat,
+    importance_weights,
+    joined,
+)
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
 
@@ -74,8 +80,7 @@ class IMPALA(PolicyGradient):
 
         present = values.detach().cpu().numpy().reshape(len(steps.observations), -1)
         logged = logarithms.detach().cpu().numpy().reshape(shape)
-        with np.errstate(over="ignore"):
-            weights = np.exp(logged - steps.log_probabilities) if settings.correct else np.ones(shape, np.float32)
+        weights = importance_weights(logged, steps.log_probabilities, settings.correct)
         targets = vtrace(
             steps, present, weights, self.discount, settings.trace_lambda, settings.max_rho, settings.max_c
         )

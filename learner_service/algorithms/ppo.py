@@ -27,7 +27,14 @@ from torch import Tensor
 from actorq.config.algorithms import PPOConfig
 from learner_service.algorithms.advantages import generalized_advantages
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.policy_gradient import PolicyGradient, annealed, explained_variance, flat, joined
+from learner_service.algorithms.policy_gradient import (
+    PolicyGradient,
+    annealed,
+    explained_variance,
+    flat,
+    importance_weights,
+    joined,
+)
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
 
@@ -107,7 +114,7 @@ class PPO(PolicyGradient):
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
         observations, actions = flat(steps.observations[:-1]), flat(steps.actions)
         proximal = self.log_probabilities(observations, actions, {})
-        weights = np.exp(proximal - flat(steps.log_probabilities)) if self._settings.correct else np.ones_like(proximal)
+        weights = importance_weights(proximal, flat(steps.log_probabilities), self._settings.correct)
         valid = np.flatnonzero(steps.valid)
         columns = (observations, actions, proximal, weights, *map(flat, (*targets, values[:-1])))
         found = [self._tensor(each if len(valid) == len(each) else each[valid]) for each in columns]

@@ -409,3 +409,29 @@ def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side:
     uploader.close()
     assert uploader.flush(DEADLINE_S) == 1
     assert side.faults.empty()
+
+
+def test_who_waits_for_credit_goes_on_when_the_next_segment_may_be_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    learner.answer(credit=1)
+    uploader.await_credit(FOREVER)
+    put(uploader, 1)
+    waiting = threading.Thread(target=lambda: uploader.await_credit(FOREVER), daemon=True)
+    waiting.start()
+    learner.answer(acknowledged=1, credit=1)
+    wait_until(lambda: uploader.acknowledged == 1)
+    assert waiting.is_alive()
+    learner.answer(acknowledged=1, credit=2)
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+
+
+def test_a_wait_for_credit_ends_with_the_actor(side: Side) -> None:
+    uploader, stop = side.start(), threading.Event()
+    waiting = threading.Thread(target=lambda: uploader.await_credit(stop), daemon=True)
+    waiting.start()
+    stop.set()
+    uploader.wake()
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()

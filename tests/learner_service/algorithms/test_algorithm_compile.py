@@ -1,13 +1,16 @@
 """With learner.compile every algorithm makes the updates that it makes without."""
 
 import functools
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from tests.learner_service.algorithms import on_policy_parts
 from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, BATCH, make, ones, random_batch, spec_of
+from tests.learner_service.algorithms.on_policy_parts import SPECS
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -26,3 +29,21 @@ def test_compiled_updates_are_the_eager_ones(name: str, monkeypatch: pytest.Monk
     expected_state = eager.state()
     for key, value in traced.state().items():
         torch.testing.assert_close(value, expected_state[key], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_compiled_updates_of_ppo_are_the_eager_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Mock(wraps=functools.partial(torch.compile, backend="eager", fullgraph=True))
+    monkeypatch.setattr(torch, "compile", compiled)
+    spec = SPECS[kind]
+    options: dict[str, Any] = {"value_clip": 0.2, "entropy_cost": 0.01}
+    eager, traced = (
+        on_policy_parts.make("ppo", spec, **options, learner={"compile": compile}) for compile in (False, True)
+    )
+    compiled.assert_called_once()
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        rollout = on_policy_parts.random_rollout(rng, spec)
+        expected, learned = (algorithm.learn(rollout, 0.0) for algorithm in (eager, traced))
+        assert learned.loss == pytest.approx(expected.loss, rel=1e-4)
+    torch.testing.assert_close(traced.state(), eager.state(), rtol=1e-3, atol=1e-4)

@@ -177,9 +177,8 @@ def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message
     ],
 )
 def test_actions_that_do_not_fit_are_told_with_what_does(name: str, spec: EnvironmentSpec, message: str) -> None:
-    make = make_on_policy_algorithm if name == "ppo" else make_algorithm
     with pytest.raises(UserError) as caught:
-        make(RunConfig(algorithm=name), spec)
+        make_algorithm(RunConfig(algorithm=name), spec)
     assert message in str(caught.value)
 
 
