@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from actorq.config.presets_on_policy import IMPALA_OF_FAMILY, ON_POLICY, PPO_OF_FAMILY
+
 STANDARD, DATA_RICH = "standard", "data-rich"
 
 
@@ -70,16 +72,6 @@ _PENDULUM: dict[str, Any] = {
     "exploration": {"random_steps": 256},
     "evaluation": {"episodes": 10, "period_updates": 1_000},
 }
-# The queue has room for many rollouts. A restarted learner finds those that its checkpoint has not learned from.
-_ON_POLICY: dict[str, Any] = {
-    "actors": 1,
-    "environments_per_actor": 8,
-    "max_environment_steps": 1_000_000,
-    "replay": {"capacity": 65_536},
-    "actor": {"segment_length": 32},
-    "evaluation": _EVALUATE_LONG_EPISODES,
-}
-
 _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "dqn": {
         "max_environment_steps": 1_000_000,
@@ -99,8 +91,8 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     },
     "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},
     "sac": _ONE_UPDATE_PER_STEP,
-    "ppo": _ON_POLICY,
-    "impala": _ON_POLICY,
+    "ppo": ON_POLICY,
+    "impala": ON_POLICY,
 }
 
 _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
@@ -149,6 +141,8 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
     ("td3", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     ("sac", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
+    **{("ppo", family): settings for family, settings in PPO_OF_FAMILY.items()},
+    **{("impala", family): settings for family, settings in IMPALA_OF_FAMILY.items()},
 }
 # CartPole uses the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
 _WITHOUT = {("dqn", "CartPole")}

@@ -39,7 +39,8 @@ _WITHIN, _LEAST = 0.15, 9
 _COMMON = (
     *("--target-return", "1e9", "--max-environment-steps", str(10**10), "--evaluation.period-updates", str(10**9)),
     *("--quantizer.gate.max-mean-error", "1e9", "--quantizer.gate.max-error", "1e9"),
-    *("--quantizer.gate.min-agreement", "0", "--replay.min-size", "1000", "--exploration.random-steps", "0"),
+    *("--quantizer.gate.min-agreement", "0", "--quantizer.gate.max-mean-kl", "1e9", "--quantizer.gate.max-kl", "1e9"),
+    *("--replay.min-size", "1000", "--exploration.random-steps", "0"),
     *("--checkpoint.period-s", "1e6"),
 )
 

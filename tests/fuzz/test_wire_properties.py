@@ -31,6 +31,7 @@ DECODERS = {
 # space are those of its environment's dtype.
 UNBOUNDED_FLOATS = {"loss", "low", "high"}
 MAY_BE_INFINITE = {"mean_error", "max_error", "relative_mean_error", "relative_max_error", "mean_errors", "max_errors"}
+MAY_BE_INFINITE |= {"mean_kl", "max_kl"}
 MOST_ITEMS = 65_536
 FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 2**64)

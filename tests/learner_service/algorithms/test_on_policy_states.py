@@ -10,7 +10,7 @@ from torch import nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.algorithms import make_on_policy_algorithm
+from learner_service.algorithms import make_algorithm
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import CLASSES, assert_equal_states, make, random_rollout, trained
 
@@ -121,4 +121,4 @@ def test_rlx2_is_refused(name: str) -> None:
     with pytest.raises(
         UserError, match=f"sparsity.method: algorithm {name} supports dense, tiny, static, set, rigl, got rlx2"
     ):
-        make_on_policy_algorithm(config, DISCRETE)
+        make_algorithm(config, DISCRETE)
