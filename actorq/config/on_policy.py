@@ -92,12 +92,12 @@ def check_mechanisms(
 
 
 def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, rollout_size: int, frame_stack: int) -> int:
-    """Rows of the waiting rollouts, of the one in use, and of two segments more.
+    """Rows of the waiting rollouts, of the one in use, and of one segment more.
 
-    The limiter may admit one more segment, and a segment that does not fit at the end of the ring goes to its start.
+    A segment that does not fit at the end of the ring goes to its start.
     """
     segment = actor.segment_length * environments
-    segments = math.ceil((math.ceil(queue.waiting_rollouts * rollout_size) + rollout_size) / segment) + 2
+    segments = math.ceil((math.ceil(queue.waiting_rollouts * rollout_size) + rollout_size) / segment) + 1
     return segments * environments * (actor.segment_length + frame_stack)
 
 

@@ -4,10 +4,12 @@ import pytest
 
 from actorq import __version__
 from actorq.cli.main import main
+from actorq.cli.train import resolved_config
 from actorq.config import settings
-from actorq.config.algorithms import DQNConfig
+from actorq.config.algorithms import DQNConfig, PPOConfig
 from actorq.config.run_config import RunConfig
-from actorq.config.sections import ReplayConfig
+from actorq.config.sections import ActorConfig, ReplayConfig
+from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 
 
@@ -151,6 +153,51 @@ def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_writte
         f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
     )
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--ppo.epochs", "4"], "ppo.epochs 10 as in run/config.yaml, got 4"),
+        (["--ppo.rollout-size", "4096"], "ppo.rollout_size 2048 as in run/config.yaml, got 4096"),
+        (["--ppo.gae-lambda", "0.9"], "ppo.gae_lambda 0.95 as in run/config.yaml, got 0.9"),
+        (["--ppo.discount", "0.9"], "ppo.discount 0.99 as in run/config.yaml, got 0.9"),
+        (["--ppo.squash"], "ppo.squash False as in run/config.yaml, got True"),
+        (["--actor.segment-length", "16"], "actor.segment_length 64 as in run/config.yaml, got 16"),
+    ],
+)
+def test_an_on_policy_run_keeps_its_horizon(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    RunDirectory(Path("run")).create(
+        RunConfig(
+            algorithm="ppo",
+            ppo=PPOConfig(rollout_size=2048, epochs=10, gae_lambda=0.95, discount=0.99),
+            actor=ActorConfig(segment_length=64),
+        )
+    )
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "warned"),
+    [
+        ("ppo", ["dqn.*", "rate_limiter", "exploration", "publication.period_updates", "replay.min_size"]),
+        ("dqn", ["queue", "evaluation.sampled"]),
+    ],
+)
+def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
+    capsys: pytest.CaptureFixture[str], algorithm: str, warned: list[str]
+) -> None:
+    arguments = ["--dqn.batch-size", "8", "--rate-limiter.samples-per-insert", "2", "--exploration.noise", "0.5"]
+    arguments += ["--publication.period-updates", "8", "--replay.min-size", "64", "--queue.max-policy-lag", "2"]
+    models = (RunConfig,)
+    parser = argument_parser("test", "", models)
+    given = Sources.read(models, parser.parse_args(["--algorithm", algorithm, *arguments, "--evaluation.sampled"]))
+    assert resolved_config(given).algorithm == algorithm
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"warning: {name} has no effect: the algorithm is {algorithm}" for name in warned]
 
 
 def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,10 +43,10 @@ def ppo(**changes: Any) -> RunConfig:
         ),
         ({"queue": {"waiting_rollouts": 0.5}}, "greater than or equal to 1, got 0.5"),
         (
-            # Six segments for the rollouts, and two more, of 8 * 5 rows.
-            {"replay": {"capacity": 239}},
-            "replay.capacity must be at least 240 rows, for queue.waiting_rollouts (1) and the rollout in use with 64 "
-            "environment steps each, got 239",
+            # Four segments for the rollouts, and one more, of 8 * 5 rows.
+            {"replay": {"capacity": 199}},
+            "replay.capacity must be at least 200 rows, for queue.waiting_rollouts (1) and the rollout in use with 64 "
+            "environment steps each, got 199",
         ),
         ({"sparsity": {"method": "rlx2"}}, "sparsity.method rlx2: expected an algorithm with a replay, got ppo"),
         ({"dynamic_capacity": {"enabled": True}}, "dynamic_capacity.enabled: expected an algorithm with a replay"),
@@ -61,10 +61,10 @@ def test_what_could_never_fill_a_rollout_or_has_no_meaning_is_refused(changes: d
 
 
 def test_what_fits_is_taken() -> None:
-    config = ppo(queue={"synchronous": True}, actors=2, replay={"capacity": 240})
-    assert waiting_rows(config.queue, config.actor, 8, 64, 1) == 240
-    assert waiting_rows(config.queue, config.actor, 8, 64, 4) == 6 * 8 * 8
-    with pytest.raises(ValueError, match="at least 384 rows"):
+    config = ppo(queue={"synchronous": True}, actors=2, replay={"capacity": 200})
+    assert waiting_rows(config.queue, config.actor, 8, 64, 1) == 200
+    assert waiting_rows(config.queue, config.actor, 8, 64, 4) == 5 * 8 * 8
+    with pytest.raises(ValueError, match="at least 320 rows"):
         config.check_rollouts(64, 32, frame_stack=4)
 
 
@@ -82,7 +82,7 @@ def test_settings_without_effect_are_found_wherever_they_are() -> None:
 
 
 def test_the_horizon_is_what_a_resumed_run_keeps() -> None:
-    assert ppo().horizon == {
+    assert ppo(ppo={"epochs": 10, "discount": 0.99, "gae_lambda": 0.95}).horizon == {
         "actor.segment_length": 4,
         "ppo.rollout_size": 64,
         # Of CartPole's preset.

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.algorithms import make_algorithm
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import CLASSES, assert_equal_states, make, random_rollout, trained
 
@@ -117,8 +117,5 @@ def test_flops_of_sparse_networks_are_a_share_of_the_dense_ones(name: str, spec:
 
 
 def test_rlx2_is_refused(name: str) -> None:
-    config = RunConfig.model_validate({"algorithm": name, "sparsity": {"method": "rlx2"}})
-    with pytest.raises(
-        UserError, match=f"sparsity.method: algorithm {name} supports dense, tiny, static, set, rigl, got rlx2"
-    ):
-        make_algorithm(config, DISCRETE)
+    with pytest.raises(UserError, match=f"sparsity.method rlx2: expected an algorithm with a replay, got {name}"):
+        settings.build(RunConfig, {"algorithm": name, "sparsity": {"method": "rlx2"}})

@@ -239,8 +239,8 @@ def test_a_checkpoint_that_is_newer_than_the_files_goes_on_with_what_comes(tmp_p
 
 
 def test_waiting_segments_outlive_many_laps_of_the_ring(tmp_path: Path) -> None:
-    # Two rollouts of 8 steps wait, one is in use: 3 * 10 rows, and two segments more.
-    queue = open_queue(tmp_path, waiting=2, capacity=50)
+    # Two rollouts of 8 steps wait, one is in use, and one segment more: 4 * 10 rows.
+    queue = open_queue(tmp_path, waiting=2, capacity=45)
     history = []
     for number in range(40):
         insert(queue, drawn_segment(number))
