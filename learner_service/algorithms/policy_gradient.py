@@ -107,15 +107,21 @@ class PolicyGradient(Trainable):
         self._v.set_learning_rate(rate)
 
     def minimize(
-        self, distribution: tuple[Tensor, ...], outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], rows: Tensor
+        self,
+        distribution: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        slopes: tuple[Tensor, ...],
+        shares: Tensor | float,
     ) -> None:
         """One step of both networks, against the given slopes of the outputs and for more entropy.
 
-        distribution: of the minibatch's states. rows: weight of each state's entropy, of the shape of entropies.
+        distribution: of the minibatch's states. shares: of each state in the mean of the entropies, float32[B] or one
+        number for all.
         """
         cost = self._common.entropy_cost
         if cost:
-            outputs, slopes = (*outputs, self.policy.entropies(*distribution)), (*slopes, rows * -cost)
+            entropies = self.policy.entropies(*distribution)
+            outputs, slopes = (*outputs, entropies), (*slopes, torch.full_like(entropies, -cost) * shares)
         self._pi.minimize_with(self._v, outputs, slopes, self._common.max_gradient_norm)
         self.updates += 1
 
@@ -132,7 +138,8 @@ class PolicyGradient(Trainable):
             return torch.cat([function(*part) for part in parts])
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        # torch wants memory that it may write, even if it does not.
+        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
 
 
 def annealed(start: float, end: float | None, progress: float) -> float:

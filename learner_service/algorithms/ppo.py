@@ -149,7 +149,7 @@ class PPO(PolicyGradient):
         values = self._v(rows.observations)
         update: Update
         slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, clip)
-        self.minimize(distribution, (logarithms, values), slopes, torch.full_like(rows.weights, 1 / len(rows.weights)))
+        self.minimize(distribution, (logarithms, values), slopes, 1 / len(rows.weights))
         return update
 
     def _slopes_of(

@@ -222,6 +222,16 @@ def test_segments_of_several_environments_are_those_of_one_each(name: str, spec:
     assert_equal_states(whole, parts)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_rollout_that_cannot_be_written_is_read(name: str, spec: EnvironmentSpec) -> None:
+    steps = random_trajectories(np.random.default_rng(0), spec)
+    plain, frozen = make(name, spec), make(name, spec)
+    expected = plain.learn([steps], 0.0)
+    for field in fields(Trajectories):
+        getattr(steps, field.name).flags.writeable = False
+    assert frozen.learn([steps], 0.0) == expected
+
+
 def test_segments_of_different_lengths_are_learned_together(name: str, spec: EnvironmentSpec) -> None:
     rng, algorithm = np.random.default_rng(0), make(name, spec)
     rollout = [random_trajectories(rng, spec, steps, 2) for steps in (16, 5, 16, 1)]
