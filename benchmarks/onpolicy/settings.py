@@ -65,7 +65,10 @@ class Task:
             "ppo.discount": self.discount,
             "ppo.gae-lambda": self.gae_lambda,
             "ppo.learning-rate": self.learning_rate,
+            "ppo.learning-rate-end": 0 if self.anneal else "none",
             "ppo.clip": self.clip,
+            "ppo.clip-end": 0 if self.anneal_clip else "none",
+            "ppo.value-clip": "none",
             "ppo.entropy-cost": self.entropy_cost,
             "ppo.hidden-sizes": "64,64",
             "ppo.value-sizes": "64,64",
@@ -80,10 +83,6 @@ class Task:
             # An unreachable return, so that the run does not end early.
             "target-return": "1e9",
         }
-        if self.anneal:
-            settings["ppo.learning-rate-end"] = 0
-        if self.anneal_clip:
-            settings["ppo.clip-end"] = 0
         on = "" if self.normalize else "no-"
         flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         return [*flags, f"--{on}normalize-observations", f"--{on}queue.normalize-rewards", "--no-energy.enabled"]
