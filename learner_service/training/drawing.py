@@ -16,15 +16,14 @@ def sampling_of(config: RunConfig) -> Sampling:
     An algorithm that is not built in has it as a constant of its class, or `squash` in its settings.
     """
     if config.algorithm in ALGORITHMS:
-        own: Any = config.on_policy
-        return "" if own is None else _of(own)
+        return config.sampling
     algorithm = chosen_algorithm(config)
     if not is_on_policy(algorithm):
         return ""
     sampling: object = algorithm.sampling
     if sampling in ("clipped", "squashed"):
         return "squashed" if sampling == "squashed" else "clipped"
-    return _of(_settings(config))
+    return "squashed" if getattr(_settings(config), "squash", False) else "clipped"
 
 
 def steps_per_policy(config: RunConfig) -> int:
@@ -51,10 +50,6 @@ def check_told(config: RunConfig, algorithm: OnPolicyAlgorithm) -> None:
             f"queue.synchronous: algorithm {config.algorithm} needs a setting rollout_size of "
             f"{algorithm.rollout_size}, got {size}"
         )
-
-
-def _of(own: Any) -> Sampling:
-    return "squashed" if getattr(own, "squash", False) else "clipped"
 
 
 def _settings(config: RunConfig) -> Any:

@@ -8,10 +8,19 @@ from rich.console import Console
 from actorq.cli.display import numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.display import PlainDisplay, status_line
-from actorq.cli.display.panel import render
+from actorq.cli.display.panel import figures, render
 from actorq.cli.display.view import Resources, RunView
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
-from actorq.domain.status import ActorReport, ActorStatus, Energy, ProcessUsage, RunState, RunStatus, StorageStatus
+from actorq.domain.status import (
+    ActorReport,
+    ActorStatus,
+    Energy,
+    ProcessUsage,
+    RolloutQueueStatus,
+    RunState,
+    RunStatus,
+    StorageStatus,
+)
 from actorq.domain.trajectory import Evaluation, Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
@@ -125,6 +134,19 @@ def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> N
     shown = "\n".join(panel(view, 120))
     assert "full: actors wait" in shown
     assert re.search(r"missing segments\s+7", shown)
+
+
+def test_the_panel_tells_of_the_queue_of_an_on_policy_algorithm() -> None:
+    def shown(queue: RolloutQueueStatus | None) -> dict[str, str]:
+        names = ("waiting", "policy lag", "mismatch", "dropped as stale")
+        return {each.name: each.value for each in figures(replace(STATUS, rollout_queue=queue)) if each.name in names}
+
+    assert shown(None) == {}
+    assert shown(RolloutQueueStatus(2048, 0)) == {"waiting": "2,048", "policy lag": "-", "mismatch": "-"}
+    assert shown(RolloutQueueStatus(0, 1024, 0.00123, 0.2, 1.5)) == {
+        **{"waiting": "0", "policy lag": "1.50", "mismatch": "0.0012"},
+        "dropped as stale": "1,024",
+    }
 
 
 def test_the_panel_fits_a_small_terminal() -> None:

@@ -248,3 +248,16 @@ def test_waiting_segments_outlive_many_laps_of_the_ring(tmp_path: Path) -> None:
             history.append(used(take(queue)))
     assert history == [told(drawn_segment(number)) for number in range(39)]
     assert queue.dropped_transitions == 0
+
+
+def test_segments_much_shorter_than_planned_are_counted_when_the_ring_is_too_small_for_them(tmp_path: Path) -> None:
+    # Each step takes two rows here: its own and one for the bootstrap.
+    queue = open_queue(tmp_path, rollout_size=40, capacity=60)
+    segments = [drawn_segment(number, steps=1, environments=1, end_rate=0.0) for number in range(80)]
+    taken = 0
+    for segment in segments:
+        insert(queue, segment)
+        taken += queue.take(timeout=0) is not None
+    assert queue.dropped_transitions > 0
+    assert queue.waiting_transitions == 80 - queue.dropped_transitions - 40 * taken
+    assert queue.waiting_transitions <= 30

@@ -184,7 +184,8 @@ async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used
 )
 def test_a_run_with_another_horizon_is_not_gone_on_with(changes: dict[str, Any], message: str) -> None:
     def settings(**changes: Any) -> RunConfig:
-        return RunConfig.model_validate({"algorithm": "ppo", **changes})
+        own = {"rollout_size": 2048, "epochs": 10, "gae_lambda": 0.95, "discount": 0.99, **changes.pop("ppo", {})}
+        return RunConfig.model_validate({"algorithm": "ppo", "actor": {"segment_length": 32}, "ppo": own, **changes})
 
     checkpoint = json.loads(json.dumps({"algorithm": "ppo", "horizon": settings().horizon}))
     check_same_run(settings(queue={"max_policy_lag": 3}), checkpoint, None)

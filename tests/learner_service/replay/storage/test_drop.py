@@ -198,3 +198,15 @@ def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, 
         "directory, or remove this one to start empty"
     )
     ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept]).close()
+
+
+def test_a_replay_without_log_probabilities_is_no_queue(tmp_path: Path) -> None:
+    for name, kept, wanted in (("queue", ("log_probabilities",), ()), ("replay", (), ("log_probabilities",))):
+        ReplayStore.open(tmp_path / name, SPEC, 200, kept).close()
+        fault = "log probabilities, which only an on-policy algorithm uses"
+        with pytest.raises(ConflictError) as caught:
+            ReplayStore.open(tmp_path / name, SPEC, 200, wanted)
+        assert str(caught.value) == (
+            f"replay: {tmp_path / name} has {fault if kept else fault.replace('log', 'no log').replace('only ', '')}; "
+            "start this run in another directory, or remove this one to start empty"
+        ).replace("which an on-policy algorithm uses", "which an on-policy algorithm needs")
