@@ -43,7 +43,6 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 "steps_per_s": round(summary["environment_steps"] / seconds, 1),
                 "starved_share": round(summary["starved_s"] / seconds, 3),
                 "updates": summary["updates"],
-                "cpu_seconds": summary["cpu_seconds"],
             }
             runs.append(run)
             print(f"run {repeat + 1}: {run['steps_per_s']:,.0f} steps/s, learner starved {run['starved_share']:.0%}")
