@@ -182,6 +182,11 @@ class RunConfig(Settings):
                 self.multi_step_of(section.n_step)
             except UserError as error:
                 raise ValueError(str(error)) from None
+        if self.algorithm == "dqn" and self.sparsity.method == "rlx2":
+            raise ValueError(
+                "sparsity.method: rlx2 adds longer targets and a replay of dynamic capacity, and dqn takes neither: its "
+                "returns have several steps already, and its actions are discrete; give rigl, the same masks without them"
+            )
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
         return self
