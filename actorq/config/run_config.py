@@ -184,8 +184,8 @@ class RunConfig(Settings):
                 raise ValueError(str(error)) from None
         if self.algorithm == "dqn" and self.sparsity.method == "rlx2":
             raise ValueError(
-                "sparsity.method: rlx2 adds longer targets and a replay of dynamic capacity, and dqn takes neither: its "
-                "returns have several steps already, and its actions are discrete; give rigl, the same masks without them"
+                "sparsity.method: rlx2 is rigl with longer targets and a replay of dynamic capacity, and dqn takes "
+                "neither: its returns have several steps already, and its actions are discrete; give rigl"
             )
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))

@@ -20,7 +20,10 @@ class ReplayConfig(Settings):
     min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
-    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
+    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights at the start of the run")
+    importance_exponent_end: Fraction = Field(
+        1.0, description="beta after max_environment_steps, reached linearly; 1 corrects the bias of the sampling fully"
+    )
     clip_rewards: PositiveFloat | None = Field(
         None, description="bound to which rewards are clipped for learning, on both sides of 0; none: no clipping"
     )

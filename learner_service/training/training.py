@@ -30,6 +30,7 @@ from learner_service.replay import (
     DiskWatch,
     DynamicCapacity,
     Flusher,
+    LinearSchedule,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
@@ -211,7 +212,10 @@ def _open_replay(
     rows = segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
     store = ReplayStore.open(directory, spec, replay.capacity, greedy_actions, rows)
     sampler = (
-        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
+        PrioritizedSampler(
+            *(store, rng, replay.priority_exponent),
+            LinearSchedule(replay.importance_exponent, replay.importance_exponent_end, config.max_environment_steps),
+        )
         if replay.prioritized
         else UniformSampler(store, rng)
     )

@@ -90,7 +90,7 @@ def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
 
 
 def test_rlx2_is_refused_for_dqn_which_has_neither_mechanism() -> None:
-    with pytest.raises(ValueError, match=r"sparsity.method: rlx2 adds .* dqn takes neither: .*; give rigl, the same"):
+    with pytest.raises(ValueError, match=r"sparsity.method: rlx2 is rigl with .* dqn takes neither: .*; give rigl"):
         config("dqn", "rlx2")
     assert config("dqn", "rigl").sparsity.method == "rigl"
 
