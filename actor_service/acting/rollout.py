@@ -50,7 +50,7 @@ class Rollout:
 
     The rollout drops and counts a segment in which an environment failed. The failed step is no transition, and n-step
     returns across it would be wrong. The next segment starts with a new episode in that environment; the others
-    continue. `MOST_DROPPED` dropped segments in a row raise ActorQError.
+    continue. That segment does not tell that it `follows`. `MOST_DROPPED` dropped segments in a row raise ActorQError.
 
     explore: maps the policy and stacked observations [N, ...] to actions [N, *action].
     watched: context of each call to the environments, for a watchdog.
@@ -84,6 +84,7 @@ class Rollout:
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
         self._sequence = 0
+        self._follows = False
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
@@ -140,6 +141,7 @@ class Rollout:
         self._observations = observations[before + steps]
         self._context = observations[steps : steps + before]
         if steps == 0 or faults:
+            self._follows &= not faults
             return None, faults
         self.environment_steps += int(np.count_nonzero(valid[:steps]))
         self._sequence += 1
@@ -155,7 +157,9 @@ class Rollout:
             ages=ages,
             episodes=episodes,
             greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
+            follows=self._follows,
         )
+        self._follows = True
         return segment, ()
 
     def _count(self, faults: Sequence[Fault]) -> None:

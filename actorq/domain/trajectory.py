@@ -183,6 +183,8 @@ class Segment:
                   reset belong to another episode; a stack repeats the episode's first observation instead.
     greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random action
                   itself while actions are uniformly random; None unless the run asked for it
+    follows:      whether step 0 directly follows the last step of the segment `sequence` - 1, in every environment;
+                  False after steps that were dropped, so that no return leads across them
     """
 
     sequence: int
@@ -196,6 +198,7 @@ class Segment:
     ages: NDArray[np.uint8]
     episodes: tuple[Episode, ...] = ()
     greedy_actions: Array | None = None
+    follows: bool = False
 
     @property
     def steps(self) -> int:

@@ -61,6 +61,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
         ages=tensor_to_proto(segment.ages),
         greedy_actions=None if segment.greedy_actions is None else tensor_to_proto(segment.greedy_actions),
+        follows=segment.follows,
     )
 
 
@@ -83,6 +84,7 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
             )
         ),
         greedy_actions=tensor_from_proto(message.greedy_actions) if message.HasField("greedy_actions") else None,
+        follows=message.follows,
     )
 
 

@@ -67,13 +67,10 @@ def test_so_do_algorithms_of_a_users_own() -> None:
         config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
 
 
-def test_segments_have_to_be_as_long_as_the_returns() -> None:
-    with pytest.raises(
-        ValueError, match=r"actor.segment_length must be at least multi_step_returns.n_step \(9\), got 8"
-    ):
-        config(multi_step=True, multi_step_returns={"n_step": 9})
-    # Nothing is said of what is not on.
-    assert config(multi_step_returns={"n_step": 9}).multi_step_of(n_step=1) is None
+def test_returns_may_have_more_steps_than_segments() -> None:
+    settings = config(multi_step=True, multi_step_returns={"n_step": 9})
+    assert settings.multi_step_of(n_step=1) == settings.multi_step_returns
+    assert config("dqn", dqn={"n_step": 9}).dqn.n_step == 9
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])

@@ -491,6 +491,12 @@ def test_greedy_actions_travel_where_there_are_any() -> None:
     assert wire.segment_from_proto(transported(without)).greedy_actions is None
 
 
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_segment_tells_whether_it_follows_the_one_before(follows: bool) -> None:
+    sent = replace(segment(4, 3, 5), follows=follows)
+    assert wire.segment_from_proto(transported(wire.segment_to_proto(sent))).follows is follows
+
+
 def test_a_segment_with_a_broken_column_is_refused() -> None:
     message = wire.segment_to_proto(segment(4, 3, 5))
     message.rewards.data = message.rewards.data[:-1]
