@@ -119,9 +119,16 @@ class GateConfig(Settings):
     min_agreement: Fraction = Field(
         0.95, description="share of recent observations with the same best action as FP32; discrete actions"
     )
+    max_value_loss: NonNegativeFloat = Field(
+        0.003,
+        description="FP32 value that other best actions lose on them, relative to what the worst actions lose; within "
+        "it any agreement is enough; discrete actions",
+    )
 
 
-NO_LIMITS = GateConfig.model_construct(max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0)
+NO_LIMITS = GateConfig.model_construct(
+    max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0, max_value_loss=math.inf
+)
 """Passes every policy that runs."""
 
 

@@ -134,6 +134,8 @@ class FidelityReport:
     outputs: every output, including the first.
     passed: whether the errors are within the run's thresholds.
     refused: earlier attempts that the gate refused.
+    value_loss: for discrete actions with a value each, the FP32 value that the emitted policy's actions lose against
+        the best ones, divided by the loss of the worst actions; means over all rows. None for others.
     """
 
     observations: int
@@ -146,6 +148,7 @@ class FidelityReport:
     outputs: tuple[OutputError, ...] = ()
     passed: bool = True
     refused: tuple[RefusedRung, ...] = ()
+    value_loss: float | None = None
 
     @property
     def float_layers(self) -> tuple[str, ...]:

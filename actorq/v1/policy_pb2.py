@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/policy.proto\x12\tactorq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x02\n\x0e\x46idelityReport\x12\x14\n\x0cobservations\x18\x01 \x01(\r\x12\x12\n\nmean_error\x18\x02 \x01(\x01\x12\x11\n\tmax_error\x18\x03 \x01(\x01\x12\x1b\n\x13relative_mean_error\x18\x04 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x05 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12&\n\x06layers\x18\x07 \x03(\x0b\x32\x16.actorq.v1.LayerReport\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.actorq.v1.OutputError\x12\x0e\n\x06passed\x18\t \x01(\x08\x12\'\n\x07refused\x18\n \x03(\x0b\x32\x16.actorq.v1.RefusedRungB\x13\n\x11_argmax_agreement\"d\n\x0bLayerReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x17\n\x0fpublished_units\x18\x04 \x01(\r\x12\r\n\x05units\x18\x05 \x01(\r\"D\n\x0bOutputError\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmean_errors\x18\x02 \x03(\x01\x12\x12\n\nmax_errors\x18\x03 \x03(\x01\"\x90\x01\n\x0bRefusedRung\x12\x14\n\x0c\x66loat_layers\x18\x01 \x03(\t\x12\x1b\n\x13relative_mean_error\x18\x02 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x03 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_argmax_agreement\"\x86\x02\n\x10PolicyDescriptor\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12/\n\x0bsnapshot_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x66idelity\x18\x08 \x01(\x0b\x32\x19.actorq.v1.FidelityReport\x12\x17\n\x0f\x66p32_size_bytes\x18\t \x01(\x04\x12\x10\n\x08topology\x18\n \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/policy.proto\x12\tactorq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xec\x02\n\x0e\x46idelityReport\x12\x14\n\x0cobservations\x18\x01 \x01(\r\x12\x12\n\nmean_error\x18\x02 \x01(\x01\x12\x11\n\tmax_error\x18\x03 \x01(\x01\x12\x1b\n\x13relative_mean_error\x18\x04 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x05 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12&\n\x06layers\x18\x07 \x03(\x0b\x32\x16.actorq.v1.LayerReport\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.actorq.v1.OutputError\x12\x0e\n\x06passed\x18\t \x01(\x08\x12\'\n\x07refused\x18\n \x03(\x0b\x32\x16.actorq.v1.RefusedRung\x12\x17\n\nvalue_loss\x18\r \x01(\x01H\x01\x88\x01\x01\x42\x13\n\x11_argmax_agreementB\r\n\x0b_value_loss\"d\n\x0bLayerReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x17\n\x0fpublished_units\x18\x04 \x01(\r\x12\r\n\x05units\x18\x05 \x01(\r\"D\n\x0bOutputError\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmean_errors\x18\x02 \x03(\x01\x12\x12\n\nmax_errors\x18\x03 \x03(\x01\"\x90\x01\n\x0bRefusedRung\x12\x14\n\x0c\x66loat_layers\x18\x01 \x03(\t\x12\x1b\n\x13relative_mean_error\x18\x02 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x03 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_argmax_agreement\"\x86\x02\n\x10PolicyDescriptor\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12/\n\x0bsnapshot_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x66idelity\x18\x08 \x01(\x0b\x32\x19.actorq.v1.FidelityReport\x12\x17\n\x0f\x66p32_size_bytes\x18\t \x01(\x04\x12\x10\n\x08topology\x18\n \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.policy_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FIDELITYREPORT']._serialized_start=71
-  _globals['_FIDELITYREPORT']._serialized_end=395
-  _globals['_LAYERREPORT']._serialized_start=397
-  _globals['_LAYERREPORT']._serialized_end=497
-  _globals['_OUTPUTERROR']._serialized_start=499
-  _globals['_OUTPUTERROR']._serialized_end=567
-  _globals['_REFUSEDRUNG']._serialized_start=570
-  _globals['_REFUSEDRUNG']._serialized_end=714
-  _globals['_POLICYDESCRIPTOR']._serialized_start=717
-  _globals['_POLICYDESCRIPTOR']._serialized_end=979
+  _globals['_FIDELITYREPORT']._serialized_end=435
+  _globals['_LAYERREPORT']._serialized_start=437
+  _globals['_LAYERREPORT']._serialized_end=537
+  _globals['_OUTPUTERROR']._serialized_start=539
+  _globals['_OUTPUTERROR']._serialized_end=607
+  _globals['_REFUSEDRUNG']._serialized_start=610
+  _globals['_REFUSEDRUNG']._serialized_end=754
+  _globals['_POLICYDESCRIPTOR']._serialized_start=757
+  _globals['_POLICYDESCRIPTOR']._serialized_end=1019
 # @@protoc_insertion_point(module_scope)

@@ -81,6 +81,7 @@ def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
             )
             for rung in report.refused
         ],
+        value_loss=report.value_loss,
     )
 
 
@@ -97,6 +98,9 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
         outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, bounds.MAX_OUTPUTS))),
         passed=message.passed,
         refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, bounds.MAX_RUNGS))),
+        value_loss=bounds.within("fidelity.value_loss", message.value_loss, 0.0, 1.0)
+        if message.HasField("value_loss")
+        else None,
     )
 
 

@@ -154,6 +154,11 @@ PAIRS = [
         wire.descriptor_from_proto,
         replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=0.0)),
     ),
+    (
+        wire.descriptor_to_proto,
+        wire.descriptor_from_proto,
+        replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, value_loss=0.25)),
+    ),
     (wire.descriptor_to_proto, wire.descriptor_from_proto, REFUSED),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), None)),

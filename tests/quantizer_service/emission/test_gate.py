@@ -7,7 +7,7 @@ from actorq.config.sections import GateConfig
 from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport
 from quantizer_service.emission.gate import judge, severity
 
-THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95)
+THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95, max_value_loss=0.01)
 LAYERS = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", INT8_PER_TENSOR))
 IN_FLOAT = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", FLOAT32, "fidelity gate"))
 
@@ -16,8 +16,8 @@ def continuous(mean: float, largest: float) -> FidelityReport:
     return FidelityReport(64, 1.0, 2.0, mean, largest, None, LAYERS)
 
 
-def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
-    return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS)
+def discrete(agreement: float, mean: float = 0.5, value_loss: float | None = None) -> FidelityReport:
+    return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS, value_loss=value_loss)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,10 @@ def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
         (continuous(math.nan, math.nan), False),
         (discrete(0.95), True),
         (discrete(0.9499), False),
+        (discrete(0.5, value_loss=0.01), True),
+        (discrete(0.5, value_loss=0.0101), False),
+        (discrete(0.95, value_loss=0.5), True),
+        (discrete(0.9499, value_loss=math.nan), False),
     ],
 )
 def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed: bool) -> None:
@@ -44,6 +48,10 @@ def test_the_reason_names_what_failed_with_both_numbers() -> None:
     assert judge(discrete(0.75), THRESHOLDS).reason == (
         "the same best action as FP32 in 75.0% of the observations, required 95.0%"
     )
+    assert judge(discrete(0.75, value_loss=0.02), THRESHOLDS).reason == (
+        "the same best action as FP32 in 75.0% of the observations, required 95.0%, or a loss of value of at most "
+        "1.00%, got 2.00%"
+    )
 
 
 def test_a_policy_in_float_passes_whatever_the_rounding_of_its_sums_decided_between_equal_actions() -> None:
@@ -57,7 +65,9 @@ def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() 
     by_agreement = [discrete(0.9, 0.1), discrete(0.99, 0.2), discrete(0.99, 0.1)]
     by_error = [continuous(0.001, 1.0), continuous(0.04, 0.04), continuous(0.01, 0.125), continuous(0.009, 0.125)]
 
-    for reports in (by_agreement, by_error):
+    by_loss = [discrete(0.9, 0.1, 0.2), discrete(0.8, 0.2, 0.1), discrete(0.9, 0.1, 0.1)]
+
+    for reports in (by_agreement, by_error, by_loss):
         found = [severity(report, THRESHOLDS) for report in reports]
         assert found == sorted(set(found), reverse=True)
 
