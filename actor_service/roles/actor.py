@@ -140,14 +140,19 @@ class Actor:
         """The scheme that the run's actors use on this processor."""
         raise NotImplementedError
 
-    def _greedy_episodes(self, spec: EnvironmentSpec, episodes: int, watched: Watched) -> GreedyEpisodes:
+    def _greedy_episodes(
+        self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
+    ) -> GreedyEpisodes:
+        """Greedy episodes in a batch of environments. rows: most observations per call of the policy."""
         recorded = self._record is not None
         count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
+        rows = min(rows, count)
+        count -= count % rows
         with watched:
             environments = make_environments(
                 spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
             )
-        return GreedyEpisodes(environments, episodes, self.counts, watched)
+        return GreedyEpisodes(environments, episodes, self.counts, watched, rows)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ class GreedyEpisodes:
     a row raise ActorQError.
 
     watched: context of each call to the environments, for a watchdog.
+    rows: observations per call of the policy, a divisor of the environments' number; None for all. Dynamic ranges of a
+        quantized policy cover the rows of a call, so a policy acts here as in actors with so many environments.
     """
 
     def __init__(
@@ -37,17 +40,14 @@ class GreedyEpisodes:
         episodes: int,
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
+        rows: int | None = None,
     ) -> None:
+        self.rows = rows or environments.count
         self._spec = environments.spec
         self._episodes = episodes
         self._environments = environments
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
-
-    @property
-    def environments(self) -> int:
-        """Number of environments in the batch."""
-        return self._environments.count
 
     @property
     def pictures_per_second(self) -> float:
@@ -56,7 +56,7 @@ class GreedyEpisodes:
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
-        return load_policy(policy, self._spec, self._environments.count)
+        return load_policy(policy, self._spec, self.rows)
 
     def run(
         self,
@@ -86,7 +86,7 @@ class GreedyEpisodes:
                 raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
-            actions = self._greedy(policy(stack.push(observations, environments.lengths)))
+            actions = self._greedy(policy, stack.push(observations, environments.lengths))
             with self._watched:
                 step = environments.step(actions)
             observations = step.observations
@@ -123,5 +123,7 @@ class GreedyEpisodes:
         with self._watched:
             return self._environments.render(0)
 
-    def _greedy(self, outputs: NDArray[np.float32]) -> NDArray[np.generic]:
+    def _greedy(self, policy: OnnxPolicy, seen: NDArray[Any]) -> NDArray[np.generic]:
+        parts = np.split(seen, len(seen) // self.rows)
+        outputs = np.concatenate([policy(part).copy() for part in parts])
         return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs
