@@ -52,7 +52,7 @@ class Rollout:
 
     The rollout drops and counts a segment in which an environment failed. The failed step is no transition, and n-step
     returns across it would be wrong. The next segment starts with a new episode in that environment; the others
-    continue. `MOST_DROPPED` dropped segments in a row raise ActorQError.
+    continue. That segment does not tell that it `follows`. `MOST_DROPPED` dropped segments in a row raise ActorQError.
 
     Where actions are drawn, a segment ends before the loop waits for a newer policy.
 
@@ -88,6 +88,7 @@ class Rollout:
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
         self._sequence = 0
+        self._follows = False
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
@@ -151,6 +152,7 @@ class Rollout:
         self._observations = observations[before + steps]
         self._context = observations[steps : steps + before]
         if steps == 0 or faults:
+            self._follows &= not faults
             return None, faults
         self.environment_steps += int(np.count_nonzero(valid[:steps]))
         self._sequence += 1
@@ -167,7 +169,9 @@ class Rollout:
             episodes=episodes,
             greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
             log_probabilities=None if log_probabilities is None else log_probabilities[:steps],
+            follows=self._follows,
         )
+        self._follows = True
         return segment, ()
 
     def _count(self, faults: Sequence[Fault]) -> None:

@@ -142,14 +142,19 @@ class Actor:
         """The scheme that the run's actors use on this processor."""
         raise NotImplementedError
 
-    def _episodes(self, spec: EnvironmentSpec, episodes: int, watched: Watched) -> EvaluationEpisodes:
+    def _episodes(
+        self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
+    ) -> EvaluationEpisodes:
+        """Episodes in a batch of environments. rows: most observations per call of the policy."""
         recorded = self._record is not None
         count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
+        rows = min(rows, count)
+        count -= count % rows
         with watched:
             environments = make_environments(
                 spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
             )
-        return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling)
+        return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,6 +36,8 @@ class EvaluationEpisodes:
 
     watched: context of each call to the environments, for a watchdog.
     sampling: how actions are drawn; empty for greedy actions.
+    rows: observations per call of the policy, a divisor of the environments' number; None for all. Dynamic ranges of a
+        quantized policy cover the rows of a call, so a policy acts here as in actors with so many environments.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class EvaluationEpisodes:
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
         sampling: Sampling = "",
+        rows: int | None = None,
     ) -> None:
+        self.rows = rows or environments.count
         self._spec = environments.spec
         self._episodes = episodes
         self._environments = environments
@@ -54,18 +58,13 @@ class EvaluationEpisodes:
         self._sampling = sampling
 
     @property
-    def environments(self) -> int:
-        """Number of environments in the batch."""
-        return self._environments.count
-
-    @property
     def pictures_per_second(self) -> float:
         """Number of `run`'s pictures for one second of simulated time."""
         return self._environments.steps_per_second
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
-        return load_policy(policy, self._spec, self._environments.count, sampled=bool(self._sampling))
+        return load_policy(policy, self._spec, self.rows, sampled=bool(self._sampling))
 
     def run(
         self,
@@ -84,7 +83,7 @@ class EvaluationEpisodes:
         on_picture: called with a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
-        act = self._sampler(seed) if self._sampling else self._greedy
+        explorers = self._explorers(seed) if self._sampling else None
         environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
         shares = np.full(environments.count, self._episodes // environments.count)
         shares[: self._episodes % environments.count] += 1
@@ -97,7 +96,7 @@ class EvaluationEpisodes:
                 raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
-            actions = act(policy, stack.push(observations, environments.lengths))
+            actions = self._actions(policy, stack.push(observations, environments.lengths), explorers)
             with self._watched:
                 step = environments.step(actions)
             observations = step.observations
@@ -134,10 +133,17 @@ class EvaluationEpisodes:
         with self._watched:
             return self._environments.render(0)
 
-    def _greedy(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
-        outputs = policy(observations)
+    def _actions(
+        self, policy: OnnxPolicy, seen: NDArray[Any], explorers: Sequence[Explorer] | None
+    ) -> NDArray[np.generic]:
+        """The actions for all environments. explorers: draw those of each call's rows; None for greedy actions."""
+        parts = np.split(seen, len(seen) // self.rows)
+        if explorers is not None:
+            return np.concatenate([draw(policy, part) for draw, part in zip(explorers, parts, strict=True)])
+        outputs = np.concatenate([policy(part).copy() for part in parts])
         return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs
 
-    def _sampler(self, seed: int) -> Explorer:
+    def _explorers(self, seed: int) -> list[Explorer]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)
-        return explorer(self._spec, exploration, self._environments.count, np.random.default_rng(seed))
+        generators = np.random.default_rng(seed).spawn(self._environments.count // self.rows)
+        return [explorer(self._spec, exploration, self.rows, generator) for generator in generators]

@@ -37,11 +37,12 @@ class Evaluator(Participant):
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
-        episodes = self._episodes(spec, run.evaluation_episodes, self._own_call)
+        # As many rows as actors have: dynamic ranges cover a call's rows, so another number is another policy.
+        episodes = self._episodes(spec, run.evaluation_episodes, self._own_call, run.environments_per_actor)
         seeds = np.random.default_rng(membership.seed)
         sequence = 0
         hold = PolicyHold(self._quantizer)
-        self._subscribe(spec, run.scheme, episodes.environments, sampled=bool(self._sampling))
+        self._subscribe(spec, run.scheme, episodes.rows, sampled=bool(self._sampling))
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
             policy = self._slot.wait(self._is_wanted, _WAIT_S)

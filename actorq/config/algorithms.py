@@ -30,7 +30,7 @@ class AlgorithmConfig(Settings):
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     n_step: PositiveInt = Field(
-        1, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
+        1, description="environment steps of the return before bootstrapping; fewer at the newest steps"
     )
 
 
@@ -45,7 +45,7 @@ class DQNConfig(AlgorithmConfig):
     learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's decay")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     n_step: PositiveInt = Field(
-        5, description="environment steps of the return before bootstrapping; fewer at the end of a segment"
+        5, description="environment steps of the return before bootstrapping; fewer at the newest steps"
     )
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
     max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")

@@ -191,11 +191,6 @@ class RunConfig(Settings):
                 f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
             )
         section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
-        if section is not None and self.actor.segment_length < section.n_step:
-            raise ValueError(
-                f"actor.segment_length must be at least {self.algorithm}.n_step ({section.n_step}), got "
-                f"{self.actor.segment_length}: returns end with their segment"
-            )
         if section is not None and (most := self.actor.max_steps_per_policy):
             updates = self.publication.period_updates
             steps = updates * section.batch_size / limiter.samples_per_insert
@@ -210,6 +205,11 @@ class RunConfig(Settings):
                 self.multi_step_of(section.n_step)
             except UserError as error:
                 raise ValueError(str(error)) from None
+        if self.algorithm == "dqn" and self.sparsity.method == "rlx2":
+            raise ValueError(
+                "sparsity.method: rlx2 is rigl with longer targets and a replay of dynamic capacity, and dqn takes "
+                "neither: its returns have several steps already, and its actions are discrete; give rigl"
+            )
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
 
@@ -275,7 +275,7 @@ class RunConfig(Settings):
         n_step: steps of the algorithm's own returns.
 
         With rlx2, and `multi_step` not set, algorithms with returns of several steps keep these returns. Raises
-        UserError when `multi_step` is set with such an algorithm, or when segments are shorter than the returns.
+        UserError when `multi_step` is set with such an algorithm.
         """
         if not self._has(self.multi_step):
             return None
@@ -286,11 +286,6 @@ class RunConfig(Settings):
             raise UserError(
                 f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
                 + ("leave --multi-step out" if name in _MULTI_STEP_ANYWAY else f"set {name}.n_step to 1")
-            )
-        if self.actor.segment_length < later.n_step:
-            raise UserError(
-                f"actor.segment_length must be at least multi_step_returns.n_step ({later.n_step}), got "
-                f"{self.actor.segment_length}: returns end with their segment"
             )
         return later
 

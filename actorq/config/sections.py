@@ -20,7 +20,10 @@ class ReplayConfig(Settings):
     min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
-    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights")
+    importance_exponent: Fraction = Field(0.4, description="beta of the importance weights at the start of the run")
+    importance_exponent_end: Fraction = Field(
+        1.0, description="beta after max_environment_steps, reached linearly; 1 corrects the bias of the sampling fully"
+    )
     clip_rewards: PositiveFloat | None = Field(
         None, description="bound to which rewards are clipped for learning, on both sides of 0; none: no clipping"
     )
@@ -148,10 +151,20 @@ class GateConfig(Settings):
     max_kl: PositiveFloat = Field(
         0.1, description="largest KL divergence from FP32 on them, in nats; policies that tell a distribution"
     )
+    max_value_loss: NonNegativeFloat = Field(
+        0.003,
+        description="FP32 value that other best actions lose on them, relative to what the worst actions lose; within "
+        "it any agreement is enough; discrete actions",
+    )
 
 
 NO_LIMITS = GateConfig.model_construct(
-    max_mean_error=math.inf, max_error=math.inf, min_agreement=0.0, max_mean_kl=math.inf, max_kl=math.inf
+    max_mean_error=math.inf,
+    max_error=math.inf,
+    min_agreement=0.0,
+    max_value_loss=math.inf,
+    max_mean_kl=math.inf,
+    max_kl=math.inf,
 )
 """Passes every policy that runs."""
 

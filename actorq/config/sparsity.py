@@ -17,7 +17,7 @@ class SparsityConfig(Settings):
         "dense",
         description="dense; tiny (dense, with as few weights as the sparse networks); static (fixed random masks); set "
         "(weights grow at random); rigl (weights grow where gradients are largest); rlx2 (rigl, with multi-step "
-        "targets and a replay of dynamic capacity)",
+        "targets and a replay of dynamic capacity; not with dqn)",
     )
     actor: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="share of the policy's weights that are 0; also for DQN's network"

@@ -141,6 +141,8 @@ class FidelityReport:
     passed: whether the errors are within the run's thresholds.
     refused: earlier attempts that the gate refused.
     mean_kl, max_kl: KL(fp32 || emitted) in nats over the rows; None for policies that tell no distribution.
+    value_loss: for discrete actions with a value each, the FP32 value that the emitted policy's actions lose against
+        the best ones, divided by the loss of the worst actions; means over all rows. None for others.
     """
 
     observations: int
@@ -155,6 +157,7 @@ class FidelityReport:
     refused: tuple[RefusedRung, ...] = ()
     mean_kl: float | None = None
     max_kl: float | None = None
+    value_loss: float | None = None
 
     @property
     def float_layers(self) -> tuple[str, ...]:

@@ -186,6 +186,8 @@ class Segment:
                   itself while actions are uniformly random; None unless the run asked for it
     log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
                   action; None unless the run asked for it
+    follows:      whether step 0 directly follows the last step of the segment `sequence` - 1, in every environment;
+                  False after steps that were dropped, so that no return leads across them
     """
 
     sequence: int
@@ -200,6 +202,7 @@ class Segment:
     episodes: tuple[Episode, ...] = ()
     greedy_actions: Array | None = None
     log_probabilities: NDArray[np.float32] | None = None
+    follows: bool = False
 
     @property
     def steps(self) -> int:

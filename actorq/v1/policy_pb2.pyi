@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FidelityReport(_message.Message):
-    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl")
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss")
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class FidelityReport(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     MEAN_KL_FIELD_NUMBER: _ClassVar[int]
     MAX_KL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
     observations: int
     mean_error: float
     max_error: float
@@ -35,7 +36,8 @@ class FidelityReport(_message.Message):
     refused: _containers.RepeatedCompositeFieldContainer[RefusedRung]
     mean_kl: float
     max_kl: float
-    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ...) -> None: ...
+    value_loss: float
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LayerReport(_message.Message):
     __slots__ = ("name", "weights", "reason", "published_units", "units")

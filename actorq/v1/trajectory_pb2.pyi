@@ -48,7 +48,7 @@ class Episode(_message.Message):
     def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes", "ages", "greedy_actions", "log_probabilities")
+    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes", "ages", "greedy_actions", "log_probabilities", "follows")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Segment(_message.Message):
     AGES_FIELD_NUMBER: _ClassVar[int]
     GREEDY_ACTIONS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     observations: _tensor_pb2.Tensor
     actions: _tensor_pb2.Tensor
@@ -73,7 +74,8 @@ class Segment(_message.Message):
     ages: _tensor_pb2.Tensor
     greedy_actions: _tensor_pb2.Tensor
     log_probabilities: _tensor_pb2.Tensor
-    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., ages: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., greedy_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_probabilities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    follows: bool
+    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., ages: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., greedy_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_probabilities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")

@@ -85,6 +85,7 @@ def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
         ],
         mean_kl=report.mean_kl,
         max_kl=report.max_kl,
+        value_loss=report.value_loss,
     )
 
 
@@ -103,6 +104,9 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
         refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, bounds.MAX_RUNGS))),
         mean_kl=_error("mean_kl", message.mean_kl) if message.HasField("mean_kl") else None,
         max_kl=_error("max_kl", message.max_kl) if message.HasField("max_kl") else None,
+        value_loss=bounds.within("fidelity.value_loss", message.value_loss, 0.0, 1.0)
+        if message.HasField("value_loss")
+        else None,
     )
 
 

@@ -62,6 +62,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
         ages=tensor_to_proto(segment.ages),
         greedy_actions=_optional_to_proto(segment.greedy_actions),
         log_probabilities=_optional_to_proto(segment.log_probabilities),
+        follows=segment.follows,
     )
 
 
@@ -87,6 +88,7 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
         log_probabilities=(
             tensor_from_proto(message.log_probabilities) if message.HasField("log_probabilities") else None
         ),
+        follows=message.follows,
     )
 
 

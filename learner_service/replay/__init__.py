@@ -21,7 +21,7 @@ from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
-from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
+from learner_service.replay.samplers import LinearSchedule, PrioritizedSampler, Sampled, Sampler, UniformSampler
 from learner_service.replay.segment_buffer import SegmentBuffer, Storage
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch
@@ -35,6 +35,7 @@ __all__ = [
     "Flusher",
     "Inserted",
     "LastSequences",
+    "LinearSchedule",
     "NStepBatch",
     "ObservationMoments",
     "Prefetcher",

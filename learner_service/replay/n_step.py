@@ -130,9 +130,10 @@ def assemble(
     result then has its other arrays only.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
-    is valid. A terminal state ends the sum, without bootstrap. A time limit or the end of a segment after m steps also
-    ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the start of its
-    episode, a stack repeats the episode's first observation.
+    is valid. From the end of a segment it continues in the next segment of the same environment, if that segment is
+    stored and directly follows. A terminal state ends the sum, without bootstrap. A time limit or the last stored step
+    after m steps also ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the
+    start of its episode, a stack repeats the episode's first observation.
 
     Raises InvalidInputError when a row is not valid or `out` has another size.
     """
@@ -147,23 +148,28 @@ def assemble(
         raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
     # A valid row always has a next row in its segment, so the last row of the ring is never valid. An index that is
     # clipped to it ends the window like any other invalid row.
-    window = np.minimum(rows[:, None] + np.arange(n), store.capacity - 1)
-    flags = store.flags[window]
+    window = np.empty((n, len(rows)), np.int64)
+    window[0] = rows
+    for step in range(1, n):
+        _gather(store.next_rows, window[step - 1], window[step])
+    window = window.T
+    flags = np.take(store.flags, window, mode="clip")
     taken = flags & VALID != 0
     if not taken[:, 0].all():
         raise InvalidInputError("replay: n-step windows must start in valid rows; were some evicted since the draw?")
     taken[:, 1:] &= flags[:, :-1] & (TERMINATED | TRUNCATED) == 0
     np.logical_and.accumulate(taken, axis=1, out=taken)
     steps = np.count_nonzero(taken, axis=1)
+    last = window[np.arange(len(rows)), steps - 1]
     powers = np.power(float(returns.discount), np.arange(n + 1))
-    rewards = store.rewards[window]
+    rewards = np.take(store.rewards, window, mode="clip")
     if returns.clip_rewards is not None:
         np.clip(rewards, -returns.clip_rewards, returns.clip_rewards, out=rewards)
     batch.returns[:] = np.where(taken, rewards, 0.0) @ powers[:n]
-    terminated = flags[np.arange(len(rows)), steps - 1] & TERMINATED != 0
+    terminated = store.flags[last] & TERMINATED != 0
     batch.bootstrap_discounts[:] = np.where(terminated, 0.0, powers[steps])
     gather_observations(store, rows, batch.observations)
-    gather_observations(store, rows + steps, batch.bootstrap_observations)
+    gather_observations(store, last + 1, batch.bootstrap_observations)
     _gather(store.actions, rows, batch.actions)
     _gather(store.policy_versions, rows, batch.policy_versions)
     if isinstance(batch, WindowBatch):

@@ -107,32 +107,58 @@ class UniformSampler:
         """Do nothing: there is no state."""
 
 
+@dataclass(frozen=True)
+class LinearSchedule:
+    """A value that moves from `start` to `end` while the first `steps` transitions are inserted, and then stays."""
+
+    start: float
+    end: float
+    steps: int
+
+    def at(self, inserted: int) -> float:
+        """The value after `inserted` transitions, over all restarts."""
+        return self.start + (self.end - self.start) * min(1.0, inserted / self.steps)
+
+
+_BETA = LinearSchedule(0.4, 0.4, steps=1)
+
+
 class PrioritizedSampler:
     """Proportional prioritization (Schaul et al. 2016, arXiv:1511.05952).
 
     P(i) = p_i^alpha / sum_k p_k^alpha (equation 1) with p_i = |priority_i| + epsilon (section 3.3), drawn from equal
-    strata (appendix B.2.1). Importance weights w_i = (N P(i))^-beta, divided by the largest of the batch (section
-    3.4). A new transition gets the largest priority so far (algorithm 1, line 6), so that it is soon replayed.
+    strata (appendix B.2.1). Importance weights w_i = (N P(i))^-beta, divided by the largest of the batch. Beta follows
+    a schedule, because the bias of the sampling matters most at the end of a run (section 3.4). A new transition gets
+    the largest priority so far (algorithm 1, line 6), so that it is soon replayed.
     """
 
     def __init__(
-        self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6
+        self,
+        store: ReplayStore,
+        rng: np.random.Generator,
+        alpha: float = 0.6,
+        beta: LinearSchedule = _BETA,
+        epsilon: float = 1e-6,
     ) -> None:
         """Build the tree from the stored priorities. Raises UserError for exponents outside [0, 1]."""
-        for name, value in (("alpha", alpha), ("beta", beta)):
+        for name, value in (("alpha", alpha), ("beta", beta.start), ("beta", beta.end)):
             if not 0 <= value <= 1:
                 raise UserError(f"prioritized replay: {name} must be in [0, 1], got {value}")
         if not np.float32(epsilon) > 0:
             raise UserError(f"prioritized replay: epsilon must be positive, got {epsilon}")
         self.alpha = alpha
-        self.beta = beta
-        """Correction for the bias of the sampling. Training may raise it: the paper anneals it to 1."""
+        self._beta = beta
         self._epsilon = np.float32(epsilon)
         self._store = store
         self._rng = rng
         self._tree = SumTree(store.capacity)
         self._max_priority = self._restore()
         store.raise_priority_ceiling(float(self._max_priority))
+
+    @property
+    def beta(self) -> float:
+        """The present correction for the bias of the sampling. It follows from the transitions in the store's files."""
+        return self._beta.at(self._store.total_transitions)
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority so far, and the evicted rows no mass."""

@@ -13,6 +13,7 @@ from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
 from learner_service.networks.observations import are_frames
 from learner_service.replay import (
+    LinearSchedule,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
@@ -33,7 +34,10 @@ def open_replay(
     optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
     store = ReplayStore.open(directory, spec, replay.capacity, optional, _segment_rows(config, spec))
     sampler = (
-        PrioritizedSampler(store, rng, replay.priority_exponent, replay.importance_exponent)
+        PrioritizedSampler(
+            *(store, rng, replay.priority_exponent),
+            LinearSchedule(replay.importance_exponent, replay.importance_exponent_end, config.max_environment_steps),
+        )
         if replay.prioritized
         else UniformSampler(store, rng)
     )

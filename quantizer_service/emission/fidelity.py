@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.schemes.base import Emission
@@ -19,7 +20,8 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     outputs are not finite.
 
     Agreement compares the index of the largest component of the first output. An output with one component or of
-    integers is the chosen action itself, and is compared for equality. Divergences are those of `divergence`.
+    integers is the chosen action itself, and is compared for equality, without a loss of value. Divergences are those
+    of `divergence`.
     """
     session = open_session(emission.model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
@@ -31,6 +33,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     kind = session.get_outputs()[0].type
     chosen = action.shape[1] == 1 or "int" in kind or "bool" in kind
     divergences = divergence(expected, outputs)
+    values = source.discrete_actions and not chosen and divergences is None
     agree = (outputs[first] == action).all(1) if chosen else outputs[first].argmax(1) == action.argmax(1)
     return FidelityReport(
         observations=len(action),
@@ -46,7 +49,19 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
         ),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),
+        value_loss=_value_loss(action, outputs[first].argmax(1)) if values else None,
     )
+
+
+def _value_loss(values: NDArray[np.float64], actions: NDArray[np.int64]) -> float:
+    """What `actions` lose against the best of `values`, relative to the worst; 0 where all actions are equally good.
+
+    The mean of a policy's losses of value is its loss of return per step, to first order (Kakade and Langford 2002,
+    lemma 6.1).
+    """
+    best = values.max(axis=1)
+    lost = float((best - np.take_along_axis(values, actions[:, None], axis=1)[:, 0]).mean())
+    return lost / most if (most := float((best - values.min(axis=1)).mean())) else 0.0
 
 
 def unfit(

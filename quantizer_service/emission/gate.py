@@ -47,6 +47,9 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     The measure is the KL divergence, mean and largest, for policies that tell a distribution. Else it is agreement for
     discrete actions, and mean and largest error for continuous ones.
 
+    A policy with other best actions passes if these lose hardly any value: of two nearly equal actions, rounding may
+    choose the other (docs/decisions/0039-near-ties.md).
+
     A policy with all weights in float always passes, because it is the learner's own policy. It differs only in the
     rounding of float32 sums, which may decide between actions of equal value.
     """
@@ -58,7 +61,7 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
             _divergence("largest", report.max_kl, thresholds.max_kl),
         ]
     elif report.argmax_agreement is not None:
-        checks = [_agreement(report.argmax_agreement, thresholds.min_agreement)]
+        checks = [_agreement(report.argmax_agreement, report.value_loss, thresholds)]
     else:
         checks = [
             _error("mean", report.relative_mean_error, thresholds.max_mean_error),
@@ -73,21 +76,27 @@ def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, flo
     """The size of a policy's error, as a sort key: the gate's measure first, then the relative mean error.
 
     The gate's measure is the larger of mean and largest error in units of its threshold: of KL divergences, or for
-    continuous actions. For discrete actions without a distribution it is the share of rows with another best action.
+    continuous actions. For discrete actions without a distribution it is the loss of value, or without values the share
+    of rows with another action.
     """
     if report.mean_kl is not None and report.max_kl is not None:
         worst = max(report.mean_kl / thresholds.max_mean_kl, report.max_kl / thresholds.max_kl)
         return worst, report.relative_mean_error
     if report.argmax_agreement is not None:
-        return 1.0 - report.argmax_agreement, report.relative_mean_error
+        loss = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
+        return loss, report.relative_mean_error
     worst = max(
         report.relative_mean_error / thresholds.max_mean_error, report.relative_max_error / thresholds.max_error
     )
     return worst, report.relative_mean_error
 
 
-def _agreement(value: float, least: float) -> tuple[bool, str]:
-    return value >= least, f"the same best action as FP32 in {value:.1%} of the observations, required {least:.1%}"
+def _agreement(value: float, loss: float | None, thresholds: GateConfig) -> tuple[bool, str]:
+    text = f"the same best action as FP32 in {value:.1%} of the observations, required {thresholds.min_agreement:.1%}"
+    if value >= thresholds.min_agreement or loss is None:
+        return value >= thresholds.min_agreement, text
+    lost = f", or a loss of value of at most {thresholds.max_value_loss:.2%}, got {loss:.2%}"
+    return loss <= thresholds.max_value_loss, text + lost
 
 
 def _divergence(which: str, value: float, most: float) -> tuple[bool, str]:

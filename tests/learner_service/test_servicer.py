@@ -485,8 +485,8 @@ def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solve
 
 
 def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
-    message = refused_start(solved[0], config(sparsity={"method": "rlx2"}), resume=True)
-    assert "run's checkpoint has sparsity.method dense, but the configuration has rlx2" in message
+    message = refused_start(solved[0], config(sparsity={"method": "rigl"}), resume=True)
+    assert "run's checkpoint has sparsity.method dense, but the configuration has rigl" in message
     assert "--sparsity.method dense" in message
 
 

@@ -35,6 +35,8 @@ MAX_AGE = 255
 VALID = 1
 TERMINATED = 2
 TRUNCATED = 4
+# The first step of a segment that directly follows the segment before. Not set in a step that only resets.
+FOLLOWS = 8
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Columns:
     observations:    [rows, *observation], of the environment's dtype; single frames, never stacks
     actions:         [rows, *action]
     rewards:         float32[rows]
-    flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED
+    flags:           uint8[rows], bits VALID, TERMINATED, TRUNCATED, FOLLOWS
     policy_versions: int64[rows]
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet

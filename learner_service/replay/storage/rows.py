@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.trajectory import Array, Segment
 from actorq.statefiles.crc import crc32
-from learner_service.replay.storage.columns import MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
+from learner_service.replay.storage.columns import FOLLOWS, MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
 from learner_service.replay.storage.mapped_files import MappedFile
 
 
@@ -79,6 +79,7 @@ class _Rows:
         flags = segment.terminated * np.uint8(TERMINATED)
         flags |= segment.truncated * np.uint8(TRUNCATED)
         flags |= np.uint8(VALID)
+        flags[0] |= np.uint8(FOLLOWS * segment.follows)
         np.multiply(flags, valid, out=self._flags)
         self._versions[...] = segment.policy_versions()[:, None]
         self._ages[...] = self._ages_of(segment)

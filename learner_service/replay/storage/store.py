@@ -51,6 +51,7 @@ from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability, Mark
 from learner_service.replay.storage.mapped_files import Machine, claim_directory, this_boot
+from learner_service.replay.storage.next_rows import NextRows
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource
@@ -106,7 +107,7 @@ class ReplayStore:
         self.rewards = columns.rewards
         """float32[capacity]."""
         self.flags = columns.flags
-        """uint8[capacity], bits VALID, TERMINATED and TRUNCATED; 0 in every row that is not live."""
+        """uint8[capacity], bits VALID, TERMINATED, TRUNCATED and FOLLOWS; 0 in every row that is not live."""
         self.policy_versions = columns.policy_versions
         """int64[capacity], version of the policy that acted."""
         self.ages = columns.ages
@@ -119,6 +120,9 @@ class ReplayStore:
         """float32[capacity], with which the acting policy drew each action; None in a store without them."""
         self.generations = np.full(len(columns.flags), -1, np.int64)
         """int64[capacity], global index of the segment last committed to the row, to detect overwritten rows."""
+        self._next_rows = NextRows(columns, spec.frame_stack)
+        self.next_rows = self._next_rows.rows
+        """int64[capacity], the row of the same environment's next step; see `NextRows`."""
         self._columns = columns
         self._writer = RowWriter(columns, spec.frame_stack)
         self._directory = directory
@@ -290,6 +294,7 @@ class ReplayStore:
         )
         self._directory.append(record)
         self._adopt(record)
+        self._next_rows.connect(record)
         self._cursor = record.stop
         self._sequences.advance(source)
         return Inserted(start, record.stop, evicted, transitions)
@@ -315,7 +320,13 @@ class ReplayStore:
             return ()
         candidates = {int(index) for index in np.unique(self.generations[rows])} & self._unchecked.keys()
         records = [self._unchecked.pop(index) for index in sorted(candidates)]
-        return tuple(self._give_up(record) for record in records if not self._is_whole(record))
+        removed = []
+        for record in records:
+            if self._is_whole(record):
+                self._next_rows.connect(record)
+            else:
+                removed.append(self._give_up(record))
+        return tuple(removed)
 
     def skip(self, source: SegmentSource) -> None:
         """Count this segment and all before it as inserted, because their actor no longer has them."""
@@ -385,6 +396,7 @@ class ReplayStore:
         self._columns.flags[record.start : record.stop] = 0
         self._columns.priorities[record.start : record.stop] = 0
         self._transitions -= record.transitions
+        self._next_rows.remove(record)
         return record.start, record.stop
 
     def _is_whole(self, record: Record) -> bool:
@@ -393,12 +405,16 @@ class ReplayStore:
     def _adopt(self, record: Record) -> None:
         self.generations[record.start : record.stop] = record.index
         self._transitions += record.transitions
+        self._next_rows.add(record)
 
     def _take_over(self, recovered: Recovered) -> None:
         for record in self._directory.live:
             self._adopt(record)
         self._cursor = self._directory.live[-1].stop if self._directory.live else 0
         self._unchecked = {record.index: record for record in recovered.unchecked}
+        for record in self._directory.live:
+            if record.index not in self._unchecked:
+                self._next_rows.connect(record)
         self.damaged_segments, self.dropped_segments = len(recovered.damaged), recovered.dropped
         self._durability.load(self._sequences)
         for record in recovered.records.values():

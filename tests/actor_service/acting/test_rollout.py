@@ -71,6 +71,7 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
     collecting = rollout(slot)
     segments = [collect(collecting) for _ in range(10)]
     assert [segment.sequence for segment in segments] == list(range(1, 11))
+    assert [segment.follows for segment in segments] == [False] + [True] * 9
     for one, next_one in pairwise(segments):
         np.testing.assert_array_equal(one.observations[-1], next_one.observations[0])
 
@@ -126,7 +127,7 @@ def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySl
     assert collecting.collect(stop) is None
     stop.clear()
     following = collect(collecting, stop)
-    assert (following.steps, following.sequence) == (LENGTH, 2)
+    assert (following.steps, following.sequence, following.follows) == (LENGTH, 2, True)
     np.testing.assert_array_equal(partial.observations[-1], following.observations[0])
 
 
@@ -347,6 +348,7 @@ def test_a_segment_in_which_an_environment_failed_is_dropped(
         segment.check(environments.spec)
     # Numbers without a gap, as the learner wants them, but time has gone on: 4 steps, 3 that were dropped.
     assert [segment.sequence for segment in (first, second, third)] == [1, 2, 3]
+    assert [segment.follows for segment in (first, second, third)] == [False, False, True]
     np.testing.assert_array_equal(first.observations[-1], [[4, 1], [4, 1]])
     np.testing.assert_array_equal(second.observations[depth - 1], [[7, 1], [0, 1 if restarts else 2]])
     np.testing.assert_array_equal(second.ages, [7, 0])

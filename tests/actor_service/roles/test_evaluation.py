@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,25 @@ def test_the_episodes_are_the_first_ones_of_each_environment() -> None:
     for index in range(32):
         expected = first[index][: 2 if index < 8 else 1]
         assert [episode for episode in taken if episode.environment == index] == expected
+
+
+def test_a_policy_is_called_with_as_many_rows_as_in_an_actor() -> None:
+    whole, parts = (EvaluationEpisodes(make_environments("CartPole-v1", 12), 15, rows=rows) for rows in (None, 4))
+    called: list[int] = []
+
+    def run(evaluator: EvaluationEpisodes) -> Evaluation:
+        policy = evaluator.load(random_policy(4, 2))
+        policy.on_observations = lambda _, rows: called.append(len(rows))
+        evaluation = evaluator.run(policy, 5, 1, threading.Event())
+        evaluator.close()
+        return replace(evaluation, duration_s=0.0)
+
+    expected = run(whole)
+    assert set(called) == {12}
+    calls = len(called)
+    called.clear()
+    assert run(parts) == expected
+    assert called == [4] * (3 * calls)
 
 
 def test_it_says_which_policy_was_evaluated() -> None:

@@ -55,7 +55,7 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
 )
 def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
     returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
-    assert config(algorithm, "rlx2", **returns).multi_step_of(n_step) is None
+    assert config(algorithm, "dense" if algorithm == "dqn" else "rlx2", **returns).multi_step_of(n_step) is None
     expected = f"one-step returns at first, got {algorithm} with n_step {n_step}: {instead}"
     with pytest.raises(ValueError, match=expected):
         config(algorithm, multi_step=True, **returns)
@@ -67,13 +67,10 @@ def test_so_do_algorithms_of_a_users_own() -> None:
         config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
 
 
-def test_segments_have_to_be_as_long_as_the_returns() -> None:
-    with pytest.raises(
-        ValueError, match=r"actor.segment_length must be at least multi_step_returns.n_step \(9\), got 8"
-    ):
-        config(multi_step=True, multi_step_returns={"n_step": 9})
-    # Nothing is said of what is not on.
-    assert config(multi_step_returns={"n_step": 9}).multi_step_of(n_step=1) is None
+def test_returns_may_have_more_steps_than_segments() -> None:
+    settings = config(multi_step=True, multi_step_returns={"n_step": 9})
+    assert settings.multi_step_of(n_step=1) == settings.multi_step_returns
+    assert config("dqn", dqn={"n_step": 9}).dqn.n_step == 9
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])
@@ -89,8 +86,14 @@ def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
     assert settings.asks_for_greedy_actions == on
 
 
+def test_rlx2_is_refused_for_dqn_which_has_neither_mechanism() -> None:
+    with pytest.raises(ValueError, match=r"sparsity.method: rlx2 is rigl with .* dqn takes neither: .*; give rigl"):
+        config("dqn", "rlx2")
+    assert config("dqn", "rigl").sparsity.method == "rigl"
+
+
 def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
-    assert config("dqn", "rlx2").dynamic_capacity_of(DISCRETE) is None
+    assert config("own:Algorithm", "rlx2").dynamic_capacity_of(DISCRETE) is None
     expected = "dynamic_capacity.enabled: expected continuous actions, which have distances, got {}: leave it out"
     with pytest.raises(ValueError, match=expected.format("dqn, which has discrete actions")):
         config("dqn", dynamic=True)

@@ -85,10 +85,9 @@ def test_the_horizon_is_what_a_resumed_run_keeps() -> None:
     assert ppo(ppo={"epochs": 10, "discount": 0.99, "gae_lambda": 0.95}).horizon == {
         "actor.segment_length": 4,
         "ppo.rollout_size": 64,
-        # Of CartPole's preset.
-        "ppo.epochs": 20,
-        "ppo.discount": 0.98,
-        "ppo.gae_lambda": 0.8,
+        "ppo.epochs": 10,
+        "ppo.discount": 0.99,
+        "ppo.gae_lambda": 0.95,
     }
     assert set(RunConfig(algorithm="impala").horizon) == {
         *("actor.segment_length", "impala.rollout_size", "impala.discount", "impala.trace_lambda"),

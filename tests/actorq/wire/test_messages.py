@@ -161,6 +161,11 @@ PAIRS = [
         wire.descriptor_from_proto,
         replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=0.0)),
     ),
+    (
+        wire.descriptor_to_proto,
+        wire.descriptor_from_proto,
+        replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, value_loss=0.25)),
+    ),
     (wire.descriptor_to_proto, wire.descriptor_from_proto, REFUSED),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
     (wire.retained_to_proto, wire.retained_from_proto, RetainedPolicy(35, 3500, (), None)),
@@ -510,6 +515,12 @@ def test_greedy_actions_travel_where_there_are_any() -> None:
     without = wire.segment_to_proto(segment(4, 3, 5))
     assert not without.HasField("greedy_actions")
     assert wire.segment_from_proto(transported(without)).greedy_actions is None
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_segment_tells_whether_it_follows_the_one_before(follows: bool) -> None:
+    sent = replace(segment(4, 3, 5), follows=follows)
+    assert wire.segment_from_proto(transported(wire.segment_to_proto(sent))).follows is follows
 
 
 def test_a_segment_with_a_broken_column_is_refused() -> None:

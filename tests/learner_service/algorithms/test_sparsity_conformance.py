@@ -32,9 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "static": {"method": "static"},
     "set": {"method": "set"},
     "rigl": {"method": "rigl"},
-    "rlx2": {"method": "rlx2"},
     "structured-set": {"method": "set", "structured": True},
-    "structured-rlx2": {"method": "rlx2", "structured": True},
+    "structured-rigl": {"method": "rigl", "structured": True},
 }
 
 
@@ -160,7 +159,7 @@ def test_dense_networks_are_as_ever(name: str) -> None:
     assert not networks(expected)
 
 
-@pytest.mark.parametrize("kind", ["rigl", "structured-rlx2"])
+@pytest.mark.parametrize("kind", ["rigl", "structured-rigl"])
 def test_layers_that_are_not_to_be_trained_stay_dense(name: str, kind: str) -> None:
     algorithm = sparse(name, kind, network="own_algorithms:half_frozen")
     before = {key: value.clone() for key, value in algorithm.policy.state_dict().items()}
@@ -193,7 +192,7 @@ def test_tiny_networks_have_the_sparse_ones_weights(name: str) -> None:
         assert sizes["critic"] / full["critic"] > 1.5 * sizes["policy"] / full["policy"]
 
 
-@pytest.mark.parametrize("kind", ["rlx2", "structured-rlx2"])
+@pytest.mark.parametrize("kind", ["rigl", "structured-rigl"])
 def test_sparse_policies_are_trained_as_actors_run_them(name: str, kind: str) -> None:
     spec = spec_of(name)
     algorithm = sparse(name, kind)
@@ -222,7 +221,7 @@ def test_flops_of_sparse_networks_are_a_share_of_the_dense_ones(name: str) -> No
 
 def test_networks_for_frames_are_sparse_too(name: str) -> None:
     spec = replace(spec_of(name), observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
-    algorithm = make(name, spec, sparsity={"method": "rlx2", "structured": True, "period_updates": 4, **SPARSITIES})
+    algorithm = make(name, spec, sparsity={"method": "rigl", "structured": True, "period_updates": 4, **SPARSITIES})
     update(algorithm, spec, 5)
     assert_masked(algorithm.state())
     flops = algorithm.flops  # type: ignore[attr-defined]
@@ -233,7 +232,7 @@ def test_networks_for_frames_are_sparse_too(name: str) -> None:
 def test_a_sparse_network_learns() -> None:
     table = np.array([[1.0, -2.0, 0.5], [0.0, 0.25, 3.0]])
     contexts = np.array([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]], np.float32)
-    algorithm, rng, size = sparse("dqn", "rlx2", sparsity={"period_updates": 350}), np.random.default_rng(0), 10 * BATCH
+    algorithm, rng, size = sparse("dqn", "rigl", sparsity={"period_updates": 350}), np.random.default_rng(0), 10 * BATCH
     for _ in range(90):
         chosen, actions = rng.integers(2, size=size), random_actions(rng, spec_of("dqn"), size)
         batch = random_batch(rng, spec_of("dqn"), size)
@@ -254,7 +253,7 @@ def test_a_sparse_network_learns() -> None:
     assert act(algorithm, contexts).tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("kind", ["static", "rigl", "structured-rlx2"])
+@pytest.mark.parametrize("kind", ["static", "rigl", "structured-rigl"])
 def test_products_that_leave_zeros_out_train_the_same_networks(name: str, kind: str) -> None:
     """They are taken for large layers only, which the others here are not."""
     spec, layers = spec_of(name), ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",)

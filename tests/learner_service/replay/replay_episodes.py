@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
-from learner_service.replay import Returns
+from learner_service.replay import ReplayStore, Returns, SegmentSource
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,20 @@ class Transition:
     total: float
     bootstrap_discount: float
     bootstrap_observation: NDArray[np.generic]
+
+
+# How a segment comes after the one before: directly, after steps that the actor dropped, or after a lost segment.
+LINKS = ("follows", "dropped", "lost")
+_MISSING = 2
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A segment in the store: its first row, its first step, and the step at which the stored steps after it end."""
+
+    row: int
+    step: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Lives:
         dtype = spec.observations.dtype
         return cls(spec, observations.astype(dtype), rewards, terminated, truncated, valid, first)
 
-    def segment(self, number: int, start: int, stop: int) -> Segment:
+    def segment(self, number: int, start: int, stop: int, follows: bool = False) -> Segment:
         """Steps [start, stop) as they travel: with frames before, those that there were, and ages."""
         context = [
             self.observations[row] if row >= 0 else np.full_like(self.observations[0], 77)
@@ -70,10 +84,11 @@ class Lives:
             valid=self.valid[part],
             spans=(PolicySpan(0, 1, "fp32"),),
             ages=np.array([min(255, self._age(start, n)) for n in range(self.valid.shape[1])], np.uint8),
+            follows=follows,
         )
 
     def transition(self, step: int, environment: int, end: int, returns: Returns) -> Transition:
-        """The transition at a valid step of a segment that ends before step `end`, one step at a time."""
+        """The transition at a valid step, one step at a time, where all steps before step `end` are known."""
         observed, total, factor = self.stack(step, environment), 0.0, 1.0
         for _ in range(returns.n_step):
             reward, most = float(self.rewards[step, environment]), returns.clip_rewards or np.inf
@@ -97,3 +112,29 @@ class Lives:
 
     def _age(self, row: int, environment: int) -> int:
         return row - max(first for first in range(row + 1) if self.first[first, environment])
+
+
+def insert_all(store: ReplayStore, lives: Lives, lengths: list[int], links: list[str]) -> dict[int, Placed]:
+    """Insert the segments of one actor. Returns the live ones by their index in the directory."""
+    steps: list[tuple[int, int]] = []
+    sequence = stop = 0
+    for number, (length, link) in enumerate(zip(lengths, links, strict=True)):
+        sequence += 1 + (link == "lost")
+        start = stop + _MISSING * (link != "follows")
+        stop = start + length
+        steps.append((start, stop))
+        segment = lives.segment(sequence, start, stop, follows=number > 0 and link != "dropped")
+        store.insert(segment, SegmentSource.from_name("actor-0", 7, sequence))
+    ends = [stop for _, stop in steps]
+    for number in reversed(range(1, len(steps))):
+        if links[number] == "follows":
+            ends[number - 1] = ends[number]
+    return {
+        record.index: Placed(record.start, steps[record.index][0], ends[record.index])
+        for record in store.live_segments()
+    }
+
+
+def steps_of(lengths: list[int]) -> int:
+    """Steps of lives that suffice for segments of these lengths, however they are linked."""
+    return sum(lengths) + _MISSING * len(lengths)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
 from learner_service.replay import ReplayStore, SegmentSource
-from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.storage.columns import FOLLOWS, TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 
 SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
@@ -73,6 +73,7 @@ def expected_flags(segment: Segment) -> NDArray[np.uint8]:
                     VALID
                     + TERMINATED * int(segment.terminated[step, environment])
                     + TRUNCATED * int(segment.truncated[step, environment])
+                    + FOLLOWS * int(segment.follows and step == 0)
                 )
     return flags
 

@@ -12,7 +12,7 @@ from actorq.domain.trajectory import ArraySpec, Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble
 from learner_service.replay.storage.columns import VALID
-from tests.learner_service.replay.replay_episodes import Lives
+from tests.learner_service.replay.replay_episodes import LINKS, Lives, insert_all, steps_of
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
 
 FRAMES = ArraySpec((3, 2), "uint8")
@@ -27,13 +27,14 @@ FRAMES = ArraySpec((3, 2), "uint8")
     capacity=st.integers(60, 160),
     end_rate=st.sampled_from([0.0, 0.1, 0.3, 0.9]),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    links=st.lists(st.sampled_from(LINKS), min_size=12, max_size=12),
     environments=st.integers(1, 2),
     frames=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 # Episodes longer than an age can count, and none that ends.
-@example(4, Returns(3, 0.99), 700, 0.0, [300, 9], 1, False, 0)
-@example(4, Returns(3, 0.99), 1400, 0.004, [150, 150, 300], 1, True, 1)
+@example(4, Returns(3, 0.99), 700, 0.0, [300, 9], ["follows"] * 12, 1, False, 0)
+@example(4, Returns(3, 0.99), 1400, 0.004, [150, 150, 300], ["follows"] * 12, 1, True, 1)
 def test_every_row_agrees_with_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
     frame_stack: int,
@@ -41,31 +42,28 @@ def test_every_row_agrees_with_the_reference(
     capacity: int,
     end_rate: float,
     lengths: list[int],
+    links: list[str],
     environments: int,
     frames: bool,
     seed: int,
 ) -> None:
     spec = replace(SPEC, frame_stack=frame_stack, observations=FRAMES if frames else SPEC.observations)
-    lives = Lives.random(np.random.default_rng(seed), spec, sum(lengths), environments, end_rate)
-    stops = np.cumsum(lengths).tolist()
+    lives = Lives.random(np.random.default_rng(seed), spec, steps_of(lengths), environments, end_rate)
     store = ReplayStore.open(tmp_path_factory.mktemp("store"), spec, capacity)
-    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
-        store.insert(lives.segment(number, stop - length, stop), source(number))
+    placed = insert_all(store, lives, lengths, links[: len(lengths)])
     rows = np.flatnonzero(store.flags & VALID)
     batch = assemble(store, rows, returns)
     assert batch.observations.dtype == batch.bootstrap_observations.dtype == spec.observations.dtype
-    starts = {record.index: record.start for record in store.live_segments()}
     for position, row in enumerate(rows.tolist()):
         number = int(store.generations[row])
-        environment, place = divmod(row - starts[number], frame_stack + lengths[number])
-        step = stops[number] - lengths[number] + place - (frame_stack - 1)
-        expected = lives.transition(step, environment, stops[number], returns)
+        environment, place = divmod(row - placed[number].row, frame_stack + lengths[number])
+        step = placed[number].step + place - (frame_stack - 1)
+        expected = lives.transition(step, environment, placed[number].end, returns)
         assert batch.returns[position] == pytest.approx(expected.total, abs=1e-5)
         assert batch.bootstrap_discounts[position] == pytest.approx(expected.bootstrap_discount)
         np.testing.assert_array_equal(batch.observations[position], expected.observation)
         np.testing.assert_array_equal(batch.bootstrap_observations[position], expected.bootstrap_observation)
-    live = {number for number in range(len(lengths)) if number in starts}
-    expected_rows = sum(int(lives.valid[stops[n] - lengths[n] : stops[n]].sum()) for n in live)
+    expected_rows = sum(int(lives.valid[at.step : at.step + lengths[n]].sum()) for n, at in placed.items())
     assert len(rows) == expected_rows
     store.close()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from actorq.errors import ConflictError, InvalidInputError, UserError
-from learner_service.replay import PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
+from learner_service.replay import LinearSchedule, PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
 
@@ -19,7 +19,7 @@ def _uniform(store: ReplayStore) -> Sampler:
 
 
 def _prioritized(store: ReplayStore, alpha: float = 0.6, beta: float = 0.4) -> PrioritizedSampler:
-    return PrioritizedSampler(store, np.random.default_rng(11), alpha, beta)
+    return PrioritizedSampler(store, np.random.default_rng(11), alpha, LinearSchedule(beta, beta, 1))
 
 
 def _fill(store: ReplayStore, sampler: Sampler, numbers: range) -> None:
@@ -198,11 +198,39 @@ def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Pat
     np.testing.assert_allclose(drawn.probabilities[drawn.rows == first], share, rtol=1e-6)
 
 
+def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path) -> None:
+    def opened() -> tuple[ReplayStore, PrioritizedSampler]:
+        store = ReplayStore.open(tmp_path, SPEC, 40)
+        return store, PrioritizedSampler(store, np.random.default_rng(11), beta=LinearSchedule(0.4, 1.0, 32))
+
+    def weights(store: ReplayStore, sampler: PrioritizedSampler, beta: float) -> None:
+        sampled = sampler.sample(20)
+        raw = (store.transitions * sampled.probabilities) ** -beta
+        np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-5)
+        assert sampled.weights.min() < 0.9
+
+    store, sampler = opened()
+    assert sampler.beta == 0.4
+    for number in range(4):
+        inserted = store.insert(plain_segment(number), source(number))
+        assert inserted is not None
+        sampler.on_insert(inserted)
+        sampler.update(_whole(store, [inserted.start]), np.array([number + 2], np.float32))
+    weights(store, sampler, 0.7)
+    # The store's files tell the progress to the next process.
+    store.close()
+    store, sampler = opened()
+    weights(store, sampler, 0.7)
+    for number in range(4, 12):
+        store.insert(plain_segment(number), source(number))
+    assert sampler.beta == 1.0
+
+
 @pytest.mark.parametrize(("alpha", "beta", "epsilon"), [(1.5, 0.4, 1e-6), (0.6, -0.1, 1e-6), (0.6, 0.4, 0.0)])
 def test_parameters_that_cannot_work_are_refused(tmp_path: Path, alpha: float, beta: float, epsilon: float) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 30)
     with pytest.raises(UserError, match="prioritized replay"):
-        PrioritizedSampler(store, np.random.default_rng(0), alpha, beta, epsilon)
+        PrioritizedSampler(store, np.random.default_rng(0), alpha, LinearSchedule(0.4, beta, 9), epsilon)
 
 
 def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from actorq.errors import InvalidInputError
 from learner_service.replay import NStepBatch, ReplayStore, Returns, WindowBatch, assemble, empty_batch
 from learner_service.replay.storage.columns import VALID
-from tests.learner_service.replay.replay_episodes import Lives
+from tests.learner_service.replay.replay_episodes import LINKS, Lives, insert_all, steps_of
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
 
 
@@ -23,6 +23,7 @@ from tests.learner_service.replay.replay_segments import SPEC, plain_segment, so
     capacity=st.integers(60, 160),
     end_rate=st.sampled_from([0.0, 0.1, 0.3, 0.9]),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    links=st.lists(st.sampled_from(LINKS), min_size=12, max_size=12),
     environments=st.integers(1, 2),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -34,24 +35,22 @@ def test_every_window_agrees_with_the_reference(
     capacity: int,
     end_rate: float,
     lengths: list[int],
+    links: list[str],
     environments: int,
     seed: int,
 ) -> None:
     spec = replace(SPEC, frame_stack=frame_stack)
-    lives = Lives.random(np.random.default_rng(seed), spec, sum(lengths), environments, end_rate)
-    stops = np.cumsum(lengths).tolist()
+    lives = Lives.random(np.random.default_rng(seed), spec, steps_of(lengths), environments, end_rate)
     store = ReplayStore.open(tmp_path_factory.mktemp("store"), spec, capacity)
-    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
-        store.insert(lives.segment(number, stop - length, stop), source(number))
+    placed = insert_all(store, lives, lengths, links[: len(lengths)])
     rows = np.flatnonzero(store.flags & VALID)
     batch = assemble(store, rows, Returns(n_step, discount, windows=True))
     assert isinstance(batch, WindowBatch)
-    starts = {record.index: record.start for record in store.live_segments()}
     for position, row in enumerate(rows.tolist()):
         number = int(store.generations[row])
-        environment, place = divmod(row - starts[number], frame_stack + lengths[number])
-        step = stops[number] - lengths[number] + place - (frame_stack - 1)
-        taken = steps_taken(lives, step, environment, stops[number], n_step)
+        environment, place = divmod(row - placed[number].row, frame_stack + lengths[number])
+        step = placed[number].step + place - (frame_stack - 1)
+        taken = steps_taken(lives, step, environment, placed[number].end, n_step)
         for later in range(1, n_step):
             inside = later < taken
             expected = lives.stack(step + later if inside else step, environment)
@@ -64,7 +63,7 @@ def test_every_window_agrees_with_the_reference(
 
 
 def steps_taken(lives: Lives, step: int, environment: int, stop: int, n_step: int) -> int:
-    """Steps of the window that begins there, in a segment that ends before `stop`."""
+    """Steps of the window that begins there, where all steps before `stop` are stored."""
     taken = 1
     while taken < n_step and step + 1 < stop:
         if lives.terminated[step, environment] or lives.truncated[step, environment]:

@@ -473,7 +473,7 @@ class Scripted(DQN):
 def counting_replay(directory: Path) -> tuple[ReplayStore, ReplayBuffer]:
     """A replay with priorities that counts observations."""
     store = ReplayStore.open(directory, SPEC, 1000)
-    sampler = PrioritizedSampler(store, np.random.default_rng(0), 1.0, 0.4)
+    sampler = PrioritizedSampler(store, np.random.default_rng(0), 1.0)
     limiter = RateLimiter(4.0, 8, 1000.0, ManualClock())
     return store, ReplayBuffer(store, sampler, limiter, Returns(3, 0.9), ObservationMoments(SPEC.observations.shape))
 

@@ -222,7 +222,7 @@ def test_quantization_aware_training_goes_on_after_a_checkpoint(client: Quantize
 
 
 def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
-    settings = config(sparsity={"method": "rlx2", "actor": 0.5, "period_updates": 2})
+    settings = config(sparsity={"method": "rigl", "actor": 0.5, "period_updates": 2})
     before = build(client, tmp_path, settings=settings)
     rng = np.random.default_rng(0)
     off_policy(before).update(random_batch(rng, 24), np.ones(24, np.float32))
@@ -231,7 +231,7 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
     before.replay.close()
     state = checkpoints.load_newest()
     assert state is not None
-    assert state.values["sparsity"] == {"method": "rlx2", "actor": 0.5, "critic": 0.85, "structured": False}
+    assert state.values["sparsity"] == {"method": "rigl", "actor": 0.5, "critic": 0.85, "structured": False}
     after = build(client, tmp_path, state, settings=settings)
     batch = random_batch(rng, 24)
     for training in (before, after):

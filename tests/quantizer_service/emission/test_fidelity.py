@@ -100,7 +100,24 @@ def test_disagreement_shows() -> None:
     report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": -expected})
 
     assert report.argmax_agreement == 0
+    assert report.value_loss == 1
     assert report.max_error == pytest.approx(2 * np.abs(expected).max(), rel=1e-5)
+
+
+def test_a_loss_of_value_counts_what_other_actions_cost_and_not_how_many_they_are() -> None:
+    outputs = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
+    rows, best, worst = np.arange(64), outputs.argmax(1), outputs.argmin(1)
+    values = np.zeros_like(outputs)
+    values[rows, best], values[rows, worst] = 1.0, -1.0
+    # In half of the rows another action is better: by next to nothing, and once by much.
+    values[rows[:32], worst[:32]] = 1.001
+    values[0, worst[0]] = 11.0
+
+    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": values})
+
+    of_the_worst = 11.0 + 31 * 1.001 + 32 * 2.0
+    assert report.argmax_agreement == 0.5
+    assert report.value_loss == pytest.approx((10.0 + 31 * 0.001) / of_the_worst)
 
 
 def agreement_of(graph: Graph, parameters: Tensors, changed: Tensors) -> float | None:
@@ -151,7 +168,7 @@ def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_n
     report = report_on(replace(SOURCE, discrete_actions=False, action_spans=spans), Int8(), PARAMETERS)
 
     (output,) = report.outputs
-    assert report.argmax_agreement is None
+    assert report.argmax_agreement is report.value_loss is None
     assert report.relative_mean_error == pytest.approx(np.mean(np.array(output.mean_errors) / spans))
     assert report.relative_max_error == pytest.approx(np.max(np.array(output.max_errors) / spans))
 
@@ -162,6 +179,7 @@ def test_equal_outputs_have_no_range_to_divide_by() -> None:
     report = report_on(SOURCE, Int8(), zeros)
 
     assert (report.relative_mean_error, report.relative_max_error, report.argmax_agreement) == (0, 0, 1)
+    assert report.value_loss == 0
 
 
 def test_outputs_that_are_not_finite_are_refused() -> None:

@@ -7,7 +7,9 @@ from actorq.config.sections import GateConfig
 from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport
 from quantizer_service.emission.gate import judge, severity
 
-THRESHOLDS = GateConfig(max_mean_error=0.02, max_error=0.25, min_agreement=0.95, max_mean_kl=0.002, max_kl=0.1)
+THRESHOLDS = GateConfig(
+    max_mean_error=0.02, max_error=0.25, min_agreement=0.95, max_value_loss=0.01, max_mean_kl=0.002, max_kl=0.1
+)
 LAYERS = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", INT8_PER_TENSOR))
 IN_FLOAT = (LayerReport("first", FLOAT32, "first layer"), LayerReport("middle", FLOAT32, "fidelity gate"))
 
@@ -16,8 +18,8 @@ def continuous(mean: float, largest: float) -> FidelityReport:
     return FidelityReport(64, 1.0, 2.0, mean, largest, None, LAYERS)
 
 
-def discrete(agreement: float, mean: float = 0.5) -> FidelityReport:
-    return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS)
+def discrete(agreement: float, mean: float = 0.5, value_loss: float | None = None) -> FidelityReport:
+    return FidelityReport(64, 1.0, 2.0, mean, 9.0, agreement, LAYERS, value_loss=value_loss)
 
 
 def stochastic(mean: float, largest: float, agreement: float | None = 0.1, error: float = 0.9) -> FidelityReport:
@@ -42,6 +44,10 @@ def stochastic(mean: float, largest: float, agreement: float | None = 0.1, error
         (stochastic(0.001, math.inf), False),
         (stochastic(math.inf, math.inf, agreement=1.0, error=0.0), False),
         (replace(stochastic(math.inf, math.inf), layers=IN_FLOAT), True),
+        (discrete(0.5, value_loss=0.01), True),
+        (discrete(0.5, value_loss=0.0101), False),
+        (discrete(0.95, value_loss=0.5), True),
+        (discrete(0.9499, value_loss=math.nan), False),
     ],
 )
 def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed: bool) -> None:
@@ -61,6 +67,10 @@ def test_the_reason_names_what_failed_with_both_numbers() -> None:
     )
     assert judge(stochastic(0.0123, math.inf), THRESHOLDS).reason.endswith(
         "; largest KL divergence from FP32 inf nats, allowed 0.1"
+    )
+    assert judge(discrete(0.75, value_loss=0.02), THRESHOLDS).reason == (
+        "the same best action as FP32 in 75.0% of the observations, required 95.0%, or a loss of value of at most "
+        "1.00%, got 2.00%"
     )
 
 
@@ -82,8 +92,9 @@ def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() 
         stochastic(0.001, 0.1, error=0.2),
         stochastic(0.001, 0.1, error=0.1),
     ]
+    by_loss = [discrete(0.9, 0.1, 0.2), discrete(0.8, 0.2, 0.1), discrete(0.9, 0.1, 0.1)]
 
-    for reports in (by_agreement, by_error, by_divergence):
+    for reports in (by_agreement, by_error, by_loss, by_divergence):
         found = [severity(report, THRESHOLDS) for report in reports]
         assert found == sorted(set(found), reverse=True)
 
