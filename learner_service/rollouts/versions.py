@@ -1,7 +1,8 @@
 """The policy versions that the learner published last, from which the lag of transitions is counted."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,27 +13,44 @@ class PublishedVersions:
 
     The lag of a version is the number of publications after it. The difference of two version numbers is not the lag,
     because a restarted learner leaves numbers out.
+
+    Versions can be lost: a killed learner published them after its last checkpoint. The restarted learner learns from
+    the same rollouts again, so its n-th publication repeats the n-th lost version. The lag of a lost version is
+    therefore counted from the publication that repeats it.
     """
 
     def __init__(self, max_lag: int) -> None:
         self.max_lag = max_lag
         self._versions: deque[int] = deque(maxlen=max_lag + 1)
+        # The last version of the checkpoint and the first one after it. Versions in between are lost.
+        self._lost = (0, 0)
+        self._since = 0
+        self._is_restored = False
 
     def add(self, version: int) -> None:
         """Note a published version. It is above all earlier ones."""
+        if self._is_restored:
+            # It has the checkpoint's parameters.
+            self._lost, self._since, self._is_restored = (max(self._versions, default=0), version), 0, False
+        else:
+            self._since += 1
         self._versions.append(version)
 
     def lag(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of publications after each of these versions, at most `max_lag` + 1."""
         known = np.array(self._versions, np.int64)
         lags: NDArray[np.int64] = len(known) - np.searchsorted(known, versions, side="right")
-        return lags
+        last, first = self._lost
+        repeated = np.clip(self._since - (versions - last), 0, self.max_lag + 1)
+        return np.where((versions > last) & (versions < first), repeated, lags)
 
-    def state(self) -> list[int]:
-        """The versions, for a checkpoint."""
-        return list(self._versions)
+    def state(self) -> dict[str, Any]:
+        """The state for a checkpoint, as JSON values."""
+        return {"versions": list(self._versions), "lost": list(self._lost), "since": self._since}
 
-    def load_state(self, versions: Iterable[int]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self._versions.clear()
-        self._versions.extend(versions)
+        self._versions.extend(state["versions"])
+        first, last = state["lost"]
+        self._lost, self._since, self._is_restored = (first, last), state["since"], True

@@ -181,12 +181,30 @@ def test_a_restored_queue_hands_out_what_the_saved_one_does(tmp_path: Path) -> N
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     restored = open_queue(tmp_path / "copy", waiting=4, scale=True)
     restored.load_state_dict(state)
-    assert restored.versions.state() == [1]
+    assert restored.versions.state()["versions"] == [1]
     for _ in range(3):
         (expected,), (actual,) = take(queue), take(restored)
         np.testing.assert_array_equal(actual.rewards, expected.rewards)
         np.testing.assert_array_equal(actual.observations, expected.observations)
     assert restored.state_dict() == queue.state_dict()
+
+
+def test_a_restarted_learner_drops_nothing_that_the_killed_one_has_learned_from(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path, waiting=8, capacity=2_000, max_lag=2)
+    queue.published(1)
+    state = json.loads(json.dumps(queue.state_dict()))
+    for version in range(1, 9):
+        # As in a run: a rollout of each version.
+        insert(queue, drawn_segment(version, version=version))
+        take(queue)
+        queue.published(version + 1)
+    kill(queue._store)
+    queue = open_queue(tmp_path, waiting=8, capacity=2_000, max_lag=2)
+    queue.load_state_dict(state)
+    for number in range(8):
+        queue.published(1024 + number)
+        assert used(take(queue)) == told(drawn_segment(number + 1))
+    assert queue.dropped_transitions == 0
 
 
 def test_a_dropped_segment_counts_once_over_a_restart(tmp_path: Path) -> None:
