@@ -83,11 +83,11 @@ class PPO(PolicyGradient):
         settings = self._settings
         self.set_progress(progress)
         clip = annealed(settings.clip, settings.clip_end, progress)
-        parts = list(map(self._rows, joined(rollout)))
+        parts, entropies = zip(*map(self._rows, joined(rollout)), strict=True)
         rows = parts[0] if len(parts) == 1 else Rows(*map(torch.cat, zip(*parts, strict=True)))
         if not len(rows.weights):
             return Learned(0.0, 0, {})
-        figures = self._figures_before(rows)
+        figures = {"entropy": float(torch.cat(entropies).mean()), **self._figures_before(rows)}
         done: list[Update] = []
         for _ in range(settings.epochs):
             epoch = [self._step(minibatch, clip) for minibatch in self._minibatches(rows)]
@@ -108,28 +108,32 @@ class PPO(PolicyGradient):
             },
         )
 
-    def _rows(self, steps: Trajectories) -> Rows:
-        """The transitions of trajectories, with values and probabilities of the present networks."""
+    def _rows(self, steps: Trajectories) -> tuple[Rows, Tensor]:
+        """The transitions of trajectories with values and probabilities of the present networks, and its entropies."""
         values = self.present_values(steps)
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
         observations, actions = flat(steps.observations[:-1]), flat(steps.actions)
-        proximal = self.log_probabilities(observations, actions, {})
+        drawn = self.policy.drawn(self._tensor(actions))
+        judged = self._without_gradient(self._judged, self._tensor(observations), drawn)
+        proximal = judged[:, 0].cpu().numpy()
         weights = importance_weights(proximal, flat(steps.log_probabilities), self._settings.correct)
         valid = np.flatnonzero(steps.valid)
         columns = (observations, actions, proximal, weights, *map(flat, (*targets, values[:-1])))
         found = [self._tensor(each if len(valid) == len(each) else each[valid]) for each in columns]
-        return Rows(found[0], self.policy.drawn(found[1]), *found[2:])
+        entropies = judged[:, 1].index_select(0, self._tensor(valid))
+        return Rows(found[0], self.policy.drawn(found[1]), *found[2:]), entropies
+
+    def _judged(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """log pi(a | s) and the entropy of pi(. | s), float32[B, 2]."""
+        distribution = self.policy.distribution(observations)
+        logarithms = self.policy.log_probabilities(actions, *distribution)
+        return torch.stack((logarithms, self.policy.entropies(*distribution)), 1)
 
     def _figures_before(self, rows: Rows) -> dict[str, float]:
         """Figures of the rollout before the first update. Truncates the weights in place."""
-        with torch.no_grad():
-            entropy = self._without_gradient(
-                lambda observations: self.policy.entropies(*self.policy.distribution(observations)), rows.observations
-            ).mean()
         truncated = (rows.weights > self._settings.max_weight).float().mean()
         rows.weights.clamp_(max=self._settings.max_weight)
         return {
-            "entropy": float(entropy),
             "truncated_share": float(truncated),
             "mean_weight": float(rows.weights.mean()),
             "explained_variance": explained_variance(rows.values, rows.returns),

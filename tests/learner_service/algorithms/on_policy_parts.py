@@ -23,8 +23,8 @@ SPECS = {"discrete": DISCRETE, "continuous": CONTINUOUS, "bounded": BOUNDED}
 T, N = 16, 8
 _SMALL = {"hidden_sizes": (32, 32), "value_sizes": (32, 32), "learning_rate": 3e-3}
 _SECTIONS: dict[str, dict[str, Any]] = {
-    "ppo": {"batch_size": 32, "epochs": 4, "rollout_size": 2 * T * N},
-    "impala": {"batch_size": 64, "rollout_size": 2 * T * N},
+    "ppo": {"batch_size": 32, "epochs": 4, "rollout_size": 10_000},
+    "impala": {"batch_size": 64, "rollout_size": 10_000},
 }
 # Settings of the run, not of the algorithm.
 _OF_THE_RUN = ("normalize_observations", "network", "learner", "sparsity")
@@ -34,7 +34,9 @@ def make(name: str, spec: EnvironmentSpec = DISCRETE, seed: int = 1, **changes: 
     """A small algorithm; `changes` are to its section, or to one of the run's own settings."""
     run = {key: changes.pop(key) for key in _OF_THE_RUN if key in changes}
     section = {**_SMALL, **_SECTIONS[name], **changes}
-    config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
+    # An environment without a preset, so that all other settings are the defaults.
+    given = {"environment": "Small-v0", "algorithm": name, name: section, "seed": seed}
+    config = RunConfig.model_validate({**given, **run})
     return CLASSES[name](config, spec, torch.device("cpu"))
 
 

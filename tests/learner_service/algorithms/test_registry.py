@@ -42,7 +42,7 @@ def test_an_on_policy_algorithm_is_made_by_name(name: str, spec: EnvironmentSpec
     section = getattr(config, name)
     assert (algorithm.name, algorithm.sampling) == (name, "clipped")
     assert (algorithm.batch_size, algorithm.rollout_size) == (section.batch_size, section.rollout_size)
-    assert algorithm.epochs == (10 if name == "ppo" else 1)
+    assert algorithm.epochs == getattr(section, "epochs", 1)
 
 
 def test_one_with_a_replay_is_not_on_policy() -> None:
