@@ -72,7 +72,7 @@ class RateLimiter:
         """A limiter for a queue that hands out each insert once, for `epochs` samples.
 
         It allows the samples of a rollout exactly when `rollout_size` inserts wait, and admits inserts up to `ahead`
-        waiting ones, rounded up to an even number.
+        waiting ones, rounded up to an even number of at least 4.
         """
         half = max(2, -(-max(ahead, rollout_size) // 2))
         limiter = cls(epochs, half, epochs * half, clock)
