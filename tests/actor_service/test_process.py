@@ -374,5 +374,5 @@ def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: tuple[
         serving(peer) as learner,
         running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (client, ended),
     ):
-        client.drain()
+        assert client.drain() == (0, 0)
         assert ended.result(DEADLINE_S) == EXIT_OK

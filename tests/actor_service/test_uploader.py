@@ -407,5 +407,6 @@ def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side:
     learner.opened()
     put(uploader, 1)
     uploader.close()
+    assert "uploader" not in {thread.name for thread in threading.enumerate()}
     assert uploader.flush(DEADLINE_S) == 1
     assert side.faults.empty()

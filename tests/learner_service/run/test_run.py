@@ -230,7 +230,7 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
         run.interrupt()
         assert run.state is RunState.INTERRUPTED
-        for refused in (lambda: run.join("b", 1, "actor"), run.require_here):
+        for refused in (lambda: run.join("b", 1, "actor"), run.require_here, run.resume):
             with pytest.raises(UnavailableError, match="the learner is moving"):
                 refused()
         # What is on its way is stored, and no credit follows.
