@@ -232,3 +232,21 @@ async def test_a_run_that_is_over_or_interrupted_is_not_reset(tmp_path: Path) ->
         with pytest.raises(UnavailableError, match="the learner is moving"):
             await run.reset_environment(discard=True)
         await run.ended.wait()
+
+
+@on_a_loop
+async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_learner_that_leaves_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    async with a_run(tmp_path) as run:
+        opening = asyncio.create_task(opened(run))
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="the run's environment is being decided: try again"):
+            await run.reset_environment(discard=True)
+        run.interrupt()
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            await opening
+        await run.ended.wait()
+        assert run.training is not None
+        assert run.training.trainer.updates == 0
+    assert of_environment(tmp_path) == {"environment.json", "replay"}

@@ -477,3 +477,36 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
         await run.ended.wait()
         run.close_stream(actor)
         run.close_stream(judge)
+
+
+@on_a_loop
+async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("a", 1, "actor")
+        run.close_stream(await run.open_stream("a", 1, SPEC))
+        await run.save()
+    wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
+    async with a_run(tmp_path, resume=True, settings=wider) as run:
+        await run.restore()
+        assert run.ended.is_set()
+        assert isinstance(run.fault, UserError)
+        assert "the checkpoint does not fit the configured networks" in str(run.fault)
+        assert run.training is None
+
+
+@on_a_loop
+async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("judge", 1, "evaluator")
+        judge = await run.open_stream("judge", 1, SPEC)
+        for sequence in (1, 2, 1, 2):
+            run.evaluated(judge, evaluation(sequence, 1, 10.0 * sequence))
+        await acknowledged(judge, 2)
+        assert run.records.evaluations.count == 2
+        assert judge.received == 2
+        judge.changed.clear()
+        run.evaluated(judge, evaluation(2, 1, 20.0))
+        async with asyncio.timeout(DEADLINE_S):
+            await judge.changed.wait()
+        assert (judge.acknowledged, run.records.evaluations.count) == (2, 2)
+        run.close_stream(judge)
