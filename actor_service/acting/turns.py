@@ -6,7 +6,6 @@ import time
 from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 
-_WAIT_FOR_FIRST_S = 1.0
 # The longest wait for a newer policy. None may come, for example while training is paused. Acting goes on then.
 _PATIENCE_S = 1.0
 
@@ -33,8 +32,8 @@ class PolicyTurns:
         self._steps = 0
 
     def next(self, stop: threading.Event) -> OnnxPolicy | None:
-        """The policy for the next step; None once `stop` is set."""
-        policy = self._slot.peek() or self._first(stop)
+        """The policy for the next step; waits for the first one. None once `stop` is set or the slot is closed."""
+        policy = self._slot.peek() or self._slot.wait(lambda _: True)
         if policy is not None and policy is self._policy and self._steps == self._most_steps:
             policy = self._newer(policy)
         if policy is None or stop.is_set():
@@ -43,12 +42,6 @@ class PolicyTurns:
             self._policy, self._steps = policy, 0
             self._slot.activated(policy.descriptor)
         self._steps += 1
-        return policy
-
-    def _first(self, stop: threading.Event) -> OnnxPolicy | None:
-        policy = None
-        while policy is None and not stop.is_set():
-            policy = self._slot.wait(lambda _: True, _WAIT_FOR_FIRST_S)
         return policy
 
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:

@@ -130,6 +130,15 @@ def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Pat
     buffer.limiter.release(0)
 
 
+def test_skipped_segments_count_as_inserted(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.skip(source(5))
+    assert list(buffer.last_sequences().values()) == [5]
+    assert buffer.limiter.try_reserve(4)
+    assert buffer.insert(plain_segment(5), source(5), 4) is None
+
+
 def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path, capacity=10)
     assert buffer.limiter.try_reserve(50)
