@@ -115,10 +115,12 @@ def fill(replay: ReplayBuffer, sequences: range) -> None:
 def test_it_trains_as_far_as_the_rate_limiter_lets_it(
     make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher
 ) -> None:
-    trainer = make_trainer()
+    saved = Saved()
+    trainer = make_trainer(saved)
     fill(replay, range(1, 9))
     trainer.start()
     await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    assert saved.updates.empty()
     assert trainer.save() == Path(f"/checkpoints/{UPDATES_WITH_64_TRANSITIONS}")
     assert trainer.updates == UPDATES_WITH_64_TRANSITIONS
     assert trainer.loss > 0

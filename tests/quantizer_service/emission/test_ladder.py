@@ -352,4 +352,4 @@ def test_a_version_that_does_not_run_in_float_or_not_in_time_is_refused_and_the_
     assert refused.value is error
     # More layers in float may mend an error, but not a lack of time.
     assert tried == ([rung] if isinstance(error, OverdueError) else [rung, None])
-    assert climber.ladder.rung == rung == {"layers.2"}
+    assert climber.ladder.rung == rung == frozenset({"layers.2"})
