@@ -260,7 +260,7 @@ class Uploader:
         """The next item with credit. None when there is none until time `until`, or the stream has ended."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._may_send() or ended.is_set() or self._closed.is_set(), max(0.0, until - time.monotonic())
+                lambda: self._may_send() or ended.is_set() or self._closed.is_set(), until - time.monotonic()
             )
             if not self._may_send() or ended.is_set():
                 return None

@@ -7,8 +7,6 @@ from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq.domain.status import RunSpec
 
-_WAIT_FOR_FIRST_S = 1.0
-
 
 class PolicyTurns:
     """Takes the policy for each step from the slot.
@@ -33,8 +31,8 @@ class PolicyTurns:
         self._steps = 0
 
     def next(self, stop: threading.Event) -> OnnxPolicy | None:
-        """The policy for the next step; None once `stop` is set."""
-        policy = self._slot.peek() or self._first(stop)
+        """The policy for the next step; waits for the first one. None once `stop` is set or the slot is closed."""
+        policy = self._slot.peek() or self._slot.wait(lambda _: True)
         if policy is not None and policy is self._policy and self._steps == self._most_steps:
             policy = self._newer(policy)
         if policy is None or stop.is_set():
@@ -50,12 +48,6 @@ class PolicyTurns:
         """Whether the next call waits for a newer policy."""
         policy = self._policy
         return policy is not None and self._steps == self._most_steps and self._slot.peek() is policy
-
-    def _first(self, stop: threading.Event) -> OnnxPolicy | None:
-        policy = None
-        while policy is None and not stop.is_set():
-            policy = self._slot.wait(lambda _: True, _WAIT_FOR_FIRST_S)
-        return policy
 
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:
         acting, started = policy.descriptor, time.perf_counter()

@@ -186,7 +186,7 @@ class PolicySlot:
         """The newest policy, None before the first. Takes no lock, so the acting loop may call it at each step."""
         return self._policy
 
-    def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float) -> OnnxPolicy | None:
+    def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float | None = None) -> OnnxPolicy | None:
         """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
         with self._changed:
             self._changed.wait_for(

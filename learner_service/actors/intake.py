@@ -108,8 +108,10 @@ class Intake:
         """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
-        self._replay.skip(member.source(through))
+        source = member.source(through)
+        self._replay.skip(source)
         with self._lock:
+            self._sequences.advance(source)
             self._lost_segments += lost
 
     def resume_after(self, member: Member) -> int:

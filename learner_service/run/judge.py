@@ -48,16 +48,13 @@ class Judge:
 
         Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy.
         """
-        if evaluation.sequence <= stream.received:
-            stream.changed.set()
-            return
         if stream.member.role != "evaluator" or evaluation.scheme not in self._acting or evaluation.policy_version < 1:
             raise InvalidInputError(
                 f"evaluation: expected one by an evaluator of a published {' or '.join(self._acting)} policy, got one "
                 f"by an {stream.member.role} of version {evaluation.policy_version} {evaluation.scheme!r}"
             )
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
-        stream.received = evaluation.sequence
+        stream.received = max(stream.received, evaluation.sequence)
         training = self._training()
         assert training is not None
         store = partial(self._store, stream, evaluation, training.replay.total_transitions)

@@ -316,7 +316,6 @@ class Run:
         except Exception:
             _log.exception("the run could not be ended cleanly")
         self._streams.tell_over()
-        self.records.resources.note_self()
         self._be_over()
 
     def _be_over(self) -> None:
@@ -333,7 +332,6 @@ class Run:
         except Exception:
             _log.exception("the run could not be saved cleanly")
         self._streams.end_all(_MOVING)
-        self.records.resources.note_self()
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:

@@ -188,16 +188,13 @@ class Trainer:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _has_work(self) -> bool:
-        return not self._requests.paused or self._requests.stop or self._requests.saves > self._saves
-
     def _may_train(self) -> bool:
         """Whether training is not paused. While paused, notifies the callers of `pause` and waits for a change."""
         with self._changed:
             self._idle = self._requests.paused
             if self._idle:
                 self._changed.notify_all()
-                self._changed.wait_for(self._has_work, _WAIT_S)
+                self._changed.wait(_WAIT_S)
             return not self._idle
 
     def _train(self) -> None:

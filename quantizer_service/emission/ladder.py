@@ -187,6 +187,6 @@ def _above(refused: Attempt, attempt: _Try) -> Iterator[Rung]:
 
 def _groups(layers: tuple[str, ...]) -> list[tuple[str, ...]]:
     """At most `MAX_MEASURED` groups of neighboring layers, in the order of the graph."""
-    size = -(-len(layers) // MAX_MEASURED) or 1
+    size = -(-len(layers) // MAX_MEASURED)
     remaining = iter(layers)
     return list(iter(lambda: tuple(islice(remaining, size)), ()))

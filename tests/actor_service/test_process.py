@@ -68,6 +68,8 @@ def running_actor(settings: ActorSettings) -> Iterator[tuple[ActorClient, Future
         if not ended.done():
             loop.call_soon_threadsafe(service.begin_drain)
         thread.join(DEADLINE_S)
+    left = {"actor", "evaluator", "policy loader", "scheme", "subscription", "uploader", "watchdog"}
+    assert not left & {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture
@@ -164,8 +166,9 @@ def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: tup
 
 
 def test_an_auto_actor_acts_and_tells_in_which_scheme(
-    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     learner[0].membership = membership(scheme="auto", segment_length=2)
     # int4 cannot be loaded, and the others are not there.
     quantizer[0].offer(in_scheme("fp32"), replace(in_scheme("int4"), model=b"garbage"))
@@ -177,8 +180,14 @@ def test_an_auto_actor_acts_and_tells_in_which_scheme(
         assert learner[0].received(1) == [("segment", 1)]
         report = client.status().report
         assert (report.policy_version, report.scheme) == (1, "fp32")
+        # On request it evaluates in the scheme that it acts in.
+        *_, evaluation = client.evaluate(1)
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.scheme == "fp32"
         learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
         assert ended.result(DEADLINE_S) == EXIT_OK
+    first = [message for message in caplog.messages if message.startswith("first action")]
+    assert first == ["first action, with policy version 1 fp32"]
 
 
 def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
@@ -259,6 +268,12 @@ def test_an_evaluator_evaluates_again_when_the_learner_went_back(
         learner[0].answer(acknowledged=2, directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=5)
         quantizer[0].serve(at_step(5, 401))
         assert learner[0].evaluation().policy_version == 5
+        # Also one that it has, and did not load.
+        quantizer[0].serve(at_step(6, 402))
+        quantizer[0].end()
+        assert quantizer[0].watched().after_version == 6
+        learner[0].answer(acknowledged=3, directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=6)
+        assert learner[0].evaluation().policy_version == 6
         learner[0].answer(acknowledged=3, directive=learner_pb2.DIRECTIVE_STOP)
         assert ended.result(DEADLINE_S) == EXIT_OK
 
@@ -382,7 +397,54 @@ def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: tuple[
         serving(peer) as learner,
         running_actor(ActorSettings(learner=learner, quantizer=quantizer[1])) as (client, ended),
     ):
-        client.drain()
+        assert client.drain() == (0, 0)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_actor_ends_when_its_learner_has_another_run(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (_, ended):
+        learner[0].opened()
+        learner[0].membership = membership(run_id="another")
+        learner[0].fail(NotFoundError("actor-0 has not joined"))
+        with pytest.raises(ConflictError, match="the learner now has run another; this actor joined run"):
+            ended.result(DEADLINE_S)
+
+
+def test_an_actor_that_cannot_make_its_environment_ends_with_the_reason(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(environment_id="Nowhere-v0")
+    with (
+        running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (_, ended),
+        pytest.raises(UserError, match="Nowhere"),
+    ):
+        ended.result(DEADLINE_S)
+
+
+def test_an_evaluator_that_is_drained_breaks_its_evaluation_off(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(evaluation_episodes=MANY)
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings) as (client, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(at_step(1, 1_000))
+        status_when(client, "evaluating version 1")
+        assert client.drain() == (0, 0)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+    assert learner[0].evaluations.empty()
+
+
+def test_an_actor_that_waits_for_its_first_policy_ends_when_it_is_told_to(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (client, ended):
+        quantizer[0].watched()
+        status_when(client, "acting")
+        assert client.drain() == (0, 0)
         assert ended.result(DEADLINE_S) == EXIT_OK
 
 

@@ -322,6 +322,18 @@ def test_what_trying_again_would_not_mend_is_a_fault(learner: ScriptedLearner, s
     assert side.joins == 1 + isinstance(error, ConflictError)
 
 
+def test_an_answer_that_cannot_be_is_one_of_a_learner_that_may_be_mended(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    learner.answer(credit=2**64 - 1)
+    learner.opened()
+    assert side.joins == 2
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    assert side.faults.empty()
+
+
 def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: ScriptedLearner, side: Side) -> None:
     side.start()
     learner.opened()
@@ -407,6 +419,7 @@ def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side:
     learner.opened()
     put(uploader, 1)
     uploader.close()
+    assert "uploader" not in {thread.name for thread in threading.enumerate()}
     assert uploader.flush(DEADLINE_S) == 1
     assert side.faults.empty()
 

@@ -157,6 +157,19 @@ def test_a_stream_begins_with_open(
     assert details in str(error.details())
 
 
+@pytest.mark.parametrize(("sent", "got"), [({"open": {"actor_name": "odd"}}, "open"), ({}, "an empty message")])
+def test_a_stream_goes_on_with_segments_evaluations_and_reports(
+    learner: LearnerClient, sent: dict[str, Any], got: str
+) -> None:
+    learner.join("odd", 1, "actor", "test")
+    stream = ActorStream(learner, "odd")
+    stream.open(SPEC)
+    stream.send(**sent)
+    error = stream.refusal()
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"expected a segment, evaluation or report, got {got}" in str(error.details())
+
+
 def test_an_actor_that_has_not_joined_is_not_found(learner: LearnerClient) -> None:
     stream = ActorStream(learner, "stranger")
     stream.open(SPEC)

@@ -121,6 +121,12 @@ def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_ch
     assert side.settles()
 
 
+def test_a_choice_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+    error = NotFoundError("as the test wants it")
+    begin(quantizer, side, error)
+    assert side.faults.get(timeout=DEADLINE_S) is error
+
+
 def test_where_fp32_wins_its_stream_goes_on(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("fp32", {}))
     assert side.settles()

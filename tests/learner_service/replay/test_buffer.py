@@ -79,6 +79,15 @@ def test_new_transitions_of_a_restored_buffer_get_the_priority_that_they_would_h
     np.testing.assert_array_equal(stores[1].priorities, stores[0].priorities)
 
 
+def test_a_restored_largest_priority_outlives_the_next_learner(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    buffer.load_state_dict({"inserts": 0, "samples": 0, "sampler": {"max_priority": 9.0}})
+    _insert(buffer, 0)
+    buffer.close()
+    # A priority above the largest one that the store knows of would count as damage.
+    assert _buffer(tmp_path).state_dict()["sampler"] == {"max_priority": 9.0}
+
+
 def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
@@ -119,6 +128,15 @@ def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Pat
     assert buffer.insert(plain_segment(0), source(0), 4) is None
     assert buffer.limiter.inserts == buffer.total_transitions == buffer.transitions == 4
     buffer.limiter.release(0)
+
+
+def test_skipped_segments_count_as_inserted(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path)
+    _insert(buffer, 0)
+    buffer.skip(source(5))
+    assert list(buffer.last_sequences().values()) == [5]
+    assert buffer.limiter.try_reserve(4)
+    assert buffer.insert(plain_segment(5), source(5), 4) is None
 
 
 def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:

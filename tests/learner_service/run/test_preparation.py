@@ -13,7 +13,16 @@ from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
 from learner_service.run.run import Run
-from tests.learner_service.learner_parts import SPEC, acknowledged, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.learner_parts import (
+    SPEC,
+    acknowledged,
+    config,
+    evaluation,
+    on_a_loop,
+    room_for,
+    segment,
+    store,
+)
 from tests.learner_service.run.test_run import a_run
 
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), discrete_actions=0)
@@ -60,6 +69,17 @@ async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
         assert Reporter(run).status().problem == ""
         assert of_environment(tmp_path) == {"environment.json", "replay"}
         run.close_stream(stream)
+
+
+@pytest.mark.parametrize("existed", [False, True])
+@on_a_loop
+async def test_a_build_that_fails_removes_its_replay_but_none_that_was_there(existed: bool, tmp_path: Path) -> None:
+    if existed:
+        (tmp_path / "replay").mkdir()
+    async with a_run(tmp_path) as run:
+        with room_for(4096), pytest.raises(InvalidInputError, match="replay"):
+            await opened(run)
+    assert of_environment(tmp_path) == ({"replay"} if existed else set())
 
 
 @on_a_loop
@@ -212,3 +232,21 @@ async def test_a_run_that_is_over_or_interrupted_is_not_reset(tmp_path: Path) ->
         with pytest.raises(UnavailableError, match="the learner is moving"):
             await run.reset_environment(discard=True)
         await run.ended.wait()
+
+
+@on_a_loop
+async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_learner_that_leaves_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    async with a_run(tmp_path) as run:
+        opening = asyncio.create_task(opened(run))
+        await asyncio.sleep(0)
+        with pytest.raises(UnavailableError, match="the run's environment is being decided: try again"):
+            await run.reset_environment(discard=True)
+        run.interrupt()
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            await opening
+        await run.ended.wait()
+        assert run.training is not None
+        assert run.training.trainer.updates == 0
+    assert of_environment(tmp_path) == {"environment.json", "replay"}

@@ -230,7 +230,7 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
         run.interrupt()
         assert run.state is RunState.INTERRUPTED
-        for refused in (lambda: run.join("b", 1, "actor"), run.require_here):
+        for refused in (lambda: run.join("b", 1, "actor"), run.require_here, run.resume):
             with pytest.raises(UnavailableError, match="the learner is moving"):
                 refused()
         # What is on its way is stored, and no credit follows.
@@ -331,16 +331,15 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         run.join("a", 1, "actor")
         await store(run, await run.open_stream("a", 1, SPEC), segment(1))
         assert run.join("a", 1, "actor").resume_after_sequence == 1
-        stream = await run.open_stream("a", 1, SPEC, lost_through=5)
-        assert stream.acknowledged == 5
-        await store(run, stream, segment(6))
-        assert run.training is not None
-        storage = run.training.storage()
-        assert storage.lost_segments == 4
+        assert (await run.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 5
         assert "a: 4 acknowledged segments after number 1 are lost" in [record.message for record in caplog.records]
         # Told once, whatever the actor says when it comes again.
+        assert run.join("a", 1, "actor").resume_after_sequence == 5
+        stream = await run.open_stream("a", 1, SPEC, lost_through=5)
+        await store(run, stream, segment(6))
         assert run.join("a", 1, "actor").resume_after_sequence == 6
         assert (await run.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 6
+        assert run.training is not None
         assert run.training.storage().lost_segments == 4
 
 
@@ -476,4 +475,37 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
         run.training.publisher.close()
         await run.ended.wait()
         run.close_stream(actor)
+        run.close_stream(judge)
+
+
+@on_a_loop
+async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("a", 1, "actor")
+        run.close_stream(await run.open_stream("a", 1, SPEC))
+        await run.save()
+    wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
+    async with a_run(tmp_path, resume=True, settings=wider) as run:
+        await run.restore()
+        assert run.ended.is_set()
+        assert isinstance(run.fault, UserError)
+        assert "the checkpoint does not fit the configured networks" in str(run.fault)
+        assert run.training is None
+
+
+@on_a_loop
+async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("judge", 1, "evaluator")
+        judge = await run.open_stream("judge", 1, SPEC)
+        for sequence in (1, 2, 1, 2):
+            run.evaluated(judge, evaluation(sequence, 1, 10.0 * sequence))
+        await acknowledged(judge, 2)
+        assert run.records.evaluations.count == 2
+        assert judge.received == 2
+        judge.changed.clear()
+        run.evaluated(judge, evaluation(2, 1, 20.0))
+        async with asyncio.timeout(DEADLINE_S):
+            await judge.changed.wait()
+        assert (judge.acknowledged, run.records.evaluations.count) == (2, 2)
         run.close_stream(judge)

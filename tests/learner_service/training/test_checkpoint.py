@@ -173,6 +173,13 @@ def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 
 
+def test_a_save_that_fails_raises_its_own_error(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    (tmp_path / "000000000008.partial").touch()
+    with pytest.raises(FileExistsError):
+        checkpoints.save(state(8))
+
+
 def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     path = checkpoints.save(state(8)) / "state.json"

@@ -117,10 +117,12 @@ def fill(replay: ReplayBuffer, sequences: range) -> None:
 def test_it_trains_as_far_as_the_rate_limiter_lets_it(
     make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher
 ) -> None:
-    trainer = make_trainer()
+    saved = Saved()
+    trainer = make_trainer(saved)
     fill(replay, range(1, 9))
     trainer.start()
     await_samples(replay.limiter, UPDATES_WITH_64_TRANSITIONS * 8)
+    assert saved.updates.empty()
     assert trainer.save() == Path(f"/checkpoints/{UPDATES_WITH_64_TRANSITIONS}")
     assert trainer.updates == UPDATES_WITH_64_TRANSITIONS
     assert trainer.loss > 0
@@ -511,3 +513,13 @@ def test_the_normalizer_goes_on_with_the_observations_that_come(tmp_path: Path, 
     assert len(algorithm.normalized) == 1 + trainer.updates // 16
     np.testing.assert_array_equal(algorithm.normalized[-1], moments[0])
     assert not np.array_equal(algorithm.normalized[0], algorithm.normalized[-1])
+
+
+def test_only_updates_of_its_own_are_made_by_a_process(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+    trainer = make_trainer(updates=1000)
+    assert not trainer.made_updates
+    fill(replay, range(1, 9))
+    trainer.start()
+    await_samples(replay.limiter, 64)
+    trainer.stop()
+    assert trainer.made_updates

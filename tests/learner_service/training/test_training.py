@@ -284,7 +284,13 @@ def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient,
 
 
 def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -> None:
-    images = EnvironmentSpec("Pictures-v0", ArraySpec((64, 64, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=2)
-    small = config(actor={"segment_length": 4, "max_segment_bytes": 20_000})
-    with pytest.raises(UserError, match=r"actor.max_segment_bytes is 20000; use fewer environments per actor"):
-        build(client, tmp_path, spec=images, settings=small)
+    wide = replace(SPEC, observations=ArraySpec((1000,), "float32"))
+    # Of two environments: two observations, and twice an action and 16 bytes.
+    needed = 2 * (2 * 4000 + 2 * (8 + 16))
+
+    def build_with(limit: int) -> Training:
+        return build(client, tmp_path, spec=wide, settings=config(actor={"max_segment_bytes": limit}))
+
+    with pytest.raises(UserError, match=f"needs {needed} bytes .* is {needed - 1}; use fewer environments per actor"):
+        build_with(needed - 1)
+    build_with(needed).replay.close()

@@ -10,9 +10,10 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
 from actorq.statefiles.highwater import BLOCK
 from quantizer_service.emission.emitter import Emitter
+from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, dueling, mlp, random_parameters
+from tests.quantizer_service.policy_graphs import checkpoint, dueling, mlp, random_observations, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
 
 SOURCE = mlp(8, 8)
@@ -116,6 +117,22 @@ def test_a_reader_emits_into_memory_and_serves_what_it_served_before_also_when_i
 
     assert [reader.catalog.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
     assert not (tmp_path / "00000001").exists()
+
+
+def test_a_reader_keeps_the_policies_that_it_served_last(tmp_path: Path) -> None:
+    emitter = Emitter(PolicyStore(tmp_path, retain_newest=18, retain_best=1))
+    emitter.catalog.claim("run")
+    emitter.add_graph(SOURCE)
+    for version in range(1, 19):
+        emitter.publish(checkpoint(SOURCE, version), ["int8"])
+    reader = reading(tmp_path)
+    served = [reader.catalog.get("int8", version) for version in range(1, 18)]
+    for version in range(1, 18):
+        shutil.rmtree(tmp_path / f"{version:08d}")
+
+    assert [reader.catalog.get("int8", version) for version in range(2, 18)] == served[1:]
+    with pytest.raises(NotFoundError):
+        reader.catalog.get("int8", 1)
 
 
 def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path: Path) -> None:
@@ -267,3 +284,27 @@ def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_p
 def test_a_page_that_cannot_be_is_refused(tmp_path: Path, size: int, token: str) -> None:
     with pytest.raises(InvalidInputError, match=r"page_(size|token): expected"):
         ready(tmp_path, versions=1).catalog.list_versions(size, token)
+
+
+@pytest.mark.parametrize(("others", "climbs_again"), [(3, False), (4, True)])
+def test_a_graph_goes_on_at_its_rung_while_few_are_in_turn_use(tmp_path: Path, others: int, climbs_again: bool) -> None:
+    emitter = gated(tmp_path)
+    emitter.publish(ruined(1, "layers.2"), ["int8"])
+    for width in range(2, 2 + others):
+        emitter.add_graph(mlp(width))
+
+    (policy,) = emitter.publish(ruined(2, "layers.2"), ["int8"])
+
+    assert policy.descriptor.fidelity.gated_layers == ("layers.2",)
+    assert bool(policy.descriptor.fidelity.refused) is climbs_again
+
+
+def test_a_large_policy_is_compared_on_a_part_of_its_observations(tmp_path: Path) -> None:
+    emitter, large = ready(tmp_path), mlp(1000, 1000)
+    emitter.add_graph(large)
+    weights = sum(array.size for array in random_parameters(large, 1).values())
+    most = MAX_WEIGHT_ROWS // weights
+
+    (policy,) = emitter.publish(checkpoint(large, 1, calibration=random_observations(most + 1)), ["int8"])
+
+    assert policy.descriptor.fidelity.observations == most

@@ -10,9 +10,11 @@ import pytest
 
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, PolicyDescriptor, PolicyGraph
+from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Emission, Options, scheme_named
 from quantizer_service.emission.gate import FidelityGate
+from quantizer_service.emission.job import OverdueError
 from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Attempt, Ladder, Rung
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
@@ -74,13 +76,13 @@ class Climber:
         taken = checkpoint(self.graph.source, self.version, parameters=parameters, calibration=calibration)
         observed = self.plans.observed(self.ladder.rung)
         run = ReferenceRun.of("run", taken, self.reference, self.reference, parameters, observed)
-        gate = FidelityGate(self.graph.source, run, self.thresholds)
+        self.gate = FidelityGate(self.graph.source, run, self.thresholds)
 
         def quantize(rung: Rung) -> Emission:
             self.quantized.append(rung)
             return self.plans.quantize(run, rung)
 
-        passed = self.ladder.first_passing(self.version, quantize, gate)
+        passed = self.ladder.first_passing(self.version, quantize, self.gate)
         return passed, passed.report
 
     def report(self, *ruined: str) -> FidelityReport:
@@ -330,3 +332,25 @@ def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> No
     assert "version 1 in int8 is refused with nothing in float: " in caplog.messages[0]
     assert "action error" in caplog.messages[0]
     assert "is served with layers ['layers.2'] in float" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("does not run"), OverdueError("took too long")], ids=str)
+def test_a_version_that_does_not_run_in_float_or_not_in_time_is_refused_and_the_rung_stays(
+    error: InvalidInputError,
+) -> None:
+    climber = Climber(source=strict())
+    climber.report("layers.2")
+    rung = climber.ladder.rung
+    tried: list[Rung] = []
+
+    def quantize(rung: Rung) -> Emission:
+        tried.append(rung)
+        raise error
+
+    with pytest.raises(InvalidInputError) as refused:
+        climber.ladder.first_passing(2, quantize, climber.gate)
+
+    assert refused.value is error
+    # More layers in float may mend an error, but not a lack of time.
+    assert tried == ([rung] if isinstance(error, OverdueError) else [rung, None])
+    assert climber.ladder.rung == rung == frozenset({"layers.2"})
