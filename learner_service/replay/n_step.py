@@ -146,14 +146,12 @@ def assemble(
     between = batch.between_discounts.shape[1] if isinstance(batch, WindowBatch) else 0
     if between != (n - 1 if returns.windows else 0):
         raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
-    # A valid row always has a next row in its segment, so the last row of the ring is never valid. An index that is
-    # clipped to it ends the window like any other invalid row.
     window = np.empty((n, len(rows)), np.int64)
     window[0] = rows
     for step in range(1, n):
         _gather(store.next_rows, window[step - 1], window[step])
     window = window.T
-    flags = np.take(store.flags, window, mode="clip")
+    flags = store.flags[window]
     taken = flags & VALID != 0
     if not taken[:, 0].all():
         raise InvalidInputError("replay: n-step windows must start in valid rows; were some evicted since the draw?")
@@ -162,7 +160,7 @@ def assemble(
     steps = np.count_nonzero(taken, axis=1)
     last = window[np.arange(len(rows)), steps - 1]
     powers = np.power(float(returns.discount), np.arange(n + 1))
-    rewards = np.take(store.rewards, window, mode="clip")
+    rewards = store.rewards[window]
     if returns.clip_rewards is not None:
         np.clip(rewards, -returns.clip_rewards, returns.clip_rewards, out=rewards)
     batch.returns[:] = np.where(taken, rewards, 0.0) @ powers[:n]

@@ -7,7 +7,6 @@ import numpy as np
 
 from learner_service.replay.storage.columns import FOLLOWS, Columns
 from learner_service.replay.storage.directory import Record
-from learner_service.replay.storage.sequences import SegmentSource
 
 
 class NextRows:
@@ -18,39 +17,54 @@ class NextRows:
     """
 
     def __init__(self, columns: Columns, frame_stack: int) -> None:
-        self.rows = np.arange(1, len(columns.flags) + 1)
+        # A valid row always has a next row in its segment, so the last row of the ring is never valid. It leads to
+        # itself, and ends a window like any other invalid row.
+        self.rows = np.minimum(np.arange(1, len(columns.flags) + 1), len(columns.flags) - 1)
         self._columns = columns
         self._context = frame_stack - 1
-        self._by_source: dict[SegmentSource, Record] = {}
+        # By actor key, incarnation and sequence.
+        self._live: dict[tuple[bytes, int, int], Record] = {}
 
     def add(self, record: Record) -> None:
         """Note a live segment."""
-        self._by_source[record.source] = record
+        source = record.source
+        self._live[source.actor_key, source.incarnation, source.sequence] = record
 
-    def remove(self, record: Record) -> None:
-        """Forget a segment that is no longer live. No row leads out of it or into it any more."""
-        self._by_source.pop(record.source, None)
-        for each in (record, self._before(record)):
-            if each is not None:
-                self.rows[each.start : each.stop] = np.arange(each.start + 1, each.stop + 1)
+    def evict(self, record: Record) -> None:
+        """Forget the oldest live segment. No row leads out of it any more; none leads into it."""
+        source = record.source
+        self._live.pop((source.actor_key, source.incarnation, source.sequence), None)
+        self._disconnect(record)
+
+    def give_up(self, record: Record) -> None:
+        """Forget any live segment. No row leads out of it or into it any more."""
+        if (before := self._before(record)) is not None:
+            self._disconnect(before)
+        self.evict(record)
+
+    def reconnect(self, record: Record) -> None:
+        """`connect` a segment that an earlier process has written, if its rows tell that it follows."""
+        if (self._columns.flags[record.start : record.stop] & np.uint8(FOLLOWS)).any():
+            self.connect(record)
 
     def connect(self, record: Record) -> None:
-        """Lead from the segment before to this one, whose rows are checked, where it directly follows."""
+        """Lead from the segment before to this one, which directly follows and whose rows are checked."""
         before = self._before(record)
         if before is None or before.environments != record.environments:
             return
-        columns, stride = self._columns, record.rows // record.environments
+        observations, stride = self._columns.observations, record.rows // record.environments
         first = slice(record.start + self._context, record.stop, stride)
         stride = before.rows // before.environments
         last, bootstrap = (slice(before.start + stride - back, before.stop, stride) for back in (2, 1))
-        follows = (columns.flags[first] & np.uint8(FOLLOWS)).any()
         # An actor of other software may be wrong about what follows.
-        if follows and np.array_equal(columns.observations[bootstrap], columns.observations[first]):
-            self.rows[last] = np.arange(*first.indices(record.stop))
+        if np.array_equal(observations[bootstrap], observations[first]):
+            self.rows[last] = np.arange(first.start, record.stop, first.step)
+
+    def _disconnect(self, record: Record) -> None:
+        self.rows[record.start : record.stop] = np.arange(record.start + 1, record.stop + 1)
+        self.rows[-1] = len(self.rows) - 1
 
     def _before(self, record: Record) -> Record | None:
         """The live segment that its actor numbered before this one; None when there is none."""
         source = record.source
-        if source.sequence == 0:
-            return None
-        return self._by_source.get(SegmentSource(source.actor_key, source.incarnation, source.sequence - 1))
+        return self._live.get((source.actor_key, source.incarnation, source.sequence - 1))

@@ -294,7 +294,8 @@ class ReplayStore:
         )
         self._directory.append(record)
         self._adopt(record)
-        self._next_rows.connect(record)
+        if segment.follows:
+            self._next_rows.connect(record)
         self._cursor = record.stop
         self._sequences.advance(source)
         return Inserted(start, record.stop, evicted, transitions)
@@ -323,7 +324,7 @@ class ReplayStore:
         removed = []
         for record in records:
             if self._is_whole(record):
-                self._next_rows.connect(record)
+                self._next_rows.reconnect(record)
             else:
                 removed.append(self._give_up(record))
         return tuple(removed)
@@ -384,10 +385,12 @@ class ReplayStore:
     def _evict_oldest(self) -> tuple[int, int]:
         record = self._directory.evict_oldest()
         self._unchecked.pop(record.index, None)
+        self._next_rows.evict(record)
         return self._clear(record)
 
     def _give_up(self, record: Record) -> tuple[int, int]:
         self._directory.give_up(record.index, record)
+        self._next_rows.give_up(record)
         self.damaged_segments += 1
         _log.warning("replay: segment %d is damaged and skipped; %d are kept", record.index, len(self._directory.live))
         return self._clear(record)
@@ -396,7 +399,6 @@ class ReplayStore:
         self._columns.flags[record.start : record.stop] = 0
         self._columns.priorities[record.start : record.stop] = 0
         self._transitions -= record.transitions
-        self._next_rows.remove(record)
         return record.start, record.stop
 
     def _is_whole(self, record: Record) -> bool:
@@ -414,7 +416,7 @@ class ReplayStore:
         self._unchecked = {record.index: record for record in recovered.unchecked}
         for record in self._directory.live:
             if record.index not in self._unchecked:
-                self._next_rows.connect(record)
+                self._next_rows.reconnect(record)
         self.damaged_segments, self.dropped_segments = len(recovered.damaged), recovered.dropped
         self._durability.load(self._sequences)
         for record in recovered.records.values():
