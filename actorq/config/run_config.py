@@ -78,16 +78,16 @@ class RunConfig(Settings):
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="stepper of the environments: python (their own library) or EnvPool"
     )
-    algorithm: Annotated[str, Field(min_length=1), DefaultText("that of the environment's family"), ESSENTIAL] = Field(
+    algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
         "dqn",
-        description="learning algorithm: dqn, d4pg, td3, sac, ppo, impala, that of an installed one, or MODULE:CLASS",
+        description="dqn, d4pg, td3, sac, ppo, impala, an installed one, or MODULE:CLASS",
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
     )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard",
-        description="defaults for few environment steps (standard), or for little time if steps are cheap (data-rich)",
+        description="defaults for few environment steps, or for little time (data-rich)",
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
@@ -103,7 +103,7 @@ class RunConfig(Settings):
     )
     actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")
     environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
-        8, description="environments that each actor steps as one batch"
+        8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
         "int8",

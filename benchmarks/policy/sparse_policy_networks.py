@@ -71,6 +71,7 @@ def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[Pol
         method, structured = MASKS[masks]
         config = RunConfig.model_validate(
             {
+                "algorithm": "td3",
                 "max_environment_steps": _UPDATES,
                 "rate_limiter": {"samples_per_insert": BATCH},
                 "sparsity": {

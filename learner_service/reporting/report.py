@@ -41,7 +41,7 @@ class Reporter:
             samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
             episodes=stored.episodes,
             training_return=stored.mean_return,
-            evaluation=records.evaluations.newest,
+            evaluation=run.evaluation,
             target_return=run.target_return,
             max_environment_steps=records.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,

@@ -24,6 +24,7 @@ class Judge:
     target: returns the return that ends the run.
     on_solved: called when an evaluation reaches the target.
     flagged: describes the newest evaluation if it is implausible; else empty.
+    solved_by: the evaluation that reached the target; None before.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Judge:
         on_solved: Callable[[], None],
     ) -> None:
         self.flagged = ""
+        self.solved_by: Evaluation | None = None
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
         self._storage = storage
@@ -97,4 +99,5 @@ class Judge:
         self.flagged = ""
         training.publisher.evaluated(evaluation)
         if reached:
+            self.solved_by = self.solved_by or evaluation
             self._on_solved()

@@ -119,6 +119,11 @@ class Run:
         return RunState.COLLECTING if self.training.is_collecting else RunState.TRAINING
 
     @property
+    def evaluation(self) -> Evaluation | None:
+        """The evaluation that solved the run, else the newest one. Another one may arrive while the run ends."""
+        return self._judge.solved_by or self.records.evaluations.newest
+
+    @property
     def flagged_evaluation(self) -> str:
         """The newest evaluation and the reason, if it is implausible; else empty."""
         return self._judge.flagged

@@ -83,7 +83,7 @@ def pendulum(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def returns(run: RunDirectory, *flags: str) -> list[str]:
-    result = command("evaluate", str(run.root), "--episodes", "3", "--seed", "4", *flags)
+    result = command("evaluate", str(run.root), "--episodes", "10", "--seed", "4", *flags)
     assert result.returncode == 0, result.stderr
     return [line for line in result.stdout.splitlines() if line.startswith("episode")]
 

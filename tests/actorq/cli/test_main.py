@@ -88,7 +88,7 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
         (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
         (["train", "--seed", "x"], "setting 'seed': "),
         (["train", "--actors", "0"], "setting 'actors': "),
-        (["train", "--algorithm", "ppo"], "setting 'algorithm': expected one of dqn, "),
+        (["train", "--algorithm", "reinforce"], "setting 'algorithm': expected one of dqn, "),
         (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
         (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
         (["train", "--resume"], "--resume needs --run-directory DIR"),

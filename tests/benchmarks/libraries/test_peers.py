@@ -75,7 +75,8 @@ def test_evaluations_of_actorq_are_read_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_actorq_has_its_preset_and_the_target_of_all() -> None:
-    command = actorq_command(TASKS[2], 3, Path("run"))
+    (task,) = (task for task in TASKS if task.name == "sac/Pendulum-v1")
+    command = actorq_command(task, 3, Path("run"))
     assert command[command.index("train") + 1 :] == [
         *("--run-directory", "run", "--algorithm", "sac", "--environment", "Pendulum-v1"),
         *("--scheme", "int8", "--seed", "3", "--target-return=-200.0", "--evaluation.episodes", "20"),

@@ -282,6 +282,26 @@ async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(
 
 
 @on_a_loop
+async def test_a_solved_run_shows_the_evaluation_that_solved_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=10.0)) as run:
+        run.join("a", 1, "actor")
+        run.join("judge", 1, "evaluator")
+        actor, judge = await run.open_stream("a", 1, SPEC), await run.open_stream("judge", 1, SPEC)
+        assert run.training is not None
+        run.training.publisher.close()
+        await store(run, actor, segment(1))
+        run.evaluated(judge, evaluation(1, 1, 9.0))
+        run.evaluated(judge, evaluation(2, 2, 10.0))
+        # One that was under way when the run was solved.
+        run.evaluated(judge, evaluation(3, 3, 2.0))
+        await run.ended.wait()
+        assert run.records.evaluations.count == 3
+        assert run.evaluation == evaluation(2, 2, 10.0)
+        for stream in (actor, judge):
+            run.close_stream(stream)
+
+
+@on_a_loop
 async def test_a_learner_that_is_told_to_end_while_it_restores_ends_the_build_first(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         run.join("a", 1, "actor")
