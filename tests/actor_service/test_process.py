@@ -69,6 +69,10 @@ def running_actor(settings: ActorSettings) -> Iterator[tuple[ActorClient, Future
             loop.call_soon_threadsafe(service.begin_drain)
         thread.join(DEADLINE_S)
     left = {"actor", "evaluator", "policy loader", "scheme", "subscription", "uploader", "watchdog"}
+    for other in threading.enumerate():
+        # Its last act may have been to tell of its end.
+        if other.name in left:
+            other.join(DEADLINE_S)
     assert not left & {thread.name for thread in threading.enumerate()}
 
 

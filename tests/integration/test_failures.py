@@ -11,7 +11,7 @@ import pytest
 
 from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
-from tests.integration.training_run import TrainingRun, process_id, trained
+from tests.integration.training_run import ENDLESS, TrainingRun, process_id, trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def goes_on_without(name: str, ended: int, steps: int) -> Callable[[RunStatus], 
 
 def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     # Out of reach: a run that is solved would end before its last service does.
-    run = TrainingRun.start(tmp_path / "run", "--target-return", "501", "--checkpoint.period-s", "1")
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--checkpoint.period-s", "1")
     status = run.until(trained(updates=100))
     ends = (
         ("actor-0", signal.SIGKILL),
@@ -55,7 +55,7 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
 
 
 def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
-    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     run.until(trained(updates=100))
     services = run.services()
     assert len(services) >= 5
@@ -66,7 +66,7 @@ def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_drains_saves_and_leaves_no_process(tmp_path: Path) -> None:
-    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     run.until(trained(updates=100))
     services = run.services()
     run.signal(signal.SIGINT)
@@ -80,7 +80,7 @@ def test_an_interrupt_drains_saves_and_leaves_no_process(tmp_path: Path) -> None
 
 
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
-    run = TrainingRun.start(tmp_path / "run", "--target-return", "501")
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     status = run.until(trained(updates=100))
     services = run.services()
     # It does not end before the second one.

@@ -13,7 +13,7 @@ import pytest
 from actorq.client import QuantizerClient
 from actorq.errors import NotFoundError
 from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
-from tests.integration.training_run import TrainingRun, trained
+from tests.integration.training_run import ENDLESS, TrainingRun, trained
 
 ROUNDS, SEED = 40, 5
 # The longest time that a call is left alone: most end in less, so that some leave before, some while and some after.
@@ -57,7 +57,7 @@ class Caller:
 def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
     learner, quantizer, actor = learner_pb2, quantizer_pb2, actor_pb2
-    run = TrainingRun.start(tmp_path / "run", "--target-return", "501", "--replay.min-size", "500")
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--replay.min-size", "500")
     status = run.until(lambda status: trained(updates=1)(status) and "actor-0" in run.addresses()["actors"])
     addresses, rng = run.addresses(), random.Random(SEED)
     opening = quantizer.PublishOpen(run_id=status.run_id, scheme="int8")

@@ -18,7 +18,7 @@ from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from tests.documentation.code_blocks import run_python
 from tests.integration.service_process import ServiceProcess, refusal, service_process
-from tests.integration.training_run import TrainingRun, actorq
+from tests.integration.training_run import ENDLESS, TrainingRun, actorq
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
         return status.evaluation is not None and everybody <= reported and "actor-0" in run.addresses()["actors"]
 
     # Until it is interrupted.
-    endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
+    endless = (*ENDLESS, "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
     run.until(all_took_part, Certificates.of(certificates, "operator"))
     monkeypatch.chdir(certificates.parent)
@@ -221,7 +221,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
 
 def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
     aged = ("--transport.connection-age-s", "2", "--certificates", str(certificates))
-    endless = ("--target-return", "501", "--max-environment-steps", "10000000", "--actors", "1")
+    endless = (*ENDLESS, "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", *aged, *endless)
 
     def log(name: str) -> str:

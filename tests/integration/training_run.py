@@ -18,6 +18,8 @@ from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
 
 _PATIENCE_S = 150
+# A run that neither its target nor its budget ends, however slow the machine.
+ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000")
 
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,7 @@ from actorq.statefiles.documents import write_document
 from actorq.transport.reconnect import Backoff
 from tests.builders.run_status import run_status
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 # argv: descriptor to speak on, name, behaviour, then what a restart adds.
 FAKE = """
