@@ -211,7 +211,7 @@ class RolloutQueue(SegmentBuffer):
             trace: _Trace | None = None
             for record in segments:
                 rows, sequence = self._rows(record), record.source.sequence
-                if trace is not None and trace.sequences.stop == sequence and self._continues(trace.rows, rows):
+                if trace is not None and np.array_equal(self._store.next_rows[trace.rows[-2]], rows[0]):
                     joined = np.concatenate((trace.rows[:-1], rows))
                     trace = _Trace(key, range(trace.sequences.start, sequence + 1), joined)
                     continue
@@ -220,15 +220,6 @@ class RolloutQueue(SegmentBuffer):
                 trace = _Trace(key, range(sequence, sequence + 1), rows)
             if trace is not None:
                 yield trace
-
-    def _continues(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
-        """Whether the first observations of `after` are those that `before` ends with."""
-        if before.shape[1] != after.shape[1]:
-            return False
-        return all(
-            np.array_equal(column[before[-1]], column[after[0]])
-            for column in (self._store.ages, self._store.observations)
-        )
 
     def _rows(self, record: Record) -> NDArray[np.int64]:
         """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""

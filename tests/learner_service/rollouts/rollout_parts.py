@@ -57,6 +57,7 @@ def pieces(segment: Segment, length: int, first: int) -> list[Segment]:
                 log_probabilities=segment.log_probabilities[rows],
                 **{name: getattr(segment, name)[rows] for name in ("actions", "rewards", "terminated", "truncated")},
                 valid=segment.valid[rows],
+                follows=number > 0,
             )
         )
     return cut

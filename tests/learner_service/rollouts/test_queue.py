@@ -75,7 +75,7 @@ def test_segments_of_an_actor_are_joined_in_time_and_actors_beside_each_other(tm
 def test_a_gap_and_other_observations_end_a_trace(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, rollout_size=32)
     walk = pieces(drawn_segment(0, steps=12), 4, first=1)
-    # The second piece is missing. The last one follows in number, but begins elsewhere.
+    # The second piece is missing. The last ones follow in number, but begin elsewhere.
     insert(queue, walk[0], walk[2], drawn_segment(4), drawn_segment(9))
     assert [part.rewards.shape for part in take(queue)] == [(4, 8)]
 
