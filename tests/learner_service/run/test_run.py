@@ -21,6 +21,7 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
+from learner_service.run.records import Records
 from learner_service.run.run import Run
 from tests.learner_service.learner_parts import (
     DEADLINE_S,
@@ -475,6 +476,41 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
         run.training.publisher.close()
         await run.ended.wait()
         run.close_stream(actor)
+        run.close_stream(judge)
+
+
+@on_a_loop
+async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        roles: tuple[Role, ...] = ("evaluator", "actor")
+        for role in roles:
+            run.join(role, 1, role)
+            stream = await run.open_stream(role, 1, SPEC)
+            for _ in range(2):
+                run.note_report(stream, ActorReport(1, "int8", 8, 1.0, 0, (0.5,), measure_process(role, role)))
+                run.records.scaling.observe(0, 0.0, 1)
+            # Only actors wait for credit.
+            assert run.records.scaling.status().blocked_fraction == (0.0 if role == "actor" else None)
+            run.close_stream(stream)
+        status = Reporter(run).status()
+        assert {usage.process.name for usage in status.processes} == {"learner", *roles}
+        assert status.activation_s == 0.5
+
+
+@on_a_loop
+async def test_a_learner_whose_clock_is_lost_goes_on_at_the_newest_time_that_it_knows(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("judge", 1, "evaluator")
+        judge = await run.open_stream("judge", 1, SPEC)
+        run.evaluated(judge, evaluation(1, 1, 10.0))
+        await acknowledged(judge, 1)
+        values = {**run.records.values(), "elapsed_s": 1e6}
+        lives: tuple[dict[str, object], ...] = ({}, values)
+        for restored in lives:
+            (tmp_path / "clock.json").unlink(missing_ok=True)
+            records = Records(run.records.config, run.records.identity, restored, "")
+            assert (records.clock.elapsed_s >= 1e6) is bool(restored)
+            records.close()
         run.close_stream(judge)
 
 
