@@ -1,4 +1,4 @@
-"""Who may import whom: read from the sources, and seen in real processes."""
+"""Who may import whom, and other rules of all sources: read from the sources, and seen in real processes."""
 
 import ast
 import os
@@ -122,6 +122,19 @@ def test_these_rules_see_imports() -> None:
 @pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "tests"])
 def test_nothing_is_pickled(room: str) -> None:
     assert not offenders(room, PICKLES)
+
+
+def test_no_process_waits_for_its_threads_at_its_end() -> None:
+    """A process whose main thread has failed would never end if a thread of it hangs, for example in a call."""
+    made = [
+        (f"{file}:{node.lineno}", {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}.get("daemon"))
+        for room in ROOMS
+        for file in sources(room)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Thread", "threading.Thread")
+    ]
+    assert len(made) > 10
+    assert [place for place, daemon in made if daemon != "True"] == []
 
 
 def test_torch_and_numpy_load_no_pickles() -> None:

@@ -45,6 +45,11 @@ class Member:
         """The identity of the segment with number `sequence` of this incarnation."""
         return SegmentSource(self._key, self.incarnation, sequence)
 
+    @property
+    def source_key(self) -> tuple[bytes, int]:
+        """(actor key, incarnation), the key of this incarnation's sequence numbers."""
+        return self._key, self.incarnation
+
     @cached_property
     def _key(self) -> bytes:
         return actor_key(self.name)

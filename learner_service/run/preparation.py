@@ -95,8 +95,7 @@ class Preparation:
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
         stored = self.training.intake.resume_after(member) if self.training else 0
-        source = member.source(0)
-        return max(stored, self._sequences.get((source.actor_key, source.incarnation), 0))
+        return max(stored, self._sequences.get(member.source_key, 0))
 
     def save(self, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""

@@ -413,12 +413,7 @@ class Run:
     def _tell_durable(self) -> None:
         """Tell each actor which of its segments survive a power cut, so that it forgets them."""
         durable = self.training.replay.durable_sequences() if self.training else {}
-
-        def of(member: Member) -> int:
-            source = member.source(0)
-            return durable.get((source.actor_key, source.incarnation), 0)
-
-        self._streams.tell_durable("actor", of)
+        self._streams.tell_durable("actor", lambda member: durable.get(member.source_key, 0))
 
     def _require_training(self) -> Training:
         self.require_here()

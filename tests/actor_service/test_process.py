@@ -361,6 +361,7 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
         status_when(client, "acting")
     told = [record for record in caplog.records if "the run is over" in record.getMessage()]
     assert len(told) == 1
+    assert any("connected again after 3 attempts" in message for message in caplog.messages)
 
 
 class LearnerWithTwoOfAName(ScriptedLearner):

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from benchmarks.faults.mutants import GLUE, Reach, mutants
+from benchmarks.faults.mutants import GLUE, RULES, Reach, mutants
 
 ROOT = Path(__file__).parents[3]
 SOURCE = """
@@ -37,9 +37,16 @@ def test_what_is_logged_is_no_glue() -> None:
     assert list(mutants("store.py", "_log.info('stored')")) == []
 
 
+def test_options_of_a_dataclass_are_no_glue() -> None:
+    assert list(mutants("store.py", "@dataclass(frozen=True)\nclass Item:\n    size: int")) == []
+
+
 def test_the_glue_and_its_tests_are_there() -> None:
     for file, tests in GLUE.items():
         assert all((ROOT / place).exists() for place in (file, *tests)), file
+    for rule in RULES:
+        place, _, name = rule.partition("::")
+        assert f"def {name}(" in (ROOT / place).read_text(encoding="utf-8")
 
 
 def test_the_quickest_tests_that_reach_a_line_run_first() -> None:

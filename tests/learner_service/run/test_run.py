@@ -19,9 +19,12 @@ from actorq.domain.trajectory import Role
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
+from actorq.v1 import learner_pb2
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
+from learner_service.run.records import Records
 from learner_service.run.run import Run
+from learner_service.servicer import LearnerServicer
 from tests.learner_service.learner_parts import (
     DEADLINE_S,
     SPEC,
@@ -198,6 +201,9 @@ async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: P
     async with a_run(tmp_path) as run:
         run.join("a", 1, "actor")
         stream = await run.open_stream("a", 1, SPEC)
+        run.join("judge", 1, "evaluator")
+        judge = await run.open_stream("judge", 1, SPEC)
+        judge.changed.clear()
         credit = stream.credit
         run.finish(RunState.STOPPED)
         with pytest.raises(UnavailableError, match="the run is over"):
@@ -210,9 +216,10 @@ async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: P
         assert run.training is not None
         run.training.publisher.close()
         await run.ended.wait()
-        assert stream.stop
+        for each in (stream, judge):
+            assert (each.stop, each.changed.is_set()) == (True, True)
+            run.close_stream(each)
         assert run.state is RunState.STOPPED
-        run.close_stream(stream)
 
 
 @on_a_loop
@@ -250,6 +257,18 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await run.restore()
         assert run.join("a", 1, "actor").resume_after_sequence == 2
         assert run.state is RunState.COLLECTING
+
+
+@on_a_loop
+async def test_who_watches_an_interrupted_learner_is_told_that_it_moves(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        watch = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
+        assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_WAITING_FOR_ACTORS
+        run.interrupt()
+        await run.ended.wait()
+        assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_INTERRUPTED
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            await anext(watch)
 
 
 @on_a_loop
@@ -495,6 +514,41 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
         run.training.publisher.close()
         await run.ended.wait()
         run.close_stream(actor)
+        run.close_stream(judge)
+
+
+@on_a_loop
+async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        roles: tuple[Role, ...] = ("evaluator", "actor")
+        for role in roles:
+            run.join(role, 1, role)
+            stream = await run.open_stream(role, 1, SPEC)
+            for _ in range(2):
+                run.note_report(stream, ActorReport(1, "int8", 8, 1.0, 0, (0.5,), measure_process(role, role)))
+                run.records.scaling.observe(0, 0.0, 1)
+            # Only actors wait for credit.
+            assert run.records.scaling.status().blocked_fraction == (0.0 if role == "actor" else None)
+            run.close_stream(stream)
+        status = Reporter(run).status()
+        assert {usage.process.name for usage in status.processes} == {"learner", *roles}
+        assert status.activation_s == 0.5
+
+
+@on_a_loop
+async def test_a_learner_whose_clock_is_lost_goes_on_at_the_newest_time_that_it_knows(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.join("judge", 1, "evaluator")
+        judge = await run.open_stream("judge", 1, SPEC)
+        run.evaluated(judge, evaluation(1, 1, 10.0))
+        await acknowledged(judge, 1)
+        values = {**run.records.values(), "elapsed_s": 1e6}
+        lives: tuple[dict[str, object], ...] = ({}, values)
+        for restored in lives:
+            (tmp_path / "clock.json").unlink(missing_ok=True)
+            records = Records(run.records.config, run.records.identity, restored, "")
+            assert (records.clock.elapsed_s >= 1e6) is bool(restored)
+            records.close()
         run.close_stream(judge)
 
 

@@ -43,7 +43,13 @@ def ready(path: Path, versions: int = 0) -> Emitter:
 
 
 def test_it_tells_a_learner_where_to_go_on(tmp_path: Path) -> None:
-    assert opened(tmp_path / "empty").catalog.claim("run") == (0, ())
+    empty = opened(tmp_path / "empty").catalog
+    with pytest.raises(ConflictError, match="no run owns the store yet"):
+        _ = empty.run_id
+    with pytest.raises(InvalidInputError, match="expected a run id, got an empty one"):
+        empty.claim("")
+    assert empty.claim("run") == (0, ())
+    assert empty.run_id == "run"
     assert ready(tmp_path / "store", versions=2).catalog.claim("run") == (2, (SOURCE.topology,))
     emitter = opened_after_a_kill(tmp_path / "store")
     # A version up to the mark of the one before may have been served.

@@ -124,6 +124,23 @@ def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_aske
     asyncio.run(scenario())
 
 
+def test_nobody_watches_a_scheme_that_cannot_be_emitted_or_a_quantizer_that_drains(tmp_path: Path) -> None:
+    emitter = ready(tmp_path)
+
+    async def scenario() -> None:
+        quantizer = serving(emitter)
+        await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
+        (tmp_path / "00000001" / ".fp32.onnx.partial").mkdir()
+        with pytest.raises(UnavailableError, match="cannot write"):
+            await quantizer.subscribe("fp32", 0)
+        assert quantizer.policies.subscribers == 0
+        quantizer.begin_drain()
+        with pytest.raises(UnavailableError, match="the quantizer is draining"):
+            await quantizer.subscribe("int8", 0)
+
+    asyncio.run(scenario())
+
+
 def test_a_scheme_that_was_served_before_the_version_was_stored_is_stored_with_it(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     late: list[Policy] = []

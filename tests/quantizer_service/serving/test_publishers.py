@@ -1,16 +1,20 @@
 """Several publishers, and calls whose arguments are out of bounds."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
 import pytest
 
 from actorq.client import QuantizerClient
+from actorq.errors import UnavailableError
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from tests.quantizer_service.emission.test_high_water import quantizer_process
+from quantizer_service.servicer import QuantizerServicer
+from tests.quantizer_service.emission.test_high_water import quantizer_process, ready, serving
 from tests.quantizer_service.policy_graphs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 
@@ -121,3 +125,41 @@ def test_a_version_that_there_is_not_is_not_found(client: QuantizerClient, versi
 
     for refused in (get, held):
         assert refused.value.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class Call:
+    """The server's side of a call, as gRPC gives it to a servicer."""
+
+    def __init__(self) -> None:
+        self.on_done: list[Callable[[Any], None]] = []
+        self.add_done_callback = self.on_done.append
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Confirm the stream."""
+
+
+def test_a_stream_that_has_ended_leaves_neither_a_watcher_nor_a_task(tmp_path: Path) -> None:
+    async def nothing() -> AsyncIterator[quantizer_pb2.PublishCheckpointsRequest]:
+        return
+        yield
+
+    async def scenario() -> None:
+        quantizer = serving(ready(tmp_path))
+        servicer, call = QuantizerServicer(quantizer), Call()
+        watch = aiter(servicer.WatchPolicies(quantizer_pb2.WatchPoliciesRequest(scheme="int8"), call))
+        watching = asyncio.ensure_future(anext(watch))
+        while not call.on_done:
+            await asyncio.sleep(0)
+        assert quantizer.policies.subscribers == 1
+        for done in call.on_done:
+            done(None)
+        assert quantizer.policies.subscribers == 0
+        with pytest.raises(UnavailableError, match="watch again later"):
+            await watching
+        assert [answer async for answer in servicer.PublishCheckpoints(nothing(), call)] == []
+        # A cancelled task ends in the next turns of the loop.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())

@@ -1,10 +1,14 @@
 """What a relay knows of the past: it is never served in the place of what is newer."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from actorq.client import QuantizerClient
+from actorq.errors import NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.policy_stream import policy_messages
 from quantizer_service.serving.relay import Relay
@@ -16,7 +20,7 @@ from tests.quantizer_service.scripted_upstream import ScriptedUpstream, policy, 
 async def relayed() -> AsyncIterator[tuple[Relay, ScriptedUpstream]]:
     """A relay in this event loop, and the upstream that it watches over a real socket."""
     with scripted_upstream() as (address, upstream):
-        relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1))
+        relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1), now=lambda: 1_700_000_010.0)
         yield relay, upstream
         relay.begin_drain()
         await relay.settle()
@@ -80,5 +84,64 @@ def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and
             # Versions of another run cannot be compared.
             upstream.newest = policy_messages(policy(2, "next"))
             assert await version_of(relay) == ("next", 2)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_measured_of_a_run_ends_with_it() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching, await relay.subscribe("fp32", 0) as floats:
+                for scheme, subscription in (("int8", watching), ("fp32", floats)):
+                    upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
+                    assert await subscription.next() is not None
+                assert relay.lag_seconds == {"int8": 6.0, "fp32": 6.0}
+                upstream.send(policy_messages(policy(1, "second")))
+                assert await watching.next() is None
+                assert relay.lag_seconds == {"int8": 9.0}
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_after_a_refusal_has_the_upstream_asked_again() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as refused:
+                upstream.refuse("scheme: expected one of fp32")
+                with pytest.raises(NotFoundError, match="expected one of fp32"):
+                    await refused.next()
+                # Also while those who were refused are still there.
+                with await relay.subscribe("int8", 0) as later:
+                    upstream.send(policy_messages(policy(1)))
+                    assert await later.next() is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drains() -> None:
+    async def scenario() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            relay = Relay(Upstream(QuantizerClient(f"127.0.0.1:{nobody.getsockname()[1]}")))
+            with await relay.subscribe("int8", 0):
+                assert relay.connected == {"int8": False}
+                relay.begin_drain()
+                with pytest.raises(UnavailableError, match="the relay is draining"):
+                    await relay.subscribe("int8", 0)
+            await relay.settle()
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
+    async def scenario() -> None:
+        upstream = Upstream(QuantizerClient("127.0.0.1:1"))
+        relay = Relay(upstream)
+        upstream.close()
+        with await relay.subscribe("int8", 0):
+            with pytest.raises(ValueError, match="Channel closed"):
+                await relay.failed
+            assert relay.connected == {}
+        await relay.settle()
 
     asyncio.run(scenario())
