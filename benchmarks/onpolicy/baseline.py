@@ -1,4 +1,4 @@
-"""One run of Stable-Baselines3's PPO for returns.py, in a separate process: JSON in on stdin, JSON out on stdout."""
+"""One run of Stable-Baselines3's PPO for ppo.py, in a separate process: JSON in on stdin, JSON out on stdout."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ from benchmarks.libraries.parity_episodes import final_returns
 
 
 def main() -> None:
-    """Learn with the settings from stdin. The keys of the answer are those of a run in returns.py."""
+    """Learn with the settings from stdin. The keys of the answer are those of a run in ppo.py."""
     request = json.load(sys.stdin)
     torch.set_num_threads(request.pop("threads"))
     print(json.dumps(learn(**request)))

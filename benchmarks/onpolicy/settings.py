@@ -1,4 +1,4 @@
-"""The hyperparameters of returns.py for both sides, with their sources.
+"""The hyperparameters of ppo.py for both sides, with their sources.
 
 Zoo: hyperparameters/ppo.yml of rl-baselines3-zoo, without generalized state-dependent exploration, which ActorQ lacks.
 Huang: Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", continuous actions, here with

@@ -13,8 +13,8 @@ from actorq.process import parse_arguments
 from benchmarks.onpolicy import correction, wide
 from benchmarks.onpolicy.correction import CORRECTED, REFERENCE, UNCORRECTED
 from benchmarks.onpolicy.lagging_actor import LAG, LaggingLoader
-from benchmarks.onpolicy.returns import OURS, THEIRS, verdicts
-from benchmarks.onpolicy.returns_plot import plot
+from benchmarks.onpolicy.ppo import OURS, THEIRS, verdicts
+from benchmarks.onpolicy.ppo_plot import plot
 from benchmarks.onpolicy.settings import TASKS, Task
 from benchmarks.speedup.actorq import flags_of
 from tests.actor_service.actor_policies import constant_policy

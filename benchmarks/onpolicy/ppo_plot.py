@@ -1,4 +1,4 @@
-"""The plot of returns.py: final returns and steps per second of both libraries, with one panel for each task."""
+"""The plot of ppo.py: final returns and steps per second of both libraries, with one panel for each task."""
 
 from collections.abc import Sequence
 from pathlib import Path

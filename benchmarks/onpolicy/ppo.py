@@ -33,7 +33,7 @@ from actor_service.policies.policy import load_policy
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity import last_quantized
 from benchmarks.libraries.parity_episodes import final_returns
-from benchmarks.onpolicy.returns_plot import plot
+from benchmarks.onpolicy.ppo_plot import plot
 from benchmarks.onpolicy.settings import TASKS, Task
 from benchmarks.runs import (
     CONFIRMATION_SEED,
