@@ -70,6 +70,7 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
         super().__init__()
         self.opens: queue.Queue[learner_pb2.StreamOpen] = queue.Queue()
         self.items: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.segments: queue.Queue[Segment] = queue.Queue()
         self.evaluations: queue.Queue[Evaluation] = queue.Queue()
         self.membership = membership()
         self.reports: queue.Queue[learner_pb2.ActorReport] = queue.Queue()
@@ -122,7 +123,9 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
                     self.reports.put(request.report)
                     self.sent.put(request.sent_sequence)
                 case "segment":
-                    self.items.put(("segment", wire.segment_from_proto(request.segment).sequence))
+                    segment = wire.segment_from_proto(request.segment)
+                    self.segments.put(segment)
+                    self.items.put(("segment", segment.sequence))
                 case "evaluation":
                     self.items.put(("evaluation", request.evaluation.sequence))
                     self.evaluations.put(wire.evaluation_from_proto(request.evaluation))

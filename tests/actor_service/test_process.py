@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from actor_service.__main__ import ActorService, ActorSettings
+from actor_service.environments import make_environments
+from actor_service.roles.evaluation import GreedyEpisodes
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy
@@ -29,14 +31,16 @@ MANY = 10_000
 
 
 @contextmanager
-def running_actor(settings: ActorSettings) -> Iterator[tuple[ActorClient, Future[int]]]:
+def running_actor(
+    settings: ActorSettings, config: RunConfig | None = None
+) -> Iterator[tuple[ActorClient, Future[int]]]:
     """An actor that serves, a client of it, and its exit code once it has ended."""
     started: Future[tuple[asyncio.AbstractEventLoop, ActorService, str]] = Future()
     ended: Future[int] = Future()
 
     async def serve() -> int:
         server = Server("127.0.0.1:0")
-        service = ActorService(RunConfig(), settings, "actor-0")
+        service = ActorService(config or RunConfig(), settings, "actor-0")
         address = await server.start(service.register(server.grpc_server))
         started.set_result((asyncio.get_running_loop(), service, address))
         try:
@@ -60,7 +64,7 @@ def running_actor(settings: ActorSettings) -> Iterator[tuple[ActorClient, Future
         if not ended.done():
             loop.call_soon_threadsafe(service.begin_drain)
         thread.join(DEADLINE_S)
-    left = {"actor", "evaluator", "policy loader", "scheme", "subscription", "uploader", "watchdog"}
+    left = {"policy loader", "scheme", "subscription", "uploader", "watchdog"}
     assert not left & {thread.name for thread in threading.enumerate()}
 
 
@@ -233,6 +237,26 @@ def test_draining_an_actor_sends_what_is_queued(
         assert drained.result(DEADLINE_S)[1] == 0
         draining.join()
         assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_actor_that_is_drained_waits_no_more_when_the_run_is_over(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(segment_length=2)
+    patient = RunConfig.model_validate({"transport": {"drain_s": 1_000.0}})
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1]), patient) as (client, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        learner[0].answer(credit=1)
+        assert learner[0].received(1) == [("segment", 1)]
+        draining = threading.Thread(target=client.drain)
+        draining.start()
+        status_when(client, "leaving")
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        # The drain would take nearly all of the call's time.
+        assert ended.result(DEADLINE_S / 2) == EXIT_OK
+        draining.join(DEADLINE_S)
 
 
 def at_step(version: int, learner_step: int) -> Policy:
@@ -436,6 +460,47 @@ def test_an_actor_that_waits_for_its_first_policy_ends_when_it_is_told_to(
 ) -> None:
     with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (client, ended):
         quantizer[0].watched()
+        assert learner[0].reports.get(timeout=DEADLINE_S).steps_per_second == 0.0
         status_when(client, "acting")
         assert client.drain() == (0, 0)
         assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+# The environments take seeds below 2**31, and this one gives a larger number.
+LARGE_SEED = 2
+
+
+def test_an_actor_begins_as_its_seed_says(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = replace(membership(segment_length=2), seed=LARGE_SEED)
+    environment_seed = int(np.random.SeedSequence(LARGE_SEED).generate_state(2)[0])
+    assert environment_seed >= 2**31
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        learner[0].answer(credit=1)
+        first = learner[0].segments.get(timeout=DEADLINE_S).observations[0]
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+    environments = make_environments("CartPole-v1", 1)
+    np.testing.assert_array_equal(first, environments.reset(environment_seed % 2**31))
+    environments.close()
+
+
+def test_an_evaluator_evaluates_as_its_seed_says(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(at_step(1, 1_000))
+        evaluation = learner[0].evaluation()
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+    run = learner[0].membership.run
+    greedy = GreedyEpisodes(make_environments("CartPole-v1", run.evaluation_episodes), run.evaluation_episodes)
+    seed = int(np.random.default_rng(learner[0].membership.seed).integers(2**31))
+    expected = greedy.run(greedy.load(at_step(1, 1_000)), seed, 1, threading.Event())
+    greedy.close()
+    assert evaluation.returns == expected.returns

@@ -344,7 +344,9 @@ def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: Sc
     assert side.joins == 1
 
 
-def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(learner: ScriptedLearner, side: Side) -> None:
+def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
     uploader = side.start(capacity=4)
     learner.opened()
     put(uploader, 1, 2, 3, 4)
@@ -358,6 +360,8 @@ def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(learne
     learner.answer(acknowledged=1, credit=4, durable_sequence=1)
     assert learner.received(3) == segments(2, 3, 4)
     assert side.faults.empty()
+    [line] = [record.message for record in caplog.records if "has lost" in record.message]
+    assert "has lost 2 acknowledged items after number 1: 2 are sent again, 0 cannot be recovered" in line
 
 
 def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
