@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,7 @@ def test_draining_an_actor_sends_what_is_queued(
         learner[0].answer(acknowledged=1, credit=queued)
         assert learner[0].received(queued - 1) == [("segment", sequence) for sequence in range(2, queued + 1)]
         learner[0].answer(acknowledged=queued, credit=queued)
-        assert drained.result(DEADLINE_S)[1] == 0
+        assert drained.result(DEADLINE_S) == (queued, 0)
         draining.join()
         assert ended.result(DEADLINE_S) == EXIT_OK
 
@@ -504,3 +505,20 @@ def test_an_evaluator_evaluates_as_its_seed_says(
     expected = greedy.run(greedy.load(at_step(1, 1_000)), seed, 1, threading.Event())
     greedy.close()
     assert evaluation.returns == expected.returns
+
+
+def test_an_actor_without_credit_reports_what_it_did_and_that_it_waits(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(segment_length=2, queue_segments=1, report_period_s=0.01)
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        # Two segments: one in the queue, and one that waits for a place in it.
+        reports = (learner[0].reports.get(timeout=DEADLINE_S) for _ in range(MANY))
+        done = list(islice((each for each in reports if each.environment_steps == 4), 2))
+        assert (done[0].steps_per_second > 0, done[1].steps_per_second) == (True, 0.0)
+        assert done[1].queued_segments == 1
+        assert done[1].waited_seconds > done[0].waited_seconds
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)

@@ -96,6 +96,11 @@ def test_what_is_measured_of_a_run_ends_with_it() -> None:
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
                     assert await subscription.next() is not None
                 assert relay.lag_seconds == {"int8": 6.0, "fp32": 6.0}
+                # The same version with other bytes is refused.
+                upstream.send(policy_messages(policy(4, "first", size=2_000)))
+                upstream.send(policy_messages(policy(5, "first")))
+                assert await watching.next() is not None
+                assert (relay.relayed, relay.refused) == ({"int8": 2, "fp32": 1}, {"int8": 1})
                 upstream.send(policy_messages(policy(1, "second")))
                 assert await watching.next() is None
                 assert relay.lag_seconds == {"int8": 9.0}
