@@ -179,6 +179,19 @@ def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, 
     assert uploader.flush(threading.TIMEOUT_MAX) == 2
 
 
+def test_flushing_ends_when_the_next_stream_begins_after_what_was_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    unsent: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: unsent.put(uploader.flush(threading.TIMEOUT_MAX)), daemon=True).start()
+    side.stored = 1
+    learner.end()
+    assert unsent.get(timeout=DEADLINE_S) == 0
+
+
 @pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
 def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
     learner: ScriptedLearner, side: Side, stored: int

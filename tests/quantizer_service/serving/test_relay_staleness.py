@@ -1,6 +1,7 @@
 """What a relay knows of the past: it is never served in the place of what is newer."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -150,3 +151,19 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
         await relay.settle()
 
     asyncio.run(scenario())
+
+
+def test_the_end_of_a_stream_that_brought_a_policy_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching:
+                for messages in (policy_messages(policy(1)), ()):
+                    upstream.send(messages)
+                assert await watching.next() is not None
+                for _ in range(3):
+                    upstream.wait_for_call()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    levels = [record.levelname for record in caplog.records if "ended the stream of int8" in record.getMessage()]
+    assert levels[:2] == ["INFO", "WARNING"]
