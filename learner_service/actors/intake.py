@@ -14,7 +14,7 @@ from actorq.statefiles.highwater import LEAP
 from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay import LastSequences, SegmentBuffer, SegmentSource
+from learner_service.replay import LastSequences, SegmentBuffer, SegmentSource, actor_key
 from learner_service.reporting.meters import Episodes, StalenessHistogram
 
 _log = logging.getLogger(__name__)
@@ -117,12 +117,12 @@ class Intake:
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
         with self._lock:
-            return self._sequences.last(member.source(0))
+            return self._sequences.last(*member.source_key)
 
     def newest_incarnation(self, name: str) -> int:
         """The highest incarnation of this name that has a stored segment; 0 when there is none."""
         with self._lock:
-            return self._sequences.newest_incarnation(SegmentSource.from_name(name, 0, 0))
+            return self._sequences.newest_incarnation(actor_key(name))
 
     def doubt(self, evaluation: Evaluation) -> str:
         """Why an evaluation contradicts the data of the actors; empty when it is plausible."""

@@ -86,7 +86,6 @@ class Streams:
 
     def forget(self, reason: str) -> None:
         """Undo `admit`, and end all streams so that the actors reconnect."""
-        self.stop_credit()
         for stream in self._open:
             if self._credits is not None:
                 self._credits.close(stream)

@@ -28,7 +28,7 @@ class Feed:
         self,
         upstream: Upstream,
         scheme: str,
-        backoff: Backoff,
+        backoff: Backoff | None,
         take: Callable[[EncodedPolicy], None],
         refused: Callable[[str], None],
         end: Callable[[str, Exception], None],

@@ -41,7 +41,7 @@ class Relay:
         self, upstream: Upstream, backoff: Backoff | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self._upstream = upstream
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff
         self._now = now
         self.policies = NewestPolicies(self._leave)
         self._feeds: dict[str, Feed] = {}

@@ -123,8 +123,9 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
                     self.reports.put(request.report)
                     self.sent.put(request.sent_sequence)
                 case "segment":
-                    self.segments.put(wire.segment_from_proto(request.segment))
-                    self.items.put(("segment", request.segment.sequence))
+                    segment = wire.segment_from_proto(request.segment)
+                    self.segments.put(segment)
+                    self.items.put(("segment", segment.sequence))
                 case "evaluation":
                     self.items.put(("evaluation", request.evaluation.sequence))
                     self.evaluations.put(wire.evaluation_from_proto(request.evaluation))

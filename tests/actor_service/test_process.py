@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from actor_service.__main__ import ActorService, ActorSettings
+from actor_service.environments import make_environments
+from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy
@@ -37,14 +40,16 @@ MANY = 10_000
 
 
 @contextmanager
-def running_actor(settings: ActorSettings) -> Iterator[tuple[ActorClient, Future[int]]]:
+def running_actor(
+    settings: ActorSettings, config: RunConfig | None = None
+) -> Iterator[tuple[ActorClient, Future[int]]]:
     """An actor that serves, a client of it, and its exit code once it has ended."""
     started: Future[tuple[asyncio.AbstractEventLoop, ActorService, str]] = Future()
     ended: Future[int] = Future()
 
     async def serve() -> int:
         server = Server("127.0.0.1:0")
-        service = ActorService(RunConfig(), settings, "actor-0")
+        service = ActorService(config or RunConfig(), settings, "actor-0")
         address = await server.start(service.register(server.grpc_server))
         started.set_result((asyncio.get_running_loop(), service, address))
         try:
@@ -242,9 +247,29 @@ def test_draining_an_actor_sends_what_is_queued(
         learner[0].answer(acknowledged=1, credit=queued)
         assert learner[0].received(queued - 1) == [("segment", sequence) for sequence in range(2, queued + 1)]
         learner[0].answer(acknowledged=queued, credit=queued)
-        assert drained.result(DEADLINE_S)[1] == 0
+        assert drained.result(DEADLINE_S) == (queued, 0)
         draining.join()
         assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_actor_that_is_drained_waits_no_more_when_the_run_is_over(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(segment_length=2)
+    patient = RunConfig.model_validate({"transport": {"drain_s": 1_000.0}})
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1]), patient) as (client, ended):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        learner[0].answer(credit=1)
+        assert learner[0].received(1) == [("segment", 1)]
+        draining = threading.Thread(target=client.drain)
+        draining.start()
+        status_when(client, "leaving")
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+        # The drain would take nearly all of the call's time.
+        assert ended.result(DEADLINE_S / 2) == EXIT_OK
+        draining.join(DEADLINE_S)
 
 
 def at_step(version: int, learner_step: int) -> Policy:
@@ -448,6 +473,7 @@ def test_an_actor_that_waits_for_its_first_policy_ends_when_it_is_told_to(
 ) -> None:
     with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])) as (client, ended):
         quantizer[0].watched()
+        assert learner[0].reports.get(timeout=DEADLINE_S).steps_per_second == 0.0
         status_when(client, "acting")
         assert client.drain() == (0, 0)
         assert ended.result(DEADLINE_S) == EXIT_OK
@@ -529,3 +555,60 @@ def test_a_standalone_actor_draws_actions_on_demand(quantizer: tuple[ScriptedQua
     assert isinstance(greedy, Evaluation)
     assert isinstance(sampled, Evaluation)
     assert max(greedy.lengths) <= 11 < max(sampled.lengths)
+
+
+# The environments take seeds below 2**31, and this one gives a larger number.
+LARGE_SEED = 2
+
+
+def test_an_actor_begins_as_its_seed_says(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = replace(membership(segment_length=2), seed=LARGE_SEED)
+    environment_seed = int(np.random.SeedSequence(LARGE_SEED).generate_state(2)[0])
+    assert environment_seed >= 2**31
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        learner[0].answer(credit=1)
+        first = learner[0].segments.get(timeout=DEADLINE_S).observations[0]
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+    environments = make_environments("CartPole-v1", 1)
+    np.testing.assert_array_equal(first, environments.reset(environment_seed % 2**31))
+    environments.close()
+
+
+def test_an_evaluator_evaluates_as_its_seed_says(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    settings = ActorSettings(learner=learner[1], quantizer=quantizer[1], role="evaluator")
+    with running_actor(settings):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(at_step(1, 1_000))
+        evaluation = learner[0].evaluation()
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)
+    run = learner[0].membership.run
+    greedy = EvaluationEpisodes(make_environments("CartPole-v1", run.evaluation_episodes), run.evaluation_episodes)
+    seed = int(np.random.default_rng(learner[0].membership.seed).integers(2**31))
+    expected = greedy.run(greedy.load(at_step(1, 1_000)), seed, 1, threading.Event())
+    greedy.close()
+    assert evaluation.returns == expected.returns
+
+
+def test_an_actor_without_credit_reports_what_it_did_and_that_it_waits(
+    learner: tuple[ScriptedLearner, str], quantizer: tuple[ScriptedQuantizer, str]
+) -> None:
+    learner[0].membership = membership(segment_length=2, queue_segments=1, report_period_s=0.01)
+    with running_actor(ActorSettings(learner=learner[1], quantizer=quantizer[1])):
+        learner[0].opened()
+        quantizer[0].watched()
+        quantizer[0].serve(constant_policy([0.0, 1.0]))
+        # Two segments: one in the queue, and one that waits for a place in it.
+        reports = (learner[0].reports.get(timeout=DEADLINE_S) for _ in range(MANY))
+        done = list(islice((each for each in reports if each.environment_steps == 4), 2))
+        assert (done[0].steps_per_second > 0, done[1].steps_per_second) == (True, 0.0)
+        assert done[1].queued_segments == 1
+        assert done[1].waited_seconds > done[0].waited_seconds
+        learner[0].answer(directive=learner_pb2.DIRECTIVE_STOP)

@@ -179,6 +179,19 @@ def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, 
     assert uploader.flush(threading.TIMEOUT_MAX) == 2
 
 
+def test_flushing_ends_when_the_next_stream_begins_after_what_was_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    unsent: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: unsent.put(uploader.flush(threading.TIMEOUT_MAX)), daemon=True).start()
+    side.stored = 1
+    learner.end()
+    assert unsent.get(timeout=DEADLINE_S) == 0
+
+
 @pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
 def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
     learner: ScriptedLearner, side: Side, stored: int
@@ -344,7 +357,9 @@ def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: Sc
     assert side.joins == 1
 
 
-def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(learner: ScriptedLearner, side: Side) -> None:
+def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
     uploader = side.start(capacity=4)
     learner.opened()
     put(uploader, 1, 2, 3, 4)
@@ -358,6 +373,8 @@ def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(learne
     learner.answer(acknowledged=1, credit=4, durable_sequence=1)
     assert learner.received(3) == segments(2, 3, 4)
     assert side.faults.empty()
+    [line] = [record.message for record in caplog.records if "has lost" in record.message]
+    assert "has lost 2 acknowledged items after number 1: 2 are sent again, 0 cannot be recovered" in line
 
 
 def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(

@@ -241,6 +241,11 @@ def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClien
     stream.send(report=report, sent_sequence=1)
     # An answer to a report repeats the last one, which may have been lost.
     assert stream.answer().acknowledged_sequence == 1
+    status = learner.status()
+    (told,) = [actor.report for actor in status.actors if actor.name == "loser"]
+    assert told is not None
+    assert (told.policy_version, told.environment_steps) == (1, 8)
+    assert "loser" in [usage.process.name for usage in status.processes]
     stream.send(report=report, sent_sequence=2)
     error = stream.refusal()
     assert error.code() is grpc.StatusCode.DATA_LOSS

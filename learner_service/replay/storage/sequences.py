@@ -61,13 +61,13 @@ class LastSequences:
         last = self._actors.get(source.actor_key, {}).get(source.incarnation)
         return last is not None and source.sequence <= last
 
-    def last(self, source: SegmentSource) -> int:
-        """The last number of the incarnation of `source`; 0 when there is none."""
-        return self._actors.get(source.actor_key, {}).get(source.incarnation, 0)
+    def last(self, actor_key: bytes, incarnation: int) -> int:
+        """The last number of an incarnation; 0 when there is none."""
+        return self._actors.get(actor_key, {}).get(incarnation, 0)
 
-    def newest_incarnation(self, source: SegmentSource) -> int:
-        """The highest incarnation of the actor of `source`; 0 when there is none."""
-        return max(self._actors.get(source.actor_key, {}), default=0)
+    def newest_incarnation(self, actor_key: bytes) -> int:
+        """The highest incarnation of an actor; 0 when there is none."""
+        return max(self._actors.get(actor_key, {}), default=0)
 
     def advance(self, source: SegmentSource) -> None:
         """Record `source`. A number below the recorded one changes nothing."""

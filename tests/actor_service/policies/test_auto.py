@@ -40,8 +40,10 @@ class Side:
         # What each choice was made among, and what acted.
         self.chosen_among: queue.Queue[tuple[dict[str, int], str]] = queue.Queue()
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
+        self.clients: list[QuantizerClient] = []
+        self._address = address
         self.subscription = AutoSubscription(
-            lambda: QuantizerClient(address),
+            self._connect,
             self.slot,
             self._load,
             self.faults.put,
@@ -49,6 +51,10 @@ class Side:
             ActorCounts(),
             self._select,
         )
+
+    def _connect(self) -> QuantizerClient:
+        self.clients.append(QuantizerClient(self._address))
+        return self.clients[-1]
 
     def acts_with(self, scheme: str, version: int) -> bool:
         """Wait for a policy."""
@@ -119,6 +125,17 @@ def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_ch
     quantizer.serve(policy("int8", 2))
     assert side.acts_with("int8", 2)
     assert side.settles()
+
+
+def test_when_it_is_closed_so_are_its_connections(quantizer: ScriptedQuantizer, side: Side) -> None:
+    begin(quantizer, side, Selection("int8", {}))
+    assert quantizer.watched().scheme == "int8"
+    side.subscription.close()
+    # One to choose with, and one for the stream of each scheme.
+    assert len(side.clients) == 3
+    for client in side.clients:
+        with pytest.raises(ValueError, match="Channel closed"):
+            client.get("fp32")
 
 
 def test_a_choice_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:

@@ -117,6 +117,7 @@ def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuan
     assert quantizer.watched().after_version == 3
     quantizer.end()
     assert quantizer.watched().after_version == 3
+    assert side.counts.quantizer_retries.value == 2
     quantizer.serve(good(4))
     assert side.has(4)
     assert side.faults.empty()

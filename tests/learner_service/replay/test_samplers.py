@@ -1,6 +1,7 @@
 """What every sampler does, and what prioritized sampling adds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,18 @@ def test_rows_are_drawn_in_proportion_to_priority_to_the_alpha(tmp_path: Path, a
     np.testing.assert_allclose(sampled.probabilities, expected[sampled.rows], rtol=1e-5)
     raw = (len(rows) * expected[sampled.rows]) ** -beta
     np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-4)
+
+
+def test_rows_without_an_error_are_still_drawn(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    sampler = _prioritized(store)
+    _fill(store, sampler, range(2))
+    rows = np.flatnonzero(store.flags & VALID)
+    for drawn in (_whole(store, rows.tolist()), replace(_whole(store, rows.tolist()), generations=rows - 1000)):
+        # The rows of the second draw are all overwritten.
+        sampler.update(drawn, np.full(len(rows), float(drawn.generations[0] < 0), np.float32))
+        np.testing.assert_allclose(store.priorities[rows], 1e-6)
+        np.testing.assert_allclose(sampler.sample(40).probabilities, 1 / len(rows))
 
 
 def test_new_transitions_get_the_largest_priority_seen(tmp_path: Path) -> None:

@@ -83,6 +83,17 @@ async def test_a_build_that_fails_removes_its_replay_but_none_that_was_there(exi
 
 
 @on_a_loop
+async def test_an_environment_that_cannot_be_noted_leaves_the_replay_free_for_the_next(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        (tmp_path / "environment.json").mkdir()
+        with pytest.raises(InvalidInputError, match=r"environment\.json"):
+            await opened(run)
+        (tmp_path / "environment.json").rmdir()
+        run.close_stream(await opened(run))
+        assert run.preparation.known == SPEC
+
+
+@on_a_loop
 async def test_an_environment_that_was_made_otherwise_is_refused(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         heavy = replace(SPEC, environment_arguments=EnvironmentArguments({"gravity": 20.0}))

@@ -445,6 +445,24 @@ def test_a_full_disk_refuses_checkpoints_until_there_is_room(
     ]
 
 
+def test_a_checkpoint_that_failed_is_tried_again_before_the_next_one_is_due(make_trainer: MakeTrainer) -> None:
+    clock, attempts = ManualClock(100.0), queue.Queue[float]()
+
+    def save(updates: int) -> Path:
+        attempts.put(clock.now)
+        if clock.now < 110.0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Path("/checkpoints/0")
+
+    seldom = CONFIG.checkpoint.model_copy(update={"period_s": 60.0})
+    trainer = make_trainer(save, clock=clock, config=CONFIG.model_copy(update={"checkpoint": seldom}))
+    trainer.start()
+    with pytest.raises(UnavailableError):
+        trainer.save()
+    clock.now = 110.0
+    assert [attempts.get(timeout=DEADLINE_S) for _ in range(2)] == [100.0, 110.0]
+
+
 def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
     other = replace(SPEC, observations=ArraySpec((9,), "float32"))
     trainer = make_trainer(algorithm=make_algorithm(CONFIG, other))

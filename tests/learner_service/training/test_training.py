@@ -294,3 +294,21 @@ def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -
     with pytest.raises(UserError, match=f"needs {needed} bytes .* is {needed - 1}; use fewer environments per actor"):
         build_with(needed - 1)
     build_with(needed).replay.close()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "precision", "told"),
+    [("own_algorithms:LinearQ", "bf16", True), ("own_algorithms:LinearQ", "fp32", False), ("dqn", "bf16", False)],
+)
+def test_an_algorithm_that_cannot_take_the_precision_is_told(
+    client: QuantizerClient,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    algorithm: str,
+    precision: str,
+    told: bool,
+) -> None:
+    settings = config(algorithm=algorithm, learner={"precision": precision})
+    build(client, tmp_path, settings=settings).replay.close()
+    expected = f"learner.precision {precision}: algorithm {algorithm} uses fp32"
+    assert (expected in caplog.messages) is told

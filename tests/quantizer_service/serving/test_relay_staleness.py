@@ -1,6 +1,7 @@
 """What a relay knows of the past: it is never served in the place of what is newer."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -96,6 +97,11 @@ def test_what_is_measured_of_a_run_ends_with_it() -> None:
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
                     assert await subscription.next() is not None
                 assert relay.lag_seconds == {"int8": 6.0, "fp32": 6.0}
+                # The same version with other bytes is refused.
+                upstream.send(policy_messages(policy(4, "first", size=2_000)))
+                upstream.send(policy_messages(policy(5, "first")))
+                assert await watching.next() is not None
+                assert (relay.relayed, relay.refused) == ({"int8": 2, "fp32": 1}, {"int8": 1})
                 upstream.send(policy_messages(policy(1, "second")))
                 assert await watching.next() is None
                 assert relay.lag_seconds == {"int8": 9.0}
@@ -145,3 +151,19 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
         await relay.settle()
 
     asyncio.run(scenario())
+
+
+def test_the_end_of_a_stream_that_brought_a_policy_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching:
+                for messages in (policy_messages(policy(1)), ()):
+                    upstream.send(messages)
+                assert await watching.next() is not None
+                for _ in range(3):
+                    upstream.wait_for_call()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    levels = [record.levelname for record in caplog.records if "ended the stream of int8" in record.getMessage()]
+    assert levels[:2] == ["INFO", "WARNING"]
