@@ -298,6 +298,21 @@ def test_policies_come_out_at_the_quantizer(learner: LearnerClient, quantizer_pr
         assert learner.status().quantizer_connected
 
 
+def test_evaluations_come_out_at_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
+    with (
+        actor(learner, "exhibitor") as stream,
+        actor(learner, "critic", role="evaluator") as critic,
+        QuantizerClient(quantizer_process) as quantizer,
+    ):
+        stream.send_segments(range(1, 9))
+        version = next(quantizer.watch("int8")).descriptor.version
+        assert quantizer.hold(version, 60.0)
+        critic.send_evaluation(evaluation(1, version, 9.0))
+        critic.await_acknowledged(1)
+        listed = (policy for _ in range(10_000) for policy in quantizer.list())
+        assert next(policy.mean_return for policy in listed if policy.version == version and policy.mean_return) == 9.0
+
+
 def test_watching_takes_a_reasonable_period(learner: LearnerClient) -> None:
     statuses = learner.watch(0.05)
     first, second = next(statuses), next(statuses)

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -97,11 +98,12 @@ def test_what_is_measured_of_a_run_ends_with_it() -> None:
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
                     assert await subscription.next() is not None
                 assert relay.lag_seconds == {"int8": 6.0, "fp32": 6.0}
-                # The same version with other bytes is refused.
+                # The same version with other bytes is refused, and one whose bytes are not the described ones.
                 upstream.send(policy_messages(policy(4, "first", size=2_000)))
+                upstream.send(policy_messages(replace(policy(5, "first"), model=bytes(1_000))))
                 upstream.send(policy_messages(policy(5, "first")))
                 assert await watching.next() is not None
-                assert (relay.relayed, relay.refused) == ({"int8": 2, "fp32": 1}, {"int8": 1})
+                assert (relay.relayed, relay.refused) == ({"int8": 2, "fp32": 1}, {"int8": 2})
                 upstream.send(policy_messages(policy(1, "second")))
                 assert await watching.next() is None
                 assert relay.lag_seconds == {"int8": 9.0}
@@ -135,6 +137,9 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
                 with pytest.raises(UnavailableError, match="the relay is draining"):
                     await relay.subscribe("int8", 0)
             await relay.settle()
+            # Its connections are closed.
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                await relay.describe("int8")
 
     asyncio.run(scenario())
 
