@@ -130,7 +130,7 @@ def test_nobody_watches_a_scheme_that_cannot_be_emitted_or_a_quantizer_that_drai
     async def scenario() -> None:
         quantizer = serving(emitter)
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
-        (tmp_path / "00000001" / ".fp32.onnx.partial").mkdir()
+        (tmp_path / "00000001" / ".policy-fp32.onnx.partial").mkdir()
         with pytest.raises(UnavailableError, match="cannot write"):
             await quantizer.subscribe("fp32", 0)
         assert quantizer.policies.subscribers == 0
