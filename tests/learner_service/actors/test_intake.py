@@ -83,6 +83,12 @@ def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer)
     assert intake.state()["staleness"] == [3, 0, 4]
 
 
+def test_half_of_the_transitions_are_at_most_as_stale_as_the_median(intake: Intake, replay: ReplayBuffer) -> None:
+    spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
+    intake.insert(ACTOR, segment(1, spans=spans), reserve(replay))
+    assert (intake.statistics().staleness_p50, intake.statistics().staleness_p99) == (0.0, 2.0)
+
+
 def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, replay: ReplayBuffer) -> None:
     intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
     intake.insert(ACTOR, with_an_episode_end(1), reserve(replay))
