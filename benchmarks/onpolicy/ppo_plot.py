@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_COLUMNS = 3
 _COLORS = {"actorq": "tab:blue", "stable-baselines3": "0.5"}
 
 
@@ -16,10 +17,13 @@ def plot(runs: Sequence[dict[str, Any]], file: Path) -> None:
     from matplotlib import pyplot
 
     tasks = list(dict.fromkeys(run["task"] for run in runs))
+    rows, columns = -(-len(tasks) // _COLUMNS), min(_COLUMNS, len(tasks))
     figure, panels = pyplot.subplots(
-        1, len(tasks), figsize=(2.6 * len(tasks), 2.7), dpi=110, layout="constrained", squeeze=False
+        rows, columns, figsize=(2.9 * columns, 2.4 * rows), dpi=110, layout="constrained", squeeze=False
     )
-    for axes, task in zip(panels.flat, tasks, strict=True):
+    for axes in panels.flat[len(tasks) :]:
+        axes.set_visible(False)
+    for axes, task in zip(panels.flat, tasks, strict=False):
         for side, color in _COLORS.items():
             own = [run for run in runs if (run["task"], run["side"]) == (task, side)]
             rates = [run["environment_steps"] / run["seconds"] for run in own]
@@ -28,6 +32,7 @@ def plot(runs: Sequence[dict[str, Any]], file: Path) -> None:
         axes.set_title(task, fontsize=8)
         axes.tick_params(labelsize=7)
         axes.set_xlim(0, None)
+        axes.locator_params(axis="x", nbins=5)
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = panels.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper center", ncols=len(labels))

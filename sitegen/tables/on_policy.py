@@ -1,0 +1,40 @@
+"""Tables of on-policy training: returns and speed beside another library, throughput."""
+
+from statistics import fmean, median, stdev
+from typing import Any
+
+from sitegen.markdown import percent, table
+from sitegen.results import figures
+
+
+def on_policy_ppo() -> str:
+    """Returns and steps per second of PPO in both libraries, by task."""
+    runs = figures("on_policy_ppo")["runs"]
+    rows = []
+    for task in dict.fromkeys(run["task"] for run in runs):
+        sides = {
+            side: [run for run in runs if (run["task"], run["side"]) == (task, side)]
+            for side in ("actorq", "stable-baselines3")
+        }
+        ours, theirs = sides.values()
+        rates = [median(run["environment_steps"] / run["seconds"] for run in side) for side in (ours, theirs)]
+        returns = (_mean_and_deviation(side) for side in (ours, theirs))
+        mismatch = fmean(run["rollout_queue"]["mismatch"] for run in ours)
+        rows.append(
+            (task, len(ours), *returns, *(f"{rate:,.0f}" for rate in rates), rates[0] / rates[1], f"{mismatch:.4f}")
+        )
+    head = ("task", "seeds", "return, ActorQ int8", "return, Stable-Baselines3 fp32")
+    return table((*head, "steps/s, ActorQ", "steps/s, Stable-Baselines3", "ratio", "mismatch"), rows)
+
+
+def on_policy_steps() -> str:
+    """Steps per second of whole runs."""
+    runs = figures("on_policy_steps")["runs"]
+    rows = [(each, f"{run['steps_per_s']:,.0f}", percent(run["starved_share"])) for each, run in enumerate(runs, 1)]
+    return table(("run", "environment steps per second", "learner starved"), rows)
+
+
+def _mean_and_deviation(runs: list[dict[str, Any]]) -> str:
+    returns = [run["final"]["mean_return"] for run in runs]
+    spread = f" ± {stdev(returns):,.1f}" if len(returns) > 1 else ""
+    return f"{fmean(returns):,.1f}{spread}"
