@@ -34,6 +34,15 @@ def on_policy_steps() -> str:
     return table(("run", "environment steps per second", "learner starved"), rows)
 
 
+def on_policy_lag() -> str:
+    """Returns of IMPALA without lag, with lag, and with lag but without V-trace's weights."""
+    rows = [
+        (run["side"], run["seed"], run["mean_return"], run["rollout_queue"]["policy_lag"])
+        for run in sorted(figures("on_policy_lag")["runs"], key=lambda run: str(run["side"]))
+    ]
+    return table(("run", "seed", "return", "mean lag, versions"), rows)
+
+
 def _mean_and_deviation(runs: list[dict[str, Any]]) -> str:
     returns = [run["final"]["mean_return"] for run in runs]
     spread = f" ± {stdev(returns):,.1f}" if len(returns) > 1 else ""
