@@ -49,11 +49,11 @@ PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "Atari": {
         **_rollouts(8, 128, batch_size=256, epochs=4, clip=0.1, learning_rate=2.5e-4, entropy_cost=0.01, **_ANNEALED),
+        "replay": {"capacity": 65_536, "clip_rewards": 1.0},
         "max_environment_steps": 10_000_000,
         "scheme": "int8-static",
     },
 }
-PPO_OF_FAMILY["Atari"]["replay"]["clip_rewards"] = 1.0
 
 IMPALA_OF_FAMILY: dict[str, dict[str, Any]] = {
     "CartPole": {

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
 from actor_service.policies.policy import load_policy
@@ -40,7 +42,9 @@ from quantizer_service.store.reader import PolicyReader
 INT8 = "int8"
 OURS, THEIRS = "actorq", "stable-baselines3"
 Run = dict[str, Any]
-_PERIOD, _EPISODES, _FINAL_EPISODES = 5_000, 10, 20
+_PERIOD, _EPISODES = 5_000, 10
+# Episodes of the last policy.
+FINAL_EPISODES = 20
 
 
 @dataclass(frozen=True)
@@ -128,18 +132,19 @@ def _ours(task: Task, seed: int, steps: int, folder: Path) -> Run:
     run = ["--environment", task.environment, "--seed", str(seed)]
     summary = train(folder, [*task.hyperparameters.actorq(), *run, *evaluation, *limits])
     names = ("environment_steps", "updates", "wall_clock_s", "evaluations", "transitions_by_scheme")
-    return {**{name: summary[name] for name in names}, "final": _final(folder, task.environment)}
+    return {**{name: summary[name] for name in names}, "final": final(folder, task.environment)}
 
 
-def _final(folder: Path, environment: str) -> Run:
-    policy = last_quantized(folder)
-    act = load_policy(policy, describe_environment(environment), 1)
-    played = final_returns(
-        lambda observation: act(observation[None])[0].copy(),
-        gymnasium.make(environment),
-        _FINAL_EPISODES,
-        CONFIRMATION_SEED,
-    )
+def final(folder: Path, environment: str) -> Run:
+    """New episodes of the last quantized policy of a run, without noise."""
+    policy, spec = last_quantized(folder), describe_environment(environment)
+    run = load_policy(policy, spec, 1)
+
+    def act(observation: NDArray[Any]) -> NDArray[Any]:
+        output = run(observation[None])[0]
+        return np.asarray(output.argmax()) if spec.discrete_actions else output.copy()
+
+    played = final_returns(act, gymnasium.make(environment), FINAL_EPISODES, CONFIRMATION_SEED)
     scheme = policy.descriptor.effective_scheme
     return {"mean_return": statistics.fmean(played), "episodes": len(played), "scheme": scheme}
 
@@ -165,9 +170,14 @@ def _theirs(task: Task, seed: int, steps: int, folder: Path) -> Run:
         "arguments": task.hyperparameters.stable_baselines(),
         "action_noise": task.hyperparameters.action_noise,
         "evaluation": {"period": _PERIOD, "episodes": _EPISODES},
-        "final": {"episodes": _FINAL_EPISODES, "seed": CONFIRMATION_SEED},
+        "final": {"episodes": FINAL_EPISODES, "seed": CONFIRMATION_SEED},
     }
-    command = [sys.executable, "-m", "benchmarks.libraries.parity_baseline"]
+    return baseline("benchmarks.libraries.parity_baseline", request)
+
+
+def baseline(module: str, request: Run) -> Run:
+    """The answer of a module that runs Stable-Baselines3. Raises SystemExit when it fails."""
+    command = [sys.executable, "-m", module]
     process = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]

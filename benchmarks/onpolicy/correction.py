@@ -3,7 +3,7 @@
 Rounding: PPO with int4 actors whose first and last layers are quantized too, without a fidelity gate. Staleness: IMPALA
 with four actors that act with the policy of eight versions before the newest. Each is compared with the same run
 without weights, and with a reference run: FP32 actors, or no lag. At the end the FP32 policy of each run plays new
-episodes, so that the figure shows what was learned, and not what rounding costs at the end.
+episodes. The figure therefore leaves out the cost of rounding at the end.
 
 Targets. Rounding: on at least one task the mean of the corrected seeds is within one sample standard deviation of the
 reference, and that of the uncorrected seeds is not. Staleness: the corrected mean is within one standard deviation of

@@ -13,10 +13,8 @@ Stable-Baselines3 must be installed: pip install stable-baselines3==2.9.2
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +22,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
-from numpy.typing import NDArray
-
-from actor_service.environments import describe_environment
-from actor_service.policies.policy import load_policy
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.libraries.parity import last_quantized
-from benchmarks.libraries.parity_episodes import final_returns
+from benchmarks.harness import Target, run_benchmark, without_verdict
+from benchmarks.libraries.parity import FINAL_EPISODES, OURS, THEIRS, Run, baseline, final, verdict
 from benchmarks.onpolicy.ppo_plot import plot
 from benchmarks.onpolicy.settings import TASKS, Task
 from benchmarks.runs import (
@@ -46,9 +37,6 @@ from benchmarks.runs import (
     train,
 )
 
-OURS, THEIRS = "actorq", "stable-baselines3"
-Run = dict[str, Any]
-_FINAL_EPISODES = 20
 _TIMES_THEIR_STEPS = 2.0
 
 
@@ -78,18 +66,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def verdicts(name: str, runs: Sequence[Run]) -> list[Target]:
     """Our mean final return against theirs minus their sample standard deviation; our steps per second over theirs."""
     ours, theirs = ([run for run in runs if run["side"] == side] for side in (OURS, THEIRS))
-    our_returns, their_returns = ([run["final"]["mean_return"] for run in side] for side in (ours, theirs))
-    spread = statistics.stdev(their_returns) if len(their_returns) > 1 else 0.0
-    mean = statistics.fmean(their_returns)
     our_rate, their_rate = (statistics.median(_rate(run) for run in side) for side in (ours, theirs))
     return [
-        Target(
-            f"{name}: mean of {len(ours)} seeds (Stable-Baselines3: {mean:.1f}, standard deviation {spread:.1f})",
-            statistics.fmean(our_returns),
-            mean - spread,
-            at_most=False,
-            refused=ONE_SEED if len(their_returns) == 1 else "",
-        ),
+        verdict(name, ours, theirs),
         Target(
             f"{name}: steps/s over Stable-Baselines3's {their_rate:,.0f}",
             our_rate / their_rate,
@@ -123,21 +102,8 @@ def _ours(task: Task, seed: int, folder: Path) -> Run:
     return {
         **{name: summary[name] for name in names},
         "seconds": round(summary["wall_clock_s"] - summary["first_transition_s"], 2),
-        "final": _final(folder, task.environment),
+        "final": final(folder, task.environment),
     }
-
-
-def _final(folder: Path, environment: str) -> Run:
-    policy, spec = last_quantized(folder), describe_environment(environment)
-    run = load_policy(policy, spec, 1)
-
-    def act(observation: NDArray[Any]) -> NDArray[Any]:
-        output = run(observation[None])[0]
-        return np.asarray(output.argmax()) if spec.discrete_actions else output.copy()
-
-    played = final_returns(act, gymnasium.make(environment), _FINAL_EPISODES, CONFIRMATION_SEED)
-    scheme = policy.descriptor.effective_scheme
-    return {"mean_return": statistics.fmean(played), "episodes": len(played), "scheme": scheme}
 
 
 def _theirs(task: Task, seed: int, folder: Path) -> Run:
@@ -147,15 +113,9 @@ def _theirs(task: Task, seed: int, folder: Path) -> Run:
         "seed": seed,
         "arguments": task.stable_baselines(),
         "threads": os.cpu_count() or 1,
-        "final": {"episodes": _FINAL_EPISODES, "seed": CONFIRMATION_SEED},
+        "final": {"episodes": FINAL_EPISODES, "seed": CONFIRMATION_SEED},
     }
-    command = [sys.executable, "-m", "benchmarks.onpolicy.baseline"]
-    process = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
-    if process.returncode:
-        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SystemExit(f"Stable-Baselines3 failed with exit code {process.returncode}: {reason}")
-    answer: Run = json.loads(process.stdout.splitlines()[-1])
-    return answer
+    return baseline("benchmarks.onpolicy.baseline", request)
 
 
 _SIDES: dict[str, Callable[[Task, int, Path], Run]] = {OURS: _ours, THEIRS: _theirs}

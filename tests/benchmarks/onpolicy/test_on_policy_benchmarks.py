@@ -10,10 +10,11 @@ import pytest
 from actor_service.environments import describe_environment
 from actorq.config.run_config import RunConfig
 from actorq.process import parse_arguments
+from benchmarks.libraries.parity import OURS, THEIRS
 from benchmarks.onpolicy import correction, wide
 from benchmarks.onpolicy.correction import CORRECTED, REFERENCE, UNCORRECTED
 from benchmarks.onpolicy.lagging_actor import LAG, LaggingLoader
-from benchmarks.onpolicy.ppo import OURS, THEIRS, verdicts
+from benchmarks.onpolicy.ppo import verdicts
 from benchmarks.onpolicy.ppo_plot import plot
 from benchmarks.onpolicy.settings import TASKS, Task
 from benchmarks.speedup.actorq import flags_of
