@@ -1,5 +1,6 @@
 """Exploration: epsilon-greedy actions and action noise, with a rate per environment, or the policy's own randomness."""
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -80,6 +81,9 @@ class ContinuousNoise(NoisyExplorer):
     A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each
     component's range. A stochastic policy (SAC) gets standard normal noise as an input. The columns have the actions
     without noise, clipped, if the run asks for them.
+
+    With correlation c, the noise of a step is c times that of the step before, plus sqrt(1 - c^2) times new noise: an
+    Ornstein-Uhlenbeck process at whole steps (as in DDPG, arXiv 1509.02971). Its distribution at each step is the same.
     """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
@@ -88,6 +92,7 @@ class ContinuousNoise(NoisyExplorer):
         self._low, self._high = spec.actions.bounds()
         self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
         self._noise = np.zeros((0, *self._actions.shape), np.float32)
+        self._mixing = _mixing(exploration.correlation) if exploration.correlation else None
 
     def _random_actions(self) -> NDArray[Any]:
         actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
@@ -96,7 +101,12 @@ class ContinuousNoise(NoisyExplorer):
         return actions
 
     def _draw(self, policy: OnnxPolicy) -> None:
-        self._noise = self._rng.standard_normal((_STEPS_DRAWN, *self._actions.shape), np.float32)
+        shape = self._actions.shape
+        noise = self._rng.standard_normal((_STEPS_DRAWN, *shape), np.float32)
+        if self._mixing is not None:
+            before = self._noise[-1] if len(self._noise) else self._rng.standard_normal(shape, np.float32)
+            noise = np.tensordot(self._mixing, np.concatenate((before[None], noise)), axes=1)
+        self._noise = noise
 
     def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
         noise = self._noise[step]
@@ -113,6 +123,14 @@ class ContinuousNoise(NoisyExplorer):
         np.maximum(actions, self._low, out=out)
         np.minimum(out, self._high, out=out)
         return out
+
+
+def _mixing(correlation: float) -> NDArray[np.float32]:
+    """The matrix that makes correlated noise of the last step's noise and the new noise of each step."""
+    steps = np.arange(_STEPS_DRAWN)
+    powers = np.tril(correlation ** np.abs(steps[:, None] - steps))
+    new = math.sqrt(1 - correlation**2) * powers
+    return np.column_stack((correlation ** (steps + 1), new)).astype(np.float32)
 
 
 def explorer(spec: EnvironmentSpec, exploration: Exploration, environments: int, rng: np.random.Generator) -> Explorer:

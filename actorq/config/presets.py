@@ -47,7 +47,8 @@ FAMILIES = (
         ),
         "sac",
     ),
-    Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*", "MountainCarContinuous-v*"), "sac"),
+    Family("MountainCarContinuous", ("MountainCarContinuous-v*",), "sac"),
+    Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*"), "sac"),
     OTHERS,
 )
 
@@ -71,6 +72,14 @@ _PENDULUM: dict[str, Any] = {
     "replay": {"capacity": 50_000, "min_size": 256},
     "exploration": {"random_steps": 256},
     "evaluation": {"episodes": 10, "period_updates": 1_000},
+}
+# Pushes that last for 50 to 100 steps swing the car up now and then. Independent noise never does.
+_MOUNTAIN_CAR_CONTINUOUS: dict[str, Any] = {
+    "max_environment_steps": 100_000,
+    "replay": {"capacity": 100_000, "min_size": 1_000},
+    "rate_limiter": {"samples_per_insert": 64.0},
+    "exploration": {"correlation": 0.98, "random_steps": 0},
+    "evaluation": {"episodes": 10, "period_updates": 1_250},
 }
 _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -140,6 +149,13 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("d4pg", "MuJoCo"): {"d4pg": {"value_min": -200.0, "value_max": 1_500.0}},
     ("td3", "Pendulum"): _PENDULUM,
     ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
+    ("td3", "MountainCarContinuous"): {
+        **_MOUNTAIN_CAR_CONTINUOUS,
+        "td3": {"discount": 0.999},
+        "rate_limiter": {"samples_per_insert": 128.0},
+        "exploration": {"noise": 0.6, "correlation": 0.99, "random_steps": 0},
+    },
+    ("sac", "MountainCarContinuous"): _MOUNTAIN_CAR_CONTINUOUS,
     ("td3", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     ("sac", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     **{("ppo", family): settings for family, settings in PPO_OF_FAMILY.items()},

@@ -30,6 +30,12 @@ def _rollouts(environments: int, horizon: int, **ppo: Any) -> dict[str, Any]:
 
 _LOCOMOTION = {**_NORMALIZED, **_rollouts(8, 256, learning_rate_end=0.0, value_clip=0.2)}
 
+_BOX2D = {
+    **_NORMALIZED,
+    **_rollouts(32, 512, discount=0.999, clip=0.18),
+    "max_environment_steps": 5_000_000,
+}
+
 PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     "CartPole": {
         **_rollouts(8, 32, batch_size=256, epochs=20, discount=0.98, gae_lambda=0.8, learning_rate=1e-3, **_ANNEALED),
@@ -42,11 +48,8 @@ PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     "Pendulum": {**_rollouts(4, 1024, discount=0.9, learning_rate=1e-3), "max_environment_steps": 200_000},
     "MuJoCo": _LOCOMOTION,
     "DM Control": _LOCOMOTION,
-    "Box2D": {
-        **_NORMALIZED,
-        **_rollouts(32, 512, discount=0.999, clip=0.18),
-        "max_environment_steps": 5_000_000,
-    },
+    "Box2D": _BOX2D,
+    "MountainCarContinuous": _BOX2D,
     "Atari": {
         **_rollouts(8, 128, batch_size=256, epochs=4, clip=0.1, learning_rate=2.5e-4, entropy_cost=0.01, **_ANNEALED),
         "replay": {"capacity": 65_536, "clip_rewards": 1.0},

@@ -266,6 +266,7 @@ class RunConfig(Settings):
         return Exploration(
             epsilons=tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine),
             noise=(self.exploration.noise,) * self.environments_per_actor,
+            correlation=self.exploration.correlation,
             random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // rungs)),
         )
 

@@ -71,6 +71,13 @@ class ExplorationConfig(Settings):
     noise: NonNegativeFloat = Field(
         0.2, description="standard deviation of the noise (actions scaled to [-1, 1]); continuous actions"
     )
+    correlation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="correlation of the noise of two steps in a row, below 1; raise it where actions must last to have "
+        "an effect; continuous actions",
+    )
     random_steps: NonNegativeInt = Field(
         0, description="first environment steps of the run, in which actions are uniformly random"
     )

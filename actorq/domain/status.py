@@ -70,6 +70,7 @@ class Exploration:
     noise: for continuous actions, the standard deviation of Gaussian noise, with actions scaled to [-1, 1].
     random_steps: number of first steps of each environment with uniformly random actions.
     report_greedy: for continuous actions, whether segments contain the policy's actions without noise.
+    correlation: for continuous actions, correlation of the noise of two steps in a row, from 0 to below 1.
     sampling: how actions are drawn from the policy's distribution. Segments then contain their log probabilities, and
         the other fields have no effect.
     """
@@ -78,6 +79,7 @@ class Exploration:
     noise: tuple[float, ...]
     random_steps: int = 0
     report_greedy: bool = False
+    correlation: float = 0.0
     sampling: Sampling = ""
 
 

@@ -95,18 +95,20 @@ class JoinResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
-    __slots__ = ("epsilons", "noise", "random_steps", "report_greedy", "sampling")
+    __slots__ = ("epsilons", "noise", "random_steps", "report_greedy", "sampling", "correlation")
     EPSILONS_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_STEPS_FIELD_NUMBER: _ClassVar[int]
     REPORT_GREEDY_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_FIELD_NUMBER: _ClassVar[int]
     epsilons: _containers.RepeatedScalarFieldContainer[float]
     noise: _containers.RepeatedScalarFieldContainer[float]
     random_steps: int
     report_greedy: bool
     sampling: Sampling
-    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, str]] = ...) -> None: ...
+    correlation: float
+    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, str]] = ..., correlation: _Optional[float] = ...) -> None: ...
 
 class RunSpec(_message.Message):
     __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments", "evaluation_sampling", "policy_patience")

@@ -1,5 +1,6 @@
 """Messages of an actor that joins a run and opens its stream."""
 
+import math
 from dataclasses import dataclass
 
 from actorq.domain.status import Exploration, Membership, RunSpec, Sampling
@@ -185,6 +186,7 @@ def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
         random_steps=exploration.random_steps,
         report_greedy=exploration.report_greedy,
         sampling=_SAMPLINGS[exploration.sampling],
+        correlation=exploration.correlation,
     )
 
 
@@ -197,6 +199,7 @@ def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
         report_greedy=message.report_greedy,
         sampling=_sampling_from_proto(message.sampling),
+        correlation=bounds.within("exploration.correlation", message.correlation, 0.0, math.nextafter(1.0, 0.0)),
     )
 
 

@@ -46,7 +46,7 @@ def _sizes(width: int) -> tuple[str, ...]:
 
 
 def _ppo(environment: str, target: float, steps: int, *flags: str, width: int = _WIDE) -> Task:
-    learning = ("--ppo.rollout-size", "1024", "--ppo.batch-size", "256", "--ppo.epochs", "2")
+    learning = ("--ppo.rollout-size", "1024", "--ppo.batch-size", "256", "--ppo.epochs", "1")
     flags = (*_ONE_BY_ONE, *_sizes(width), *learning, "--evaluation.episodes", "10", *flags)
     return Task(environment, "ppo", width, target, steps, flags)
 

@@ -60,6 +60,9 @@ TASKS = (
     Task("dqn", "Acrobot-v1", -95.0, -90.0, 200_000, 3),
     Task("dqn", "MountainCar-v0", -120.0, -115.0, 500_000, 3),
     Task("dqn", "LunarLander-v3", 205.0, 240.0, 500_000, 3),
+    # Mean returns of 90 solve it. With independent noise both returned 0: no exploring episode reached the goal.
+    Task("sac", "MountainCarContinuous-v0", 90.0, 91.0, 100_000, 3),
+    Task("td3", "MountainCarContinuous-v0", 90.0, 91.0, 100_000, 3),
     Task("d4pg", "dm_control/cartpole-balance", 960.0, 970.0, 300_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/cartpole-swingup", 820.0, 830.0, 500_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/walker-stand", 925.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),

@@ -154,3 +154,26 @@ def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
 def test_of_discrete_actions_nothing_is_told() -> None:
     exploration = Exploration((0.1,), (0.1,), report_greedy=True)
     assert explorer(DISCRETE, exploration, 1, np.random.default_rng(0)).columns.greedy is None
+
+
+def test_correlated_noise_has_the_same_distribution_and_the_asked_correlation() -> None:
+    """Also across the rows that are drawn at once, and in each component and environment on its own."""
+    exploration = Exploration((0.0,) * 2, (0.1, 0.2), correlation=0.6)
+    actions = taken(CONTINUOUS, constant_policy([0.0, 0.5]), exploration, 40_000)
+    noise = (actions - actions.mean(axis=0)) / ([[0.2, 0.05], [0.4, 0.1]])
+    np.testing.assert_allclose(noise.std(axis=0), 1.0, rtol=0.05)
+    for lag in (1, 2, 5):
+        correlations = (noise[lag:] * noise[:-lag]).mean(axis=0)
+        np.testing.assert_allclose(correlations, 0.6**lag, atol=0.04)
+    across = noise.reshape(-1, 4)
+    assert np.abs(across.T @ across / len(across) - np.eye(4)).max() < 0.06
+    edges = np.arange(128, len(noise), 128)
+    np.testing.assert_allclose((noise[edges] * noise[edges - 1]).mean(), 0.6, atol=0.1)
+
+
+def test_correlated_noise_is_the_input_of_a_stochastic_policy() -> None:
+    exploration = Exploration((0.0,), (0.0,), correlation=0.9)
+    actions = taken(CONTINUOUS, noisy_policy(4, 2), exploration, 4000)
+    changes = np.abs(np.diff(actions, axis=0)).mean()
+    independent = taken(CONTINUOUS, noisy_policy(4, 2), Exploration((0.0,), (0.0,)), 4000)
+    assert changes < 0.6 * np.abs(np.diff(independent, axis=0)).mean()

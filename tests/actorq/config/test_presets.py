@@ -19,6 +19,7 @@ IDS = {
     "DM Control": "dm_control/cheetah-run",
     "Pendulum": "Pendulum-v1",
     "MuJoCo": "HalfCheetah-v5",
+    "MountainCarContinuous": "MountainCarContinuous-v0",
     "Box2D": "BipedalWalker-v3",
     "others": "Mine-v0",
 }
@@ -32,7 +33,7 @@ def test_every_family_is_tried_here() -> None:
 @pytest.mark.parametrize(
     ("environment", "family"),
     [
-        ("MountainCarContinuous-v0", "Box2D"),
+        ("MountainCarContinuous-v0", "MountainCarContinuous"),
         ("LunarLanderContinuous-v3", "Box2D"),
         ("BipedalWalkerHardcore-v3", "Box2D"),
         ("HumanoidStandup-v5", "MuJoCo"),
