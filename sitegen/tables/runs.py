@@ -110,7 +110,7 @@ def cartpole() -> str:
 def returns() -> str:
     """Each task with its seeds."""
     rows = []
-    for task, runs in _by("task", figures("returns")["runs"]).items():
+    for task, runs in _by("task", _runs_for_returns()).items():
         confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
         of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
         rows.append((task, len(runs), runs[0]["settings"]["target"], confirmed, *of_runs))
@@ -118,10 +118,14 @@ def returns() -> str:
     return table((*head, "ms from snapshot to first action"), rows)
 
 
+def _runs_for_returns() -> list[dict[str, Any]]:
+    return [run for name in ("returns", "returns_mountain_car_continuous") for run in figures(name)["runs"]]
+
+
 def memory() -> str:
     """The most memory that each process of these runs took."""
     found: dict[str, list[float]] = {}
-    for run in figures("returns")["runs"]:
+    for run in _runs_for_returns():
         for name, value in run["peak_memory_mb"].items():
             found.setdefault(name.partition("-")[0], []).append(value)
     return table(
