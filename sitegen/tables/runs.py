@@ -113,8 +113,8 @@ def returns() -> str:
     for task, runs in _by("task", _runs_for_returns()).items():
         confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
         of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
-        rows.append((task, len(runs), runs[0]["settings"]["target"], confirmed, *of_runs))
-    head = ("task", "seeds", "target", "return on new episodes, by seed", "environment steps", "seconds")
+        rows.append((task, len(runs), runs[0]["target_return"], confirmed, *of_runs))
+    head = ("task", "seeds", "ends at return", "return on new episodes, by seed", "environment steps", "seconds")
     return table((*head, "ms from snapshot to first action"), rows)
 
 
