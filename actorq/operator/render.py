@@ -11,11 +11,11 @@ import actorq
 from actorq import __version__
 from actorq.cluster import configuration
 from actorq.cluster.manifests import component_of, prepared
-from actorq.cluster.naming import named
 from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.errors import UserError
 from actorq.operator.kustomization import build
+from actorq.operator.naming import named
 from actorq.operator.resource import GROUP, KIND, VERSION, Resources, Toleration, TrainingRun, TrainingRunSpec
 
 # In the checkout, and in the operator's image.

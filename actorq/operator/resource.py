@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 from kubernetes.utils.quantity import parse_quantity
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.cluster.naming import check_run_name
 from actorq.cluster.objects import Object, part
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import UserError
+from actorq.operator.naming import check_run_name
 
 GROUP = "actorq.dev"
 VERSION = "v1alpha1"
