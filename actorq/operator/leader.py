@@ -4,6 +4,7 @@ A holder renews its Lease. Another replica takes it after `duration_s` seconds w
 with its own clock, because the clocks of two machines differ. The method is that of client-go's leaderelection.
 """
 
+import logging
 import re
 import threading
 import time
@@ -18,6 +19,13 @@ from actorq.errors import ActorQError, ConflictError, UserError
 LEASE = "actorq-operator"
 VERSION_ANNOTATION = "actorq/version"
 _API = ("coordination.k8s.io/v1", "Lease")
+
+
+_log = logging.getLogger(__name__)
+
+
+class NewerVersionError(UserError):
+    """A newer version of the operator has worked on these objects."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +61,16 @@ class Leader:
         self._stopped = threading.Event()
 
     def acquire(self) -> bool:
-        """Wait for the Lease. Returns False after `stop`. Raises UserError when a newer version had it last."""
+        """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError when a newer version had it last."""
         while not self._stopped.is_set():
             try:
                 if self.try_once():
                     return True
-            except UserError:
+            except NewerVersionError:
                 raise
-            except ActorQError:
-                # The API server does not answer: the next attempt may find it.
-                pass
+            except ActorQError as error:
+                # The next attempt may find the API server, or the permission.
+                _log.warning("the Lease: %s", error)
             self._stopped.wait(self._times.retry_s)
         return False
 
@@ -118,7 +126,7 @@ class Leader:
     def _refuse_to_follow(self, lease: Object) -> None:
         newest = str(part(lease, "metadata", "annotations").get(VERSION_ANNOTATION) or "")
         if _ordered(newest) > _ordered(self._version):
-            raise UserError(
+            raise NewerVersionError(
                 f"version {newest} of the operator was here: this is version {self._version}, and it may not know its "
                 f"objects; install {newest}, or delete Lease {LEASE} in namespace {self._cluster.namespace} to go back"
             )

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +23,12 @@ from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
 from actorq.operator import conditions
-from actorq.operator.certificates import operator_secret, secrets
+from actorq.operator.certificates import certificates, secrets
 from actorq.operator.conditions import Look
+from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import GROUP, KIND, VERSION, TrainingRun
-from actorq.operator.runstatus import RunWatch, certificates_of
+from actorq.operator.runstatus import RunWatch
 
 API_VERSION = f"{GROUP}/{VERSION}"
 DIGEST = "actorq/digest"
@@ -165,7 +167,7 @@ class Reconciler:
         cluster: Cluster,
         wake: Callable[[Key], object],
         manifests: Path = MANIFESTS,
-        address_of: Callable[[Key], str] = lambda key: f"{key.name}-learner.{key.namespace}.svc:50051",
+        address_of: Callable[[Key], str] = lambda key: f"{prefixed(key.name, 'learner')}.{key.namespace}.svc:50051",
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -255,7 +257,7 @@ class Reconciler:
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
         try:
-            made = secrets(run, existing, self._now())
+            made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
             if (taken := foreign(found, made, run.name, run.uid)) is not None:
                 return taken
             changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
@@ -289,12 +291,8 @@ class Reconciler:
         if watch is not None and (not watch.ended or (watch.newest is not None and watch.newest.state.final)):
             return watch.newest
         if any(conditions.is_ready(each) for each in learners):
-            secret = found.get(("Secret", operator_secret(key.name)))
-            try:
-                certificates = certificates_of(secret) if secret is not None else None
-                memory.watch = RunWatch(self._address_of(key), certificates, lambda: self._wake(key))
-            except UserError as error:
-                _log.warning("%s/%s: %s", key.namespace, key.name, error)
+            own = certificates(found.get(("Secret", prefixed(key.name, "operator-tls")), {}))
+            memory.watch = RunWatch(self._address_of(key), own, lambda: self._wake(key))
         return None
 
     def _events(self, cluster: Cluster, found: Found) -> list[Object]:

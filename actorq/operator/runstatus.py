@@ -1,40 +1,19 @@
 """Watches the learners of active runs and keeps the newest status of each."""
 
 import logging
-import tempfile
 import threading
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Callable
-from pathlib import Path
 
 from actorq.client import LearnerClient
-from actorq.cluster.objects import Object, part
 from actorq.domain.status import RunStatus
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError
 from actorq.transport.options import Certificates
 
 _PERIOD_S = 1.0
 # A learner that does not answer for so long counts as gone. Kubernetes then says why.
 _PATIENCE_S = 10.0
-_FILES = ("ca.crt", "tls.crt", "tls.key")
 
 _log = logging.getLogger(__name__)
-
-
-def certificates_of(secret: Object) -> Certificates:
-    """The certificates in a secret of type kubernetes.io/tls. Raises UserError when they are missing or invalid."""
-    data = part(secret, "data")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in _FILES:
-            try:
-                text = b64decode(str(data[name]), validate=True)
-            except (KeyError, Base64Error):
-                raise UserError(f"secret {secret['metadata']['name']} has no valid {name}") from None
-            path = Path(folder, name)
-            path.touch(mode=0o600)
-            path.write_bytes(text)
-        return Certificates.load(Path(folder))
 
 
 class RunWatch:
