@@ -23,8 +23,10 @@ _FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share"
 MANIFESTS = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[-1])
 """The folder with the default manifests."""
 
-_VERSION_LABEL = "app.kubernetes.io/version"
+VERSION_LABEL = "app.kubernetes.io/version"
 _GPU = "nvidia.com/gpu"
+# Of RUN_PATTERN in actorq/transport/security/identity.py.
+_LONGEST_IDENTITY = 63
 # Serve status and policies after the end of a run.
 _KEPT = ("learner", "quantizer")
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
@@ -47,7 +49,7 @@ def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFEST
     for manifest in ready:
         metadata = manifest["metadata"]
         metadata["namespace"] = run.namespace
-        metadata["labels"][_VERSION_LABEL] = __version__
+        metadata["labels"][VERSION_LABEL] = __version__
         if not (manifest["kind"] == VOLUME and spec.checkpoint.retain):
             metadata["ownerReferences"] = [owner(run)]
         if manifest["kind"] == "Certificate" and spec.tls.issuer is not None:
@@ -76,9 +78,6 @@ def identity(run: TrainingRun) -> str:
             f"name of the run: with its namespace it has {len(name)} characters, expected at most {_LONGEST_IDENTITY}"
         )
     return name
-
-
-_LONGEST_IDENTITY = 63
 
 
 def actor_selector(run: TrainingRun) -> str:
