@@ -28,6 +28,7 @@ from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
 from actorq.config.settings import DefaultText, Settings
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.logs import configure_logging
@@ -46,6 +47,12 @@ EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 EXIT_HUNG = 5
 # Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
 EXIT_INTERRUPTED = 6
+EXIT_OF_STATE = {
+    RunState.SOLVED: EXIT_OK,
+    RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,
+    RunState.STOPPED: EXIT_STOPPED,
+    RunState.INTERRUPTED: EXIT_INTERRUPTED,
+}
 # Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
 EXIT_REFUSED = 7
 

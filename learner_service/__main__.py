@@ -16,14 +16,11 @@ from actorq.client import QuantizerClient
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
-from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.process import (
-    EXIT_BUDGET_ENDED,
-    EXIT_INTERRUPTED,
+    EXIT_OF_STATE,
     EXIT_OK,
-    EXIT_STOPPED,
     ProcessSettings,
     Service,
     leave,
@@ -42,12 +39,6 @@ from learner_service.servicer import LearnerServicer
 
 _log = logging.getLogger(__name__)
 
-_EXIT_CODES = {
-    RunState.SOLVED: EXIT_OK,
-    RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,
-    RunState.STOPPED: EXIT_STOPPED,
-    RunState.INTERRUPTED: EXIT_INTERRUPTED,
-}
 # Time between two TensorBoard events.
 _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
@@ -127,7 +118,7 @@ class LearnerService(Service):
         if self._linger:
             await self._told_to_end.wait()
         await run.close()
-        return EXIT_OK if self._linger else _EXIT_CODES[run.state]
+        return EXIT_OK if self._linger else EXIT_OF_STATE[run.state]
 
     def metrics(self) -> Iterable[Metric]:
         """The Prometheus metrics of the run."""

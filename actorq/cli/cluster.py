@@ -1,5 +1,6 @@
 """`actorq cluster`: a run on Kubernetes, with the permissions of the user."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
+from actorq.process import EXIT_OF_STATE, EXIT_OK
 from actorq.transport.options import Certificates
 
 _HELP = """usage: actorq cluster COMMAND [flags]
@@ -28,12 +30,14 @@ A run on Kubernetes, in one namespace of the current context. Needs a Role in th
 
   up OVERLAY_DIR     apply a kustomize overlay (or a rendered YAML file) and wait until the run makes progress
   status             show each pod and the status of the run
+  wait               wait until the run is over; the exit code is that of `actorq train`
   scale actors N     set the number of actor pods
   logs [ROLE|POD]    print logs; -f follows them, --previous prints those before a restart
   forward [POD]...   forward ports of this machine to learner, quantizer and pods of actors, until Ctrl-C
   down               save the run and delete what `up` made; the volume stays unless --delete-volume
 
-  -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help lists a command's flags"""
+  -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help lists a command's flags
+  --run NAME                 one of the namespace's TrainingRuns; not for up and down"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,18 +45,21 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_HELP)
         if not arguments:
-            raise UserError("a command is missing: up, status, scale, logs, forward or down")
+            raise UserError(f"a command is missing: {', '.join(_COMMANDS)}")
         return 0
     command = _COMMANDS.get(arguments[0])
     if command is None:
         raise UserError(f"unknown command {arguments[0]!r}: expected {', '.join(_COMMANDS)}; see actorq cluster --help")
-    command(arguments[1:])
-    return 0
+    return command(arguments[1:]) or EXIT_OK
 
 
-def _parser(command: str, description: str, certificates: bool = False) -> OneLineParser:
+def _parser(command: str, description: str, certificates: bool = False, run: bool = True) -> OneLineParser:
     parser = OneLineParser(prog=f"actorq cluster {command}", description=description, allow_abbrev=False)
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="namespace (default: that of the context)")
+    if run:
+        parser.add_argument(
+            "--run", default="", metavar="NAME", help="name of a TrainingRun (default: the only run of the namespace)"
+        )
     if certificates:
         parser.add_argument(
             "--certificates",
@@ -64,7 +71,7 @@ def _parser(command: str, description: str, certificates: bool = False) -> OneLi
 
 
 def _up(arguments: Sequence[str]) -> None:
-    parser = _parser("up", "Apply an overlay and wait until the run makes progress.", certificates=True)
+    parser = _parser("up", "Apply an overlay and wait until the run makes progress.", certificates=True, run=False)
     parser.add_argument("overlay", metavar="OVERLAY_DIR", help="kustomize overlay, rendered YAML file, or -")
     parser.add_argument("--name", help="name of the run (default: that of the overlay's folder or file)")
     parser.add_argument(
@@ -128,12 +135,13 @@ def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
 def _status(arguments: Sequence[str]) -> None:
     given = _parser("status", "Show each pod and the status of the run.", certificates=True).parse_args(arguments)
     certificates = Certificates.of(given.certificates, "operator")
-    cluster = connect(given.namespace)
+    cluster = connect(given.namespace, given.run)
     pods = access.some_pods(cluster)
     views = [diagnosis.view(pod) for pod in pods]
     made = inventory.read(cluster)
+    name = access.run_of(pods[0]) or (made.name if made else "")
     status, told = _ask(cluster, views, certificates)
-    print(f"{f'run {made.name}' if made else 'run'} in namespace {cluster.namespace}")
+    print(f"{f'run {name}' if name else 'run'} in namespace {cluster.namespace}")
     print(table(rows(views, status)))
     print(told)
     for pod in pods:
@@ -144,6 +152,32 @@ def _status(arguments: Sequence[str]) -> None:
             f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
             "restart` lets the change take effect"
         )
+
+
+def _wait(arguments: Sequence[str]) -> int:
+    parser = _parser("wait", "Wait until the run is over. The exit code is that of `actorq train`.", certificates=True)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="time limit (default: none); then exit code 1",
+    )
+    given = parser.parse_args(arguments)
+    if not given.timeout >= 0:
+        parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
+    certificates = Certificates.of(given.certificates, "operator")
+    cluster = connect(given.namespace, given.run)
+    access.some_pods(cluster)
+    console = Console(highlight=False)
+    view = RunView(f"{given.run or 'run'} in namespace {cluster.namespace}", "", "")
+    with (
+        LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file) as display,
+        access.learner_of(cluster, certificates) as learner,
+    ):
+        status = await_progress(cluster, learner.status, given.timeout, display, until_over=True)
+    print(summary(status))
+    return EXIT_OF_STATE[status.state]
 
 
 def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:
@@ -171,11 +205,15 @@ def _scale(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     if given.replicas < 0:
         parser.error(f"N: expected 0 or more, got {given.replicas}")
-    cluster = connect(given.namespace)
+    cluster = connect(given.namespace, given.run)
+    # The operator sets the number of its Deployment's pods to that of the TrainingRun.
+    api_version, kind, name = (
+        ("actorq.dev/v1alpha1", "TrainingRun", given.run) if given.run else ("apps/v1", "Deployment", "actor")
+    )
     try:
-        before = cluster.scale("actor", given.replicas)
+        before = cluster.scale(api_version, kind, name, given.replicas)
     except NotFoundError:
-        raise UserError(f"namespace {cluster.namespace} has no Deployment actor: name another with -n") from None
+        raise UserError(f"namespace {cluster.namespace} has no {kind} {name}: name another with -n or --run") from None
     print(f"actors: {before} -> {given.replicas} pods")
 
 
@@ -190,7 +228,7 @@ def _logs(arguments: Sequence[str]) -> None:
         parser.error(f"--tail: expected 0 or more, got {given.tail}")
     if given.previous and given.follow:
         parser.error("--previous: a container that has ended logs nothing more; leave out --follow")
-    cluster = connect(given.namespace)
+    cluster = connect(given.namespace, given.run)
     views = access.matching([diagnosis.view(pod) for pod in access.some_pods(cluster)], given.pods)
     names = [view.name for view in views if view.restarts or not given.previous]
     if not names:
@@ -216,7 +254,7 @@ def _forward(arguments: Sequence[str]) -> None:
             help=f"port for the {role}, 0 for any free port (default: {port})",
         )
     given = parser.parse_args(arguments)
-    cluster = connect(given.namespace)
+    cluster = connect(given.namespace, given.run)
     views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
     actors = [view for name in given.pods for view in access.matching(views, name)]
     width = max(map(len, [*access.PORTS, *(actor.name for actor in actors)]))
@@ -239,7 +277,7 @@ def _complain(text: str) -> None:
 
 
 def _down(arguments: Sequence[str]) -> None:
-    parser = _parser("down", "Save the run and delete what `up` made.", certificates=True)
+    parser = _parser("down", "Save the run and delete what `up` made.", certificates=True, run=False)
     parser.add_argument("--delete-volume", action="store_true", help="also delete the run's volume with all its files")
     given = parser.parse_args(arguments)
     certificates = Certificates.of(given.certificates, "operator")
@@ -266,9 +304,10 @@ def _save(cluster: Cluster, certificates: Certificates | None) -> None:
         print(f"not saved yet; the learner saves when its pod ends: {error}", flush=True)
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+_COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "up": _up,
     "status": _status,
+    "wait": _wait,
     "scale": _scale,
     "logs": _logs,
     "forward": _forward,

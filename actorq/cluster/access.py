@@ -8,7 +8,7 @@ from actorq.client import LearnerClient
 from actorq.cluster import diagnosis
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import PodView
-from actorq.cluster.objects import ACTORQ, COMPONENT_LABEL, Object
+from actorq.cluster.objects import RUN_LABEL, Object, part
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates
@@ -19,17 +19,25 @@ ROLES = ("learner", "quantizer", "actor", "evaluator")
 
 
 def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
-    """The pods of the namespace's run, by role and name."""
-    selector = f"{ACTORQ},{COMPONENT_LABEL}={role}" if role else ACTORQ
-    return sorted(cluster.list("v1", "Pod", selector), key=_order)
+    """The pods of the run, by role and name. Raises UserError when the namespace has several runs."""
+    pods = cluster.list("v1", "Pod", cluster.selector)
+    if len(runs := sorted({label for pod in pods if (label := run_of(pod))})) > 1:
+        raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
+    return sorted((pod for pod in pods if not role or diagnosis.view(pod).role == role), key=_order)
+
+
+def run_of(pod: Object) -> str:
+    """The name of a pod's run; empty where it has none."""
+    return str(part(pod, "metadata", "labels").get(RUN_LABEL, ""))
 
 
 def some_pods(cluster: Cluster) -> list[Object]:
     """The pods of the run. Raises UserError when there is none."""
     pods = pods_of(cluster)
     if not pods:
+        run = f"run {cluster.run}" if cluster.run else "a run"
         raise UserError(
-            f"namespace {cluster.namespace} has no pods of a run: name another with -n, or start one with "
+            f"namespace {cluster.namespace} has no pods of {run}: name another with -n, or start one with "
             "`actorq cluster up OVERLAY_DIR`"
         )
     return pods

@@ -18,7 +18,7 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
 
-from actorq.cluster.objects import Object
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
 from actorq.cluster.refusals import explained
 from actorq.errors import NotFoundError, UserError
 
@@ -38,11 +38,16 @@ class _Discoverer(LazyDiscoverer):
 class Cluster:
     """One namespace of the cluster of the current context; all namespaces, to list objects only, where it is empty.
 
+    run: name of the run whose objects are meant; empty for the only run of the namespace.
     manager: the name under which the API server keeps the fields that `apply` writes.
     """
 
-    def __init__(self, configuration: client.Configuration, namespace: str, manager: str = FIELD_MANAGER) -> None:
+    def __init__(
+        self, configuration: client.Configuration, namespace: str, manager: str = FIELD_MANAGER, run: str = ""
+    ) -> None:
         self.namespace = namespace
+        self.run = run
+        self.selector = f"{ACTORQ},{RUN_LABEL}={run}" if run else ACTORQ
         self.host = str(configuration.host)
         self._manager = manager
         self._configuration = configuration
@@ -50,7 +55,7 @@ class Cluster:
 
     def at(self, namespace: str, manager: str = "") -> "Cluster":
         """Another namespace of the same cluster. It shares what is known of the cluster's kinds."""
-        other = Cluster(self._configuration, namespace, manager or self._manager)
+        other = Cluster(self._configuration, namespace, manager or self._manager, self.run)
         other._dynamic = self._dynamic
         return other
 
@@ -124,14 +129,14 @@ class Cluster:
                 content_type="application/merge-patch+json",
             )
 
-    def scale(self, deployment: str, replicas: int) -> int:
-        """Set a Deployment's number of pods by its scale, which needs fewer permissions. Returns the old number.
+    def scale(self, api_version: str, kind: str, name: str, replicas: int) -> int:
+        """Set an object's number of pods by its scale, which needs fewer permissions. Returns the old number.
 
-        Raises NotFoundError when the Deployment does not exist.
+        Raises NotFoundError when the object does not exist.
         """
-        with self.refusals(f"scale Deployment {deployment}"):
-            scale = self._resource("apps/v1", "Deployment").subresources["scale"]
-            where = {"name": deployment, "namespace": self.namespace}
+        with self.refusals(f"scale {kind} {name}"):
+            scale = self._resource(api_version, kind).subresources["scale"]
+            where = {"name": name, "namespace": self.namespace}
             before: Object = scale.get(**where).to_dict()
             change = {"spec": {"replicas": replicas}}
             scale.patch(**where, body=change, content_type="application/merge-patch+json")
@@ -209,9 +214,7 @@ class Cluster:
                 ) from None
         return self._dynamic
 
-    def _request(
-        self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any
-    ) -> Object:
+    def _request(self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any) -> Object:
         resource = self._resource(api_version, kind)
         if resource.namespaced and self.namespace:
             arguments["namespace"] = self.namespace
@@ -221,10 +224,12 @@ class Cluster:
         return answer
 
 
-def connect(namespace: str | None) -> Cluster:
+def connect(namespace: str | None, run: str = "") -> Cluster:
     """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
 
-    namespace: None for the context's namespace. Raises UserError when there is no cluster.
+    namespace: None for the context's namespace. run: a run's name; empty for the only one.
+
+    Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()
     # If a command that gives credentials fails, the library only logs the reason and continues.
@@ -250,7 +255,7 @@ def connect(namespace: str | None) -> Cluster:
         )
     if not str(configuration.host).startswith(("http://", "https://")):
         raise _no_configuration(f"`server` of the current context: expected https://HOST, got {configuration.host!r}")
-    return Cluster(configuration, namespace)
+    return Cluster(configuration, namespace, run=run)
 
 
 class _Heard(logging.Handler):

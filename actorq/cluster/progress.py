@@ -17,11 +17,11 @@ from actorq.cluster.diagnosis import (
     workload_fault,
 )
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import ACTORQ, Object
+from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UnavailableError
 
-_CHANGE_S = 1
+_CHANGE_S, _LONG_CHANGE_S = 1, 5
 
 
 class Watcher(Protocol):
@@ -42,8 +42,11 @@ def await_progress(
     timeout_s: float,
     watcher: Watcher,
     clock: Callable[[], float] = time.monotonic,
+    until_over: bool = False,
 ) -> RunStatus:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
+
+    until_over: return only when the run is over.
 
     Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
 
@@ -64,11 +67,14 @@ def await_progress(
             watcher.status(status)
         if status is not None and rolled_out:
             first = first or status
-            if status.state.final or status.environment_steps > first.environment_steps:
+            has_progress = status.environment_steps > first.environment_steps
+            if status.state.final or (has_progress and not until_over):
                 return status
         if clock() >= deadline:
+            if until_over and status is not None:
+                raise ActorQError(f"the run is not over in {timeout_s:.0f} s: it is {status.state.value}")
             raise ActorQError(f"no progress in {timeout_s:.0f} s: {_what_is_missing(cluster, pods, status)}")
-        cluster.await_pod_change(ACTORQ, _CHANGE_S)
+        cluster.await_pod_change(cluster.selector, _LONG_CHANGE_S if until_over else _CHANGE_S)
 
 
 def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:
@@ -99,7 +105,7 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
 
 
 def _without_outdated(cluster: Cluster, pods: Sequence[Object]) -> list[Object]:
-    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", ACTORQ)
+    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
     return [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
 
 
@@ -114,7 +120,7 @@ def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
 def _workloads(cluster: Cluster) -> list[Object]:
     """The run's StatefulSets and Deployments. Items of a list lack their kind, so this adds it."""
     kinds = ("StatefulSet", "Deployment")
-    return [{**each, "kind": kind} for kind in kinds for each in cluster.list("apps/v1", kind, ACTORQ)]
+    return [{**each, "kind": kind} for kind in kinds for each in cluster.list("apps/v1", kind, cluster.selector)]
 
 
 def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:

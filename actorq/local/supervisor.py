@@ -16,11 +16,10 @@ from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
 from actorq.process import (
-    EXIT_BUDGET_ENDED,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_OF_STATE,
     EXIT_OK,
-    EXIT_STOPPED,
     EXIT_USER_ERROR,
 )
 from actorq.rundirectory import RunDirectory
@@ -34,8 +33,8 @@ _CANNOT_LISTEN = "cannot listen"
 # Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
 _AFTER_CLEAN_EXIT_S = 2.0
 _FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted"}
-# The learner's exit code for each final state of a run.
-_CODES = {RunState.SOLVED: EXIT_OK, RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED, RunState.STOPPED: EXIT_STOPPED}
+# The learner's exit codes when a run is over.
+_OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 
 
 @dataclass(frozen=True)
@@ -168,13 +167,13 @@ class Supervisor:
             self._show(child.name, ProcessState.EXITED)
             if service.kind is Kind.LEARNER and self._phase is _Phase.ENDING_LEARNER:
                 self._end_others()
-        elif service.kind is Kind.LEARNER and code in _CODES.values():
+        elif service.kind is Kind.LEARNER and code in _OVER:
             self._show(child.name, ProcessState.EXITED)
             self._end(Outcome(code))
         elif service.kind is Kind.LEARNER and (ended := self._ended_state()):
             self._observer.event(f"learner died ({describe_exit(code)}) after the run was over: {ended.value}")
             self._show(child.name, ProcessState.EXITED)
-            self._end(Outcome(_CODES[ended]))
+            self._end(Outcome(EXIT_OF_STATE[ended]))
         elif self._learner_is_ending and code == EXIT_OK:
             self._show(child.name, ProcessState.EXITED)
         elif code == EXIT_USER_ERROR and service.kind is not Kind.METER and (mistake := child.user_error()):

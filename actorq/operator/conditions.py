@@ -127,7 +127,9 @@ def is_news(before: Object, after: Object) -> bool:
     """Whether a new status should be written at once: a state or a condition has changed, not only figures."""
 
     def essence(status: Object) -> object:
-        conditions = [(each.get("type"), each.get("status"), each.get("reason")) for each in items(status, "conditions")]
+        conditions = [
+            (each.get("type"), each.get("status"), each.get("reason")) for each in items(status, "conditions")
+        ]
         return status.get("state"), status.get("observedGeneration"), conditions
 
     return essence(before) != essence(after)
@@ -178,7 +180,11 @@ def _state(look: Look, fault: Fault | None) -> str:
     if "startedAt" not in look.before:
         return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
     # A ready learner of which this operator has no status yet keeps its state.
-    return earlier if earlier != SUSPENDED and any(_role(each) == "learner" and is_ready(each) for each in look.pods) else INTERRUPTED
+    return (
+        earlier
+        if earlier != SUSPENDED and any(_role(each) == "learner" and is_ready(each) for each in look.pods)
+        else INTERRUPTED
+    )
 
 
 def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> list[Object]:
@@ -280,4 +286,3 @@ def _is_starved(look: Look) -> bool:
     if live is None or earlier is None or live.elapsed_s <= earlier.elapsed_s:
         return False
     return live.starved_s - earlier.starved_s > _STARVED_SHARE * (live.elapsed_s - earlier.elapsed_s)
-

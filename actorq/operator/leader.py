@@ -49,7 +49,7 @@ class Leader:
         cluster: Cluster,
         name: str,
         version: str,
-        times: Times = Times(),  # noqa: B008 - it is frozen
+        times: Times = Times(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster

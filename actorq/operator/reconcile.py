@@ -354,4 +354,3 @@ def _read(resource: Object) -> tuple[TrainingRun | None, Fault | None]:
         return TrainingRun.of(resource), None
     except UserError as error:
         return None, Fault("spec", str(error), reason="InvalidConfiguration")
-

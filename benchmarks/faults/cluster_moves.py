@@ -123,7 +123,7 @@ def scale(learner: Learner, actors: int) -> float:
         return len(acting) == len(connected) == actors
 
     begin = time.monotonic()
-    learner.cluster.scale("actor", actors)
+    learner.cluster.scale("apps/v1", "Deployment", "actor", actors)
     learner.until(is_reached)
     return time.monotonic() - begin
 

@@ -33,6 +33,7 @@ KINDS: Kinds = {
         ("Deployment", "deployments", True),
         ("ReplicaSet", "replicasets", True),
     ],
+    "actorq.dev/v1alpha1": [("TrainingRun", "trainingruns", True)],
     "scheduling.k8s.io/v1": [("PriorityClass", "priorityclasses", False)],
 }
 
@@ -104,8 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path.endswith("/scale"):
             found = self.server.objects.get(url.path.removesuffix("/scale"))
             if found is None:
-                return self._fail(404, f'deployments.apps "{url.path.split("/")[-2]}" not found')
-            return self._answer(200, {**found, "kind": "Scale", "apiVersion": "autoscaling/v1"})
+                return self._fail(404, f'"{url.path.split("/")[-2]}" not found')
+            scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": found["metadata"]}
+            return self._answer(200, {**scale, "spec": {"replicas": _scaled(found)["replicas"]}})
         if url.path in self.server.objects:
             return self._answer(200, self.server.objects[url.path])
         if any(url.path.endswith(f"/{plural}") for kinds in self.server.kinds.values() for _, plural, _ in kinds):
@@ -129,8 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if url.path.endswith("/scale"):
             found = self.server.objects[url.path.removesuffix("/scale")]
-            found["spec"]["replicas"] = body["spec"]["replicas"]
-            return self._answer(200, {**found, "kind": "Scale"})
+            _scaled(found)["replicas"] = body["spec"]["replicas"]
+            return self._answer(200, {**body, "metadata": found["metadata"], "kind": "Scale"})
         return self._keep(url.path, body, "dryRun" in parse_qs(url.query))
 
     def do_DELETE(self) -> None:
@@ -228,6 +230,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def _scaled(found: Object) -> Object:
+    """The part of an object with the number of pods that its scale tells."""
+    return found["spec"]["actors"] if found["kind"] == "TrainingRun" else found["spec"]  # type: ignore[no-any-return]
+
+
 def _discovery(path: str, kinds: Kinds) -> Object | None:
     if path == "/version":
         return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
@@ -246,8 +253,9 @@ def _discovery(path: str, kinds: Kinds) -> Object | None:
         {"name": plural, "singularName": "", "kind": kind, "namespaced": namespaced, "verbs": ["get", "list", "patch"]}
         for kind, plural, namespaced in kinds[version]
     ]
-    if version == "apps/v1":
-        scale = {"name": "deployments/scale", "kind": "Scale", "group": "autoscaling", "version": "v1"}
+    scaled = {"apps/v1": "deployments", "actorq.dev/v1alpha1": "trainingruns"}.get(version)
+    if scaled is not None:
+        scale = {"name": f"{scaled}/scale", "kind": "Scale", "group": "autoscaling", "version": "v1"}
         resources.append({**scale, "singularName": "", "namespaced": True, "verbs": ["get", "patch"]})
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 

@@ -43,6 +43,45 @@ def test_actors_are_scaled_and_nothing_else(api: ClusterApi, capsys: pytest.Capt
     assert capsys.readouterr().out == "actors: 1 -> 4 pods\n"
 
 
+def two_runs(api: ClusterApi) -> None:
+    for run in ("small", "wide"):
+        for name in (f"{run}-learner-0", f"{run}-actor-1"):
+            made = pod(name, name.split("-")[1])
+            made["metadata"]["labels"]["actorq/run"] = run
+            api.add("v1", "pods", made)
+
+
+def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    two_runs(api)
+    assert main(["cluster", "status", "--run", "wide"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "run wide in namespace lab"
+    assert [line.split()[0] for line in lines[2:4]] == ["wide-learner-0", "wide-actor-1"]
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
+    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
+    assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
+    assert run["spec"] == {"actors": {"replicas": 6}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["status"], "namespace lab has runs small, wide: choose one with --run"),
+        (["status", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
+        (["wait", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
+        (["wait", "--timeout", "-1"], "--timeout: expected 0 or more seconds, got -1"),
+        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no TrainingRun tall: name another with -n"),
+    ],
+)
+def test_a_run_must_be_one_of_the_namespace(
+    arguments: list[str], line: str, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_runs(api)
+    assert main(["cluster", *arguments]) == 2
+    assert line in capsys.readouterr().err
+
+
 def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", pod("learner-0", "learner"))
     api.add("v1", "pods", ready_pod("actor-1", "actor", restarts=2))
@@ -134,10 +173,10 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ([], "a command is missing: up, status, scale, logs, forward or down"),
+        ([], "a command is missing: up, status, wait, scale, logs, forward, down"),
         (
             ["stop"],
-            "unknown command 'stop': expected up, status, scale, logs, forward, down; see actorq cluster --help",
+            "unknown command 'stop': expected up, status, wait, scale, logs, forward, down; see actorq cluster --help",
         ),
         (["status"], "namespace lab has no pods of a run: name another with -n, or start one with"),
         (["logs", "-n", "default"], "namespace default has no pods of a run"),

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from actorq.client import LearnerClient
 from actorq.cluster.access import forwarded, learner_of, matching
 from actorq.cluster.diagnosis import view
 from actorq.cluster.progress import await_progress
-from actorq.domain.status import RunStatus
+from actorq.domain.status import RunState, RunStatus
 from actorq.errors import ActorQError, UserError
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
@@ -53,17 +55,19 @@ def api() -> Iterator[ClusterApi]:
         yield server
 
 
-def wait(api: ClusterApi, learner: str = NOBODY, timeout_s: float = 60.0) -> tuple[RunStatus | None, Seen, str]:
+def wait(
+    api: ClusterApi, learner: str = NOBODY, timeout_s: float = 60.0, until_over: bool = False
+) -> tuple[RunStatus | None, Seen, str]:
     """The status that it ended with, what was seen meanwhile, and the line that it failed with."""
     seen = Seen()
     with LearnerClient(learner) as client:
         try:
-            return await_progress(api.cluster(), client.status, timeout_s, seen), seen, ""
+            return await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over), seen, ""
         except ActorQError as error:
             return None, seen, str(error)
 
 
-def wait_for(api: ClusterApi, learner: Counting) -> tuple[RunStatus | None, Seen, str]:
+def wait_for(api: ClusterApi, learner: Counting, **options: Any) -> tuple[RunStatus | None, Seen, str]:
     for name, role in (("learner-0", "learner"), ("quantizer-1", "quantizer"), ("actor-1", "actor")):
         api.add("v1", "pods", ready_pod(name, role))
 
@@ -72,7 +76,7 @@ def wait_for(api: ClusterApi, learner: Counting) -> tuple[RunStatus | None, Seen
         learner_pb2_grpc.add_LearnerServiceServicer_to_server(learner, server.grpc_server)
         address = await server.start(["actorq.v1.LearnerService"])
         try:
-            return await asyncio.to_thread(wait, api, address)
+            return await asyncio.to_thread(partial(wait, api, address, **options))
         finally:
             await server.stop(grace_s=0.0)
 
@@ -106,6 +110,27 @@ def test_steps_of_pods_of_an_earlier_version_say_nothing(api: ClusterApi) -> Non
     status, _, _ = wait_for(api, Rolling([100, 200, 300, 400, 500]))
     assert status
     assert status.environment_steps == 500
+
+
+def test_until_the_run_is_over_steps_are_not_enough(api: ClusterApi) -> None:
+    class Ending(Counting):
+        async def GetStatus(  # noqa: N802
+            self, request: learner_pb2.GetStatusRequest, context: object
+        ) -> learner_pb2.GetStatusResponse:
+            answer = await super().GetStatus(request, context)
+            if answer.status.environment_steps == 300:
+                answer.status.state = learner_pb2.RUN_STATE_BUDGET_ENDED
+            return answer
+
+    status, seen, _ = wait_for(api, Ending([100, 200, 300]), until_over=True)
+    assert status
+    assert status.state is RunState.BUDGET_ENDED
+    assert seen.statuses == [100, 200, 300]
+
+
+def test_a_run_that_is_not_over_in_time_ends_the_wait(api: ClusterApi) -> None:
+    status, _, line = wait_for(api, Counting([100]), until_over=True, timeout_s=0.0)
+    assert (status, line) == (None, "the run is not over in 0 s: it is training")
 
 
 def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
