@@ -182,19 +182,24 @@ class RunDirectory:
         return False
 
     @contextmanager
-    def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
+    def locked(self, on_wait: Callable[[], None], wait_for_launcher: bool = False) -> Iterator[int]:
         """Be the only launcher of this run. Yields a descriptor that the run's processes inherit.
 
         The kernel releases both locks when their holders have ended, also after SIGKILL. The first lock is the
         launcher's own. The run's processes inherit the second. After a killed launcher, the next launcher waits here
         until those processes have ended, so that two learners never write to one run. `on_wait` is called before.
+
+        wait_for_launcher: wait for a living launcher, too, instead of raising UserError.
         """
         own, shared = (_open_lock(self.root / name) for name in ("launcher.lock", "processes.lock"))
         try:
             try:
                 fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"run directory {self.root} is in use by another actorq train") from None
+                if not wait_for_launcher:
+                    raise UserError(f"run directory {self.root} is in use by another actorq train") from None
+                on_wait()
+                fcntl.flock(own, fcntl.LOCK_EX)
             try:
                 fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -31,6 +31,7 @@ HOMES = {
     "kubernetes": {"actorq"},
     "scipy": {"actorq"},
     "matplotlib": {"actorq"},
+    "optuna": {"actorq"},
 }
 GENERATED = {"v1", "externalscaler"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
