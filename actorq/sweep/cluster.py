@@ -19,8 +19,8 @@ from actorq.sweep.trials import Progress, RunEnd, Trial
 
 API_VERSION, KIND = "actorq.dev/v1alpha1", "TrainingRun"
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
-# A pod's name has at most 63 characters, and the controller appends to the name of a run.
-_NAME_CHARACTERS = 40
+# A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
+_NAME_CHARACTERS = 32
 _CONDITIONS = {"Solved": RunEnd.SOLVED, "Failed": RunEnd.FAILED}
 _STATES = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
 _STATES |= {RunState.STOPPED.value: RunEnd.FAILED, "failed": RunEnd.FAILED}
@@ -81,8 +81,6 @@ class ClusterRuns:
     tell: gets a line when the cluster cannot be reached.
     """
 
-    period_s = 2.0
-
     def __init__(
         self,
         cluster: Objects,
@@ -90,7 +88,9 @@ class ClusterRuns:
         identity: str,
         config_of: Callable[[Mapping[str, Value]], RunConfig],
         tell: Callable[[str], None],
+        period_s: float = 2.0,
     ) -> None:
+        self.period_s = period_s
         self._cluster = cluster
         self._template = template
         self._identity = identity

@@ -83,17 +83,24 @@ class Space:
         """All values of each setting. Raises UserError for a range without steps."""
         return {name: _cells(name, dimension) for name, dimension in self.dimensions.items()}
 
-    def check(self, config_of: Callable[[Mapping[str, Value]], RunConfig], given: Mapping[str, Any]) -> None:
+    def check(
+        self,
+        config_of: Callable[[Mapping[str, Value]], RunConfig],
+        given: Mapping[str, Any],
+        algorithm: str | None,
+    ) -> None:
         """Raise UserError for a setting that cannot be searched, and for a value that the settings refuse.
 
         config_of: the settings of a run with these changes. given: the tree of the settings that the user gave.
+        algorithm: of all trials; None if it is not known.
         """
-        algorithm = config_of({}).algorithm
+        if "algorithm" in self.dimensions:
+            algorithm = None
         for name, dimension in self.dimensions.items():
             if _is_in(given, name.split(".")):
                 raise UserError(f"--search {name}: the setting is also given; leave one of them out")
             section = name.partition(".")[0]
-            if section in ALGORITHMS and section != algorithm and "algorithm" not in self.dimensions:
+            if algorithm and section in ALGORITHMS and section != algorithm:
                 raise UserError(f"--search {name}: it has no effect, because the algorithm is {algorithm}")
             for value in dimension.choices or _ends(name, dimension):
                 try:

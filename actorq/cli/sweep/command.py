@@ -49,9 +49,10 @@ def run(arguments: Sequence[str]) -> int:
         if (number := getattr(given, name)) is not None and number < 1:
             raise UserError(f"--{name}: expected at least 1, got {number}")
     space, objective = read_space(given.search, given.search_file), Objective(given.objective)
-    template, tree = _task(given, Sources.read((RunConfig,), given))
+    sources = Sources.read((RunConfig,), given)
+    template, tree = _task(given, sources)
     config_of = _configs(tree)
-    space.check(config_of, tree)
+    space.check(config_of, tree if template else sources.given[RunConfig], tree.get("algorithm"))
     if given.sampler == "grid":
         space.grid()
     task = settings.build(RunConfig, tree)
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         if study.cells is not None:
             trials = min(trials, study.cells)
         events: Events = queue.SimpleQueue()
-        with signals_as_events(events), open_view(objective, trials) as view:
+        with signals_as_events(events), open_view(trials) as view:
             backend = _backend(given, template, config_of, study, events, view.line)
             command = shlex.join(["actorq", "sweep", *arguments])
             try:

@@ -22,9 +22,8 @@ _FRAME_LINES = 8
 class SweepView:
     """An `Observer` that prints. On a terminal it redraws a table below the lines."""
 
-    def __init__(self, console: Console, objective: Objective, trials: int, live: Live | None) -> None:
+    def __init__(self, console: Console, trials: int, live: Live | None) -> None:
         self._console = console
-        self._objective = objective
         self._trials = trials
         self._live = live
         self._evaluations: dict[int, int] = {}
@@ -46,36 +45,31 @@ class SweepView:
     def _shown(self, results: Sequence[TrialResult], running: Mapping[int, Progress]) -> RenderableType:
         ended = sum(result.state is not TrialState.RUNNING for result in results)
         newest = results[-max(1, self._console.height - _FRAME_LINES) :]
-        return Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, self._objective, running))
+        return Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, running))
 
 
 @contextmanager
-def open_view(objective: Objective, trials: int) -> Iterator[SweepView]:
+def open_view(trials: int) -> Iterator[SweepView]:
     """The view for standard output. Colors only on a terminal."""
     console = Console(highlight=False)
     if not is_live(console):
-        yield SweepView(console, objective, trials, None)
+        yield SweepView(console, trials, None)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield SweepView(console, objective, trials, live)
+        yield SweepView(console, trials, live)
 
 
 def print_results(study: Study, objective: Objective) -> None:
     """The table of all trials, and the best one."""
     console = Console(highlight=False)
-    console.print(table(study.results(), objective, {}, study.best()))
+    console.print(table(study.results(), {}, study.best()))
     best = study.best()
     if best is not None:
         console.print(Text(f"best: trial {best.number}, {objective.value} {best.value:,.6g}"), soft_wrap=True)
         console.print(Text(settings_text(best.params)), soft_wrap=True)
 
 
-def table(
-    results: Sequence[TrialResult],
-    objective: Objective,
-    running: Mapping[int, Progress],
-    best: TrialResult | None = None,
-) -> Table:
+def table(results: Sequence[TrialResult], running: Mapping[int, Progress], best: TrialResult | None = None) -> Table:
     """One row for each trial. running: the progress of trials without a result."""
     shown = Table(box=None, pad_edge=False)
     for name in ("trial", "state", "return", "steps", "seconds"):

@@ -45,7 +45,7 @@ def test_a_file_has_the_same_and_lists(tmp_path: Path) -> None:
     space = read_space(("dqn.batch_size=16..64",), file)
     assert space.distributions()["dqn.hidden_sizes"] == CategoricalDistribution(("64,64", "256,256"))
     assert list(space.dimensions) == ["dqn.learning_rate", "dqn.hidden_sizes", "replay.clip_rewards", "dqn.batch_size"]
-    space.check(config_of, {})
+    space.check(config_of, {}, "dqn")
     config = config_of({"dqn.hidden_sizes": "64,64", "replay.clip_rewards": "none", "dqn.batch_size": 20})
     assert (config.dqn.hidden_sizes, config.replay.clip_rewards, config.dqn.batch_size) == ((64, 64), None, 20)
 
@@ -71,7 +71,7 @@ def test_a_file_has_the_same_and_lists(tmp_path: Path) -> None:
 )
 def test_a_mistake_gets_one_line(text: str, expected: str) -> None:
     with pytest.raises(UserError) as found:
-        read_space((text,), None).check(config_of, {"dqn": {"n_step": 3}})
+        read_space((text,), None).check(config_of, {"dqn": {"n_step": 3}}, "dqn")
     assert str(found.value).startswith(expected)
     assert "\n" not in str(found.value)
 
@@ -97,6 +97,12 @@ def test_a_file_with_a_mistake_gets_one_line(tmp_path: Path) -> None:
 def test_a_setting_is_searched_once() -> None:
     with pytest.raises(UserError, match=r"--search dqn\.batch-size: the setting is given twice"):
         read_space(("dqn.batch_size=1..2", "dqn.batch-size=3..4"), None)
+
+
+def test_the_algorithm_can_be_searched_with_its_settings() -> None:
+    space = read_space(("algorithm=dqn|ppo", "ppo.epochs=2..4"), None)
+    space.check(config_of, {}, "dqn")
+    assert config_of({"algorithm": "ppo", "ppo.epochs": 3}).ppo.epochs == 3
 
 
 def test_a_grid_needs_steps_or_values() -> None:
