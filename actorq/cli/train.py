@@ -87,8 +87,7 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
         run.create(request.config)
     if request.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    # An earlier launcher with a lifeline ends by itself, because its parent has ended.
-    with run.locked(on_wait=_say_who_is_awaited, wait_for_launcher=request.lifeline) as lock:
+    with run.locked(on_wait=_say_who_is_awaited) as lock:
         if request.resume:
             run.write_config(request.config)
         earlier_summary = run.summary_written_ns()

@@ -22,16 +22,17 @@ def start_run(
     on_exit: Callable[[ChildExited], None],
     resume: bool = False,
     actor_module: str = "",
+    inherited: tuple[int, ...] = (),
 ) -> Child:
     """Start a run, or go on with it. It ends like after SIGTERM when this process ends.
 
-    config: the file with the settings of the run.
+    config: the file with the settings of the run. inherited: descriptors that all processes of the run keep open.
     """
     command = [sys.executable, "-m", "actorq.cli.main", "train", "--lifeline", "--run-directory", str(run.root)]
     command += ["--config", str(config)]
     command += ["--resume"] if resume else []
     command += ["--actor-module", actor_module] if actor_module else []
-    return Child(name, command, log, on_exit)
+    return Child(name, command, log, on_exit, inherited)
 
 
 def failure_of(child: Child, code: int) -> ActorQError | None:

@@ -31,14 +31,18 @@ class Processes:
     root: the sweep's folder, with FOLDERS.
     config_of: the settings of a run with the values of a trial.
     events: gets the exits of the processes.
+    lock: the descriptor of the sweep's lock, which the runs inherit.
     """
 
     period_s = 0.5
 
-    def __init__(self, root: Path, config_of: Callable[[Mapping[str, Value]], RunConfig], events: Events) -> None:
+    def __init__(
+        self, root: Path, config_of: Callable[[Mapping[str, Value]], RunConfig], events: Events, lock: int
+    ) -> None:
         self._root = root
         self._config_of = config_of
         self._events = events
+        self._lock = lock
         self._children: dict[int, Child] = {}
         self._codes: dict[str, int] = {}
         self._refused: dict[int, str] = {}
@@ -65,7 +69,9 @@ class Processes:
         config_file = self._root / "configs" / f"{_name(trial)}.yaml"
         replace_file(config_file, settings.to_yaml(config))
         log = self._root / "logs" / f"{_name(trial)}.log"
-        self._children[trial.number] = start_run(_name(trial), run, config_file, log, self._note, resume)
+        self._children[trial.number] = start_run(
+            *(_name(trial), run, config_file, log, self._note), resume=resume, inherited=(self._lock,)
+        )
 
     def progress(self, trial: Trial) -> Progress:
         """From the run's log of evaluations; after its end from its summary."""
@@ -77,7 +83,11 @@ class Processes:
         summary = self.run(trial).read_summary()
         if end := _ENDS.get(summary.get("state", "")):
             points = tuple((point["environment_steps"], point["mean_return"]) for point in summary["evaluations"])
-            return Progress(points, summary["environment_steps"], summary["wall_clock_s"], end)
+            steps, final = summary["environment_steps"], summary["evaluation"]
+            # The evaluation that solved the run need not be the last one.
+            if final and (not points or final["mean_return"] != points[-1][1]):
+                points = (*points, (steps, final["mean_return"]))
+            return Progress(points, steps, summary["wall_clock_s"], end)
         error = failure_of(child, self._codes[child.name]) if child else None
         reason = f"{error or 'the run left no summary'} (see {self._root / 'logs' / f'{_name(trial)}.log'})"
         reached = self._so_far(trial)

@@ -54,6 +54,8 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
         read_until(process, "trial 0: return")
         runs = of_runs(folder)
         assert any("train" in run.cmdline() for run in runs)
+        second_one = actorq(*arguments(folder))
+        assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
         process.kill()
     first = run_id(folder, 0)
     # The run learns that its parent is gone, saves its state, and ends.

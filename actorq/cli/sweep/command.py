@@ -1,6 +1,5 @@
 """`actorq sweep`: searches for settings with many runs, on this machine or on Kubernetes."""
 
-import fcntl
 import queue
 import shlex
 import uuid
@@ -18,6 +17,7 @@ from actorq.errors import UserError
 from actorq.local.events import Events, signals_as_events
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.basis import open_folder
+from actorq.statefiles.locks import locked_folder
 
 if TYPE_CHECKING:
     from actorq.sweep.study import Study
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
             **{name: getattr(given, name) for name in ("sampler", "pruner", "objective", "sampler_seed")},
         },
     }
-    with _folder(given.directory, basis):
+    with _folder(given.directory, basis) as lock:
         study = Study(
             *(given.directory / "journal.jsonl", space, objective, given.sampler, given.pruner),
             *(given.sampler_seed, given.jobs > 1),
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
             trials = min(trials, study.cells)
         events: Events = queue.SimpleQueue()
         with signals_as_events(events), open_view(trials) as view:
-            backend = _backend(given, template, config_of, study, events, view.line)
+            backend = _backend(given, template, config_of, study, events, lock, view.line)
             command = shlex.join(["actorq", "sweep", *arguments])
             try:
                 run_sweep(study, backend, view, events, trials, given.jobs, task.max_environment_steps)
@@ -170,19 +170,19 @@ def _configs(tree: dict[str, Any]) -> Callable[[Mapping[str, Any]], RunConfig]:
 
 
 @contextmanager
-def _folder(root: Path, basis: Mapping[str, Any]) -> Iterator[None]:
-    """Make the folder, or continue in it. Only one process may. Raises UserError."""
+def _folder(root: Path, basis: Mapping[str, Any]) -> Iterator[int]:
+    """Make the folder, or continue in it alone. Yields the descriptor of its lock. Raises UserError."""
     from actorq.sweep.processes import FOLDERS
 
     refusal = "was made with {} ({{}}): take another folder"
     kinds = {"task": "other settings", "template": "another template", "search": "another search"}
     open_folder(root, "actorq sweep", FOLDERS, basis, {name: refusal.format(kind) for name, kind in kinds.items()})
-    with (root / "sweep.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"--directory: {root} is in use by another actorq sweep") from None
-        yield
+    with locked_folder(root, _say_who_is_awaited, f"--directory: {root} is in use by another actorq sweep") as lock:
+        yield lock
+
+
+def _say_who_is_awaited() -> None:
+    print("waiting for the runs of the killed sweep to end", flush=True)
 
 
 def _backend(
@@ -191,12 +191,13 @@ def _backend(
     config_of: Callable[[Mapping[str, Any]], RunConfig],
     study: "Study",
     events: Events,
+    lock: int,
     tell: Callable[[str], None],
 ) -> "Backend":
     if template is None:
         from actorq.sweep.processes import Processes
 
-        return Processes(given.directory, config_of, events)
+        return Processes(given.directory, config_of, events, lock)
     if find_spec("kubernetes") is None:
         raise UserError("actorq sweep --template needs kubernetes: pip install 'actorq[cluster]'")
     from actorq.cluster.connection import connect

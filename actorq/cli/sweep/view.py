@@ -1,5 +1,6 @@
 """Displays a sweep: a live table on a terminal, plain lines elsewhere."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from actorq.sweep.trials import Objective, Progress, TrialResult, TrialState
 _STYLES = {TrialState.RUNNING: "cyan", TrialState.FAILED: "red", TrialState.PRUNED: "dim", TrialState.UNSOLVED: "dim"}
 # Lines of a terminal that are not rows of the table.
 _FRAME_LINES = 8
+_LONGEST_LINE = 240
 
 
 class SweepView:
@@ -51,7 +53,7 @@ class SweepView:
 @contextmanager
 def open_view(trials: int) -> Iterator[SweepView]:
     """The view for standard output. Colors only on a terminal."""
-    console = Console(highlight=False)
+    console = _console()
     if not is_live(console):
         yield SweepView(console, trials, None)
         return
@@ -59,9 +61,14 @@ def open_view(trials: int) -> Iterator[SweepView]:
         yield SweepView(console, trials, live)
 
 
+def _console() -> Console:
+    """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)
+
+
 def print_results(study: Study, objective: Objective) -> None:
     """The table of all trials, and the best one."""
-    console = Console(highlight=False)
+    console = _console()
     console.print(table(study.results(), {}, study.best()))
     best = study.best()
     if best is not None:
@@ -74,8 +81,10 @@ def table(results: Sequence[TrialResult], running: Mapping[int, Progress], best:
     shown = Table(box=None, pad_edge=False)
     for name in ("trial", "state", "return", "steps", "seconds"):
         shown.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
-    for name in results[0].params if results else ():
-        shown.add_column(name, overflow="fold")
+    names = list(results[0].params) if results else []
+    ends = [name.rpartition(".")[2] for name in names]
+    for name, end in zip(names, ends, strict=True):
+        shown.add_column(end if ends.count(end) == 1 else name, overflow="fold")
     for result in results:
         progress = running.get(result.number)
         at = progress if progress and result.state is TrialState.RUNNING else result

@@ -64,7 +64,7 @@ def test_the_table_shows_the_progress_of_running_trials() -> None:
     console.print(table(results, {1: Progress(((400, 4.0),), 400, 1.5)}, results[0]))
     assert isinstance(console.file, io.StringIO)
     head, first, second = (line.split() for line in console.file.getvalue().splitlines())
-    assert head == ["trial", "state", "return", "steps", "seconds", "dqn.learning_rate", "dqn.double"]
+    assert head == ["trial", "state", "return", "steps", "seconds", "learning_rate", "double"]
     assert first == ["0", "complete", "9.0", "900", "3.0", "0.001235", "true"]
     assert second == ["1", "running", "4.0", "400", "1.5", "0.5", "false"]
 
