@@ -5,8 +5,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, is_as_signed, read_document, read_either, sign_text, write_document
 from actorq.statefiles.files import replace_file
+from actorq.statefiles.locks import PROCESSES_LOCK, locked_folder
 
 RUNS = Path("runs")
 
@@ -170,7 +171,7 @@ class RunDirectory:
     def is_in_use(self) -> bool:
         """Whether the launcher of the run or one of its processes lives."""
         try:
-            shared = os.open(self.root / "processes.lock", os.O_RDONLY)
+            shared = os.open(self.root / PROCESSES_LOCK, os.O_RDONLY)
         except OSError:
             return False
         try:
@@ -181,29 +182,13 @@ class RunDirectory:
             os.close(shared)
         return False
 
-    @contextmanager
-    def locked(self, on_wait: Callable[[], None]) -> Iterator[int]:
-        """Be the only launcher of this run. Yields a descriptor that the run's processes inherit.
+    def locked(self, on_wait: Callable[[], None]) -> AbstractContextManager[int]:
+        """Be the only launcher of this run. Gives a descriptor that the run's processes inherit.
 
-        The kernel releases both locks when their holders have ended, also after SIGKILL. The first lock is the
-        launcher's own. The run's processes inherit the second. After a killed launcher, the next launcher waits here
-        until those processes have ended, so that two learners never write to one run. `on_wait` is called before.
+        After a killed launcher this waits until its processes have ended, so that two learners never write to one run.
+        Raises UserError while another launcher lives.
         """
-        own, shared = (_open_lock(self.root / name) for name in ("launcher.lock", "processes.lock"))
-        try:
-            try:
-                fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"run directory {self.root} is in use by another actorq train") from None
-            try:
-                fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_wait()
-                fcntl.flock(shared, fcntl.LOCK_EX)
-            yield shared
-        finally:
-            os.close(own)
-            os.close(shared)
+        return locked_folder(self.root, on_wait, f"run directory {self.root} is in use by another actorq train")
 
 
 def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> RunDirectory:
@@ -227,7 +212,3 @@ def newest_run(runs: Path = RUNS) -> RunDirectory:
 
 def _is_whole(path: Path) -> bool:
     return path.is_file() and is_as_signed(path.read_bytes())
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

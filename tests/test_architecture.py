@@ -33,6 +33,7 @@ HOMES = {
     "jsonpatch": {"actorq"},
     "scipy": {"actorq"},
     "matplotlib": {"actorq"},
+    "optuna": {"actorq"},
 }
 GENERATED = {"v1", "externalscaler"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}

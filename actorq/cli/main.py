@@ -13,6 +13,7 @@ from actorq.errors import ActorQError, UserError
 _COMMANDS = {
     "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "compare": ("actorq.cli.compare", "train under several schemes and seeds, and report how they compare"),
+    "sweep": ("actorq.cli.sweep.command", "search for settings with many runs, here or on Kubernetes"),
     "evaluate": ("actorq.cli.evaluate", "run greedy episodes of a run's policy"),
     "policies": ("actorq.cli.policies", "list the policy versions of a run: evaluation, scheme, fidelity, size"),
     "profile": ("actorq.cli.profile", "measure the parts of a run here: its limit, useful actors, what schemes save"),

@@ -1,7 +1,10 @@
 """`actorq train`: a whole run on this machine."""
 
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,6 +63,9 @@ class TrainSettings(Settings):
         "", description="module to run as the actors instead; not kept for --resume"
     )
     resume: Annotated[bool, ESSENTIAL] = Field(False, description="continue the run in --run-directory")
+    lifeline: bool = Field(
+        False, description="end like after SIGTERM when standard input closes: the parent holds its other end"
+    )
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class _Request:
     run: RunDirectory | None
     resume: bool
     actor_module: str
+    lifeline: bool
 
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
@@ -78,6 +85,8 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
     run = request.run or new_run_directory(request.config.environment, datetime.now())
     if not request.resume:
         run.create(request.config)
+    if request.lifeline:
+        threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
     with run.locked(on_wait=_say_who_is_awaited) as lock:
         if request.resume:
             run.write_config(request.config)
@@ -113,7 +122,7 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     config = _checked(sources, config, train, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
-    return _Request(config, run, train.resume, train.actor_module)
+    return _Request(config, run, train.resume, train.actor_module, train.lifeline)
 
 
 def resolved_config(sources: Sources) -> RunConfig:
@@ -178,6 +187,12 @@ def _check_actor_module(name: str) -> None:
 
 def _say_who_is_awaited() -> None:
     print("waiting for the processes of this run's earlier launcher to end", flush=True)
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _log_to(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import queue
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,12 +9,8 @@ from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.plan import PlannedRun
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.errors import ActorQError, UserError
-from actorq.local.child import Child, describe_exit
-from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_USER_ERROR
+from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
 from actorq.statefiles.files import replace_file
-
-_DRAIN_MARGIN_S = 20.0
 
 
 def make_runs(
@@ -44,25 +39,22 @@ def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> N
     replace_file(folder.config(planned), settings.to_yaml(config))
     log = folder.log(planned)
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "actorq.cli.main", "train"]
-    command += ["--config", str(folder.config(planned)), "--run-directory", str(folder.run(planned).root)]
-    if planned.variant.actor_module:
-        command += ["--actor-module", planned.variant.actor_module]
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-    child = Child(planned.name, command, log, lambda exited: ended.put(exited.code))
+    child = start_run(
+        *(planned.name, folder.run(planned), folder.config(planned), log, lambda exited: ended.put(exited.code)),
+        actor_module=planned.variant.actor_module,
+    )
     try:
         code = ended.get()
     except BaseException:
         try:
-            child.end(config.transport.drain_s + _DRAIN_MARGIN_S)
+            child.end(config.transport.drain_s + DRAIN_MARGIN_S)
         finally:
             # A second Ctrl-C.
             child.kill()
         raise
-    if code not in (EXIT_OK, EXIT_BUDGET_ENDED):
-        kind = UserError if code == EXIT_USER_ERROR else ActorQError
-        reason = child.user_error() or describe_exit(code)
-        raise kind(f"{planned.name}: {reason} (see {log}); the same command continues the comparison")
+    if error := failure_of(child, code):
+        raise type(error)(f"{planned.name}: {error} (see {log}); the same command continues the comparison")
 
 
 def _result(folder: ComparisonFolder, planned: PlannedRun) -> str:

@@ -47,7 +47,7 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
     from matplotlib import pyplot
 
     file = folder / (f"{name}.png" if theme == "light" else f"{name}-{theme}.png")
-    with _themed(theme):
+    with themed(theme):
         figure = pyplot.figure(dpi=150, layout="constrained")
         paint(figure)
         figure.savefig(file)
@@ -56,7 +56,8 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 
 @contextmanager
-def _themed(theme: str) -> Iterator[None]:
+def themed(theme: str) -> Iterator[None]:
+    """Colors and text of all pictures. theme: a name in THEMES."""
     from matplotlib import rc_context
 
     ground, ink = THEMES[theme]

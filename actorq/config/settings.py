@@ -119,7 +119,7 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
         if section not in groups:
             name = ".".join(section) if section else title
             groups[section] = parser.section(name, _section_description(model, section))
-        kind = _plain_type(leaf.field.annotation)
+        kind = plain_type(leaf.field.annotation)
         options: dict[str, Any] = {"dest": ".".join(leaf.path), "default": argparse.SUPPRESS, "help": leaf.help}
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
@@ -127,7 +127,7 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
             options["metavar"] = "{" + ",".join(map(str, typing.get_args(kind))) + "}"
         else:
             metavars = {int: "N", float: "X", Path: "PATH", str: "VALUE", dict: "NAME=VALUE,..", tuple: "VALUE,.."}
-            numbers = _plain_type(next(iter(typing.get_args(kind)), None)) is int
+            numbers = plain_type(next(iter(typing.get_args(kind)), None)) is int
             options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
         action = groups[section].add_argument(leaf.flag, **options)
         if has_essential and ESSENTIAL not in leaf.field.metadata:
@@ -253,9 +253,10 @@ def to_yaml(settings: BaseModel) -> str:
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
-def _plain_type(annotation: Any) -> Any:
+def plain_type(annotation: Any) -> Any:
+    """The type of a setting, without None and without bounds."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return _plain_type(next(kind for kind in typing.get_args(annotation) if kind is not type(None)))
+        return plain_type(next(kind for kind in typing.get_args(annotation) if kind is not type(None)))
     if typing.get_origin(annotation) is typing.Annotated:
         return typing.get_args(annotation)[0]
     return annotation

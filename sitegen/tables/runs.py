@@ -223,3 +223,15 @@ def _by(key: str, runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         found.setdefault(run[key], []).append(run)
     return found
+
+
+def sweep() -> str:
+    """The trials of the sweep, the best one in bold."""
+    found = figures("sweep")
+    names = list(found["trials"][0]["params"])
+    rows = []
+    for trial in found["trials"]:
+        bold = "**" if trial["number"] == found["best"] else ""
+        values = (f"{value:.4g}" if isinstance(value, float) else value for value in trial["params"].values())
+        rows.append((f"{bold}{trial['number']}{bold}", trial["state"], trial["steps"], trial["seconds"], *values))
+    return table(("trial", "state", "environment steps", "seconds", *(f"`{name}`" for name in names)), rows)

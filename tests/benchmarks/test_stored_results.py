@@ -16,7 +16,7 @@ from benchmarks.policy.figures import Bytes, Calls, Errors, Figures
 from benchmarks.policy.foreign import __main__ as foreign
 from benchmarks.policy.inference_timing import Timing
 from benchmarks.policy.sparse_policy import DenseCost
-from benchmarks.training import cartpole, joint, returns, rlx2
+from benchmarks.training import cartpole, joint, returns, rlx2, sweep
 from benchmarks.training.rlx2_tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +86,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "rlx2": _rlx2,
     "sparse_learner": lambda figures: sparse_learner.targets(figures["cells"]),
     "sparse_policy": _sparse_policy,
+    "sweep": sweep.targets,
     "swap": lambda figures: swap.targets({int(width): of for width, of in figures["widths"].items()}),
 }
 

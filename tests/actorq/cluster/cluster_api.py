@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes import client
 
 from actorq.cluster.connection import Cluster
+from actorq.config.settings import merge
 
 Object = dict[str, Any]
 
@@ -178,6 +179,12 @@ class _Handler(BaseHTTPRequestHandler):
         return bytes(byte ^ mask[index % 4] for index, byte in enumerate(self.rfile.read(size)))
 
     def _keep(self, path: str, body: Object, dry_run: bool) -> None:
+        before = self.server.objects.get(path, {})
+        if "merge-patch" in self.headers["Content-Type"]:
+            change, body = body, dict(before)
+            merge(body, change)
+        elif "status" in before:
+            body = {**body, "status": before["status"]}
         if not dry_run:
             self.server.objects[path] = body
             self.server.changes.append(("apply", path.rpartition("/")[2]))

@@ -1,0 +1,1 @@
+"""`actorq sweep`: searches for settings with many runs."""

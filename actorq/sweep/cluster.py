@@ -1,0 +1,201 @@
+"""Makes the runs of trials on Kubernetes, each as a TrainingRun object made from a template."""
+
+import copy
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.errors import ActorQError, UserError
+from actorq.local.events import Events
+from actorq.statefiles.files import replace_file
+from actorq.sweep.space import Value, changes_tree
+from actorq.sweep.trials import Progress, RunEnd, Trial
+
+API_VERSION, KIND = "actorq.dev/v1alpha1", "TrainingRun"
+SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
+# A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
+_NAME_CHARACTERS = 32
+_CONDITIONS = {"Solved": RunEnd.SOLVED, "Failed": RunEnd.FAILED}
+_STATES = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
+_STATES |= {RunState.STOPPED.value: RunEnd.FAILED, "failed": RunEnd.FAILED}
+
+Object = dict[str, Any]
+
+
+class Objects(Protocol):
+    """The part of `actorq.cluster.connection.Cluster` that a sweep needs."""
+
+    def get(self, api_version: str, kind: str, name: str) -> Object | None:
+        """One object; None when it does not exist."""
+        ...
+
+    def apply(self, manifest: Object) -> None:
+        """Create or update an object."""
+        ...
+
+    def patch(self, api_version: str, kind: str, name: str, change: Object) -> None:
+        """Merge a change into an object."""
+        ...
+
+    def delete(self, api_version: str, kind: str, name: str) -> bool:
+        """Remove an object and its dependents."""
+        ...
+
+
+def read_template(file: Path) -> Object:
+    """The TrainingRun in a YAML file. Raises UserError."""
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--template: cannot read {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--template: {file} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
+        raise UserError(f"--template: expected one {KIND} of {API_VERSION} in {file}")
+    metadata, spec = found.get("metadata"), found.get("spec")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name or len(name) > _NAME_CHARACTERS:
+        raise UserError(f"--template: expected metadata.name with 1 to {_NAME_CHARACTERS} characters, got {name!r}")
+    if not isinstance(spec, dict) or not isinstance(spec.get("config", {}), dict):
+        raise UserError(f"--template: expected spec with config as a mapping in {file}")
+    return found
+
+
+def template_tree(template: Object) -> dict[str, Any]:
+    """The settings that a template gives, as a tree."""
+    spec = template["spec"]
+    return {**spec.get("config", {}), **{name: spec[name] for name in ("algorithm", "environment") if name in spec}}
+
+
+class ClusterRuns:
+    """Runs as TrainingRun objects: a `Backend`.
+
+    identity: part of the objects' names, so that two sweeps of a template never share objects.
+    config_of: the settings of a run with the values of a trial, to refuse impossible ones at once.
+    tell: gets a line when the cluster cannot be reached.
+    """
+
+    def __init__(
+        self,
+        cluster: Objects,
+        template: Object,
+        identity: str,
+        config_of: Callable[[Mapping[str, Value]], RunConfig],
+        tell: Callable[[str], None],
+        period_s: float = 2.0,
+    ) -> None:
+        self.period_s = period_s
+        self._cluster = cluster
+        self._template = template
+        self._identity = identity
+        self._config_of = config_of
+        self._tell = tell
+        self._running: dict[int, Trial] = {}
+        self._known: dict[int, Progress] = {}
+        self._pruned: set[int] = set()
+        self._problem = ""
+
+    def start(self, trial: Trial) -> None:
+        """Apply the object. One that an earlier process has made, or has suspended, goes on."""
+        try:
+            self._config_of(trial.params)
+        except UserError as error:
+            self._known[trial.number] = Progress(end=RunEnd.FAILED, reason=str(error))
+            return
+        self._cluster.apply(self.manifest(trial))
+        self._running[trial.number] = trial
+
+    def progress(self, trial: Trial) -> Progress:
+        """From the object's status. While the cluster cannot be reached, the last known progress."""
+        known = self._known.get(trial.number, Progress())
+        if known.end is not None:
+            return known
+        try:
+            found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+        except ActorQError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._tell(f"no news of the runs: {error}")
+            return known
+        self._problem = ""
+        if found is None:
+            reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
+            progress = Progress(known.evaluations, known.steps, known.seconds, RunEnd.FAILED, reason)
+        else:
+            progress = _progress(found.get("status") or {}, known)
+        self._known[trial.number] = progress
+        if progress.end is not None:
+            self._running.pop(trial.number, None)
+        return progress
+
+    def prune(self, trial: Trial) -> None:
+        """Delete the object. The cluster removes everything of the run with it."""
+        self._pruned.add(trial.number)
+        self._cluster.delete(API_VERSION, KIND, self.name(trial))
+
+    def interrupt(self, events: Events) -> None:
+        """Suspend all running objects. They keep their volumes."""
+        for trial in self._running.values():
+            try:
+                self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
+            except ActorQError as error:
+                self._tell(f"{KIND} {self.name(trial)} goes on: {error}")
+
+    def keep_best(self, trial: Trial, folder: Path) -> str:
+        """Write the object's manifest and settings. The policy stays in the cluster."""
+        replace_file(folder / "trainingrun.yaml", yaml.safe_dump(self.manifest(trial), sort_keys=False))
+        replace_file(folder / "config.yaml", settings.to_yaml(self._config_of(trial.params)))
+        return f"the best policy: in {KIND} {self.name(trial)}; its manifest is {folder / 'trainingrun.yaml'}"
+
+    def name(self, trial: Trial) -> str:
+        """The name of a trial's object."""
+        return f"{self._template['metadata']['name']}-{self._identity}-{trial.number:03}"
+
+    def manifest(self, trial: Trial) -> Object:
+        """The object of a trial: the template with the trial's name, labels and settings."""
+        made = copy.deepcopy(self._template)
+        made.pop("status", None)
+        metadata, spec = made["metadata"], made["spec"]
+        metadata["name"] = self.name(trial)
+        labels = {SWEEP_LABEL: self._identity, TRIAL_LABEL: str(trial.number)}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        changes = changes_tree(trial.params)
+        if "algorithm" in changes:
+            spec["algorithm"] = changes.pop("algorithm")
+        spec["config"] = {**spec.get("config", {})}
+        settings.merge(spec["config"], changes)
+        spec["suspend"] = False
+        return made
+
+
+def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
+    """The progress that a status tells. Evaluations are those that this process has seen."""
+    steps = int(status.get("environmentSteps") or 0)
+    points, mean_return = known.evaluations, status.get("return")
+    if mean_return is not None and (not points or points[-1] != (steps, float(mean_return))):
+        points = (*points, (steps, float(mean_return)))
+    met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
+    end = _STATES.get(_words(str(status.get("state") or "")))
+    end = end or next((found for name, found in _CONDITIONS.items() if name in met), None)
+    started, finished = (_time(status.get(name)) for name in ("startedAt", "finishedAt"))
+    seconds = (finished - started).total_seconds() if started and finished else known.seconds
+    reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
+    return Progress(points, steps, seconds, end, reason)
+
+
+def _words(state: str) -> str:
+    """A state as in RunState, such as "budget ended" for "BudgetEnded"."""
+    return "".join(f" {each.lower()}" if each.isupper() else each for each in state).strip()
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None

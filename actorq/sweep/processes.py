@@ -1,0 +1,146 @@
+"""Makes the runs of trials on this machine, each with `actorq train` in its own process."""
+
+import queue
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.errors import UserError
+from actorq.local.child import Child
+from actorq.local.events import ChildExited, Events, SignalReceived
+from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.files import replace_file
+from actorq.statefiles.lines import read_lines
+from actorq.sweep.space import Value
+from actorq.sweep.trials import Progress, RunEnd, Trial
+
+FOLDERS = ("runs", "logs", "configs")
+_ENDS = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
+
+
+class Processes:
+    """Runs as processes of this machine: a `Backend`.
+
+    root: the sweep's folder, with FOLDERS.
+    config_of: the settings of a run with the values of a trial.
+    events: gets the exits of the processes.
+    lock: the descriptor of the sweep's lock, which the runs inherit.
+    """
+
+    period_s = 0.5
+
+    def __init__(
+        self, root: Path, config_of: Callable[[Mapping[str, Value]], RunConfig], events: Events, lock: int
+    ) -> None:
+        self._root = root
+        self._config_of = config_of
+        self._events = events
+        self._lock = lock
+        self._children: dict[int, Child] = {}
+        self._codes: dict[str, int] = {}
+        self._refused: dict[int, str] = {}
+        self._drain_s = config_of({}).transport.drain_s
+
+    def run(self, trial: Trial) -> RunDirectory:
+        """The directory of a trial's run."""
+        return RunDirectory(self._root / "runs" / _name(trial))
+
+    def start(self, trial: Trial) -> None:
+        """Start the process, unless the run is over. A run without a configuration starts anew."""
+        run = self.run(trial)
+        if run.read_summary().get("state") in _ENDS:
+            return
+        try:
+            config = self._config_of(trial.params)
+        except UserError as error:
+            # Values that fit alone may not fit together.
+            self._refused[trial.number] = str(error)
+            return
+        resume = run.config.exists()
+        if not resume and run.root.exists():
+            shutil.rmtree(run.root)
+        config_file = self._root / "configs" / f"{_name(trial)}.yaml"
+        replace_file(config_file, settings.to_yaml(config))
+        log = self._root / "logs" / f"{_name(trial)}.log"
+        self._children[trial.number] = start_run(
+            *(_name(trial), run, config_file, log, self._note), resume=resume, inherited=(self._lock,)
+        )
+
+    def progress(self, trial: Trial) -> Progress:
+        """From the run's log of evaluations; after its end from its summary."""
+        if trial.number in self._refused:
+            return Progress(end=RunEnd.FAILED, reason=self._refused[trial.number])
+        child = self._children.get(trial.number)
+        if child and child.name not in self._codes:
+            return self._so_far(trial)
+        summary = self.run(trial).read_summary()
+        if end := _ENDS.get(summary.get("state", "")):
+            points = tuple((point["environment_steps"], point["mean_return"]) for point in summary["evaluations"])
+            steps, final = summary["environment_steps"], summary["evaluation"]
+            # The evaluation that solved the run need not be the last one.
+            if final and (not points or final["mean_return"] != points[-1][1]):
+                points = (*points, (steps, final["mean_return"]))
+            return Progress(points, steps, summary["wall_clock_s"], end)
+        error = failure_of(child, self._codes[child.name]) if child else None
+        reason = f"{error or 'the run left no summary'} (see {self._root / 'logs' / f'{_name(trial)}.log'})"
+        reached = self._so_far(trial)
+        return Progress(reached.evaluations, reached.steps, reached.seconds, RunEnd.FAILED, reason)
+
+    def prune(self, trial: Trial) -> None:
+        """Ask the run to end."""
+        if child := self._children.get(trial.number):
+            child.terminate()
+
+    def interrupt(self, events: Events) -> None:
+        """Ask all runs to end, and wait. They go on from their checkpoints later."""
+        alive = {child.name: child for child in self._children.values() if child.name not in self._codes}
+        for child in alive.values():
+            child.terminate()
+        deadline = time.monotonic() + self._drain_s + DRAIN_MARGIN_S
+        while alive.keys() - self._codes.keys():
+            try:
+                event = events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(event, SignalReceived):
+                break
+        for child in alive.values():
+            child.kill()
+
+    def keep_best(self, trial: Trial, folder: Path) -> str:
+        """Export the run's best policy, and copy its configuration."""
+        run = self.run(trial)
+        shutil.copyfile(run.config, folder / "config.yaml")
+        policy = folder / "policy.onnx"
+        command = (sys.executable, "-m", "quantizer_service.command.export", str(run.root), "--output", str(policy))
+        done = subprocess.run((*command, "--force"), capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"the best policy cannot be exported: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
+        return f"the best policy: {policy}"
+
+    def _note(self, exited: ChildExited) -> None:
+        self._codes[exited.name] = exited.code
+        self._events.put(exited)
+
+    def _so_far(self, trial: Trial) -> Progress:
+        log = self.run(trial).evaluations
+        lines = [values for _, values in read_lines(log) if values] if log.exists() else []
+        points = tuple(
+            (line["environment_steps"], sum(returns) / len(returns))
+            for line in lines
+            if (returns := line["evaluation"]["returns"])
+        )
+        if not lines:
+            return Progress()
+        return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"])
+
+
+def _name(trial: Trial) -> str:
+    return f"trial-{trial.number:03}"

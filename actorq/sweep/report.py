@@ -1,0 +1,106 @@
+"""The results of a sweep as JSON, as CSV, and as a plot."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actorq.comparison.plots import themed
+from actorq.statefiles.documents import write_document
+from actorq.statefiles.files import replace_file
+from actorq.sweep.space import Dimension, Space
+from actorq.sweep.trials import Objective, TrialResult, TrialState
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FIGURES = ("number", "state", "value", "mean_return", "steps", "seconds", "reason")
+_COLUMNS = 3
+_MARK, _BEST = "#0072b2", "#d55e00"
+
+
+def write_results(
+    folder: Path,
+    results: Sequence[TrialResult],
+    best: TrialResult | None,
+    space: Space,
+    objective: Objective,
+    command: str,
+) -> None:
+    """Write trials.json, trials.csv and, once there is a best trial, sweep.png. Each is replaced whole."""
+    rows = [{**asdict(result), "state": result.state.value} for result in results]
+    document = {
+        "command": command,
+        "objective": objective.value,
+        "space": space.to_json(),
+        "best": best and best.number,
+        "trials": rows,
+    }
+    write_document(folder / "trials.json", document, indent=2)
+    replace_file(folder / "trials.csv", _csv(rows, list(space.dimensions)))
+    if best is not None:
+        _draw(folder / "sweep.png", results, best, space, objective)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("trial", *_FIGURES[1:], *names))
+    for row in rows:
+        writer.writerow((*(row[name] for name in _FIGURES), *(row["params"][name] for name in names)))
+    return text.getvalue()
+
+
+def _draw(file: Path, results: Sequence[TrialResult], best: TrialResult, space: Space, objective: Objective) -> None:
+    """History of the values, and a panel with the values of each setting."""
+    # Imported here, because everything else works without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    complete = [result for result in results if result.state is TrialState.COMPLETE]
+    rows = -(-(1 + len(space.dimensions)) // _COLUMNS)
+    columns = min(_COLUMNS, 1 + len(space.dimensions))
+    with themed("light"):
+        figure = pyplot.figure(figsize=(4.2 * columns, 3.2 * rows), dpi=130, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for spare in axes.flat[1 + len(space.dimensions) :]:
+            spare.set_visible(False)
+        _history(axes.flat[0], complete, objective)
+        for panel, (name, dimension) in zip(axes.flat[1:], space.dimensions.items(), strict=False):
+            _slice(panel, complete, best, name, dimension)
+        figure.savefig(file)
+        pyplot.close(figure)
+
+
+def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective) -> None:
+    better = max if objective.maximized else min
+    values = [result.value or 0.0 for result in complete]
+    numbers = [result.number for result in complete]
+    axes.plot(numbers, values, "o", color=_MARK, markersize=4, label="trial")
+    line = [better(values[: index + 1]) for index in range(len(values))]
+    axes.step(numbers, line, where="post", color=_BEST, linewidth=1.4, label="best so far")
+    axes.set_xlabel("trial")
+    axes.locator_params(axis="x", integer=True)
+    axes.set_ylabel(objective.value)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _slice(axes: "Axes", complete: Sequence[TrialResult], best: TrialResult, name: str, dimension: Dimension) -> None:
+    choices = [str(choice) for choice in dimension.choices]
+    axes.set_xlabel(name)
+    for result in complete:
+        value = result.params[name]
+        x = choices.index(str(value)) if choices else float(value or 0)
+        color = _BEST if result.number == best.number else _MARK
+        axes.plot(x, result.value or 0.0, "o", color=color, markersize=4, clip_on=False)
+    if choices:
+        axes.set_xticks(range(len(choices)), choices)
+        axes.set_xlim(-0.5, len(choices) - 0.5)
+        return
+    if dimension.type == "log":
+        axes.set_xscale("log")
+    axes.set_xlim(dimension.low, dimension.high)

@@ -1,0 +1,236 @@
+"""The search space: settings of a run, each with a range or with values."""
+
+import re
+import typing
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from pydantic import model_validator
+
+from actorq.config import settings
+from actorq.config.algorithms import ALGORITHMS
+from actorq.config.parser import suggestion
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings, value_text
+from actorq.errors import UserError
+
+Value = float | int | str | bool | None
+# They decide what is measured, so trials that differ in them cannot be compared.
+_OF_THE_TASK = ("environment", "environment_args", "environment_wrappers", "target_return", "max_environment_steps")
+_RANGE = re.compile(r"(log:)?(.+?)\.\.(.+?)(?:\.\.(.+))?")
+_FORMS = "NAME=LOW..HIGH, NAME=LOW..HIGH..STEP, NAME=log:LOW..HIGH or NAME=VALUE|VALUE"
+
+
+class Dimension(Settings):
+    """One searched setting: a range from `low` to `high`, or `values`.
+
+    type: float; log, a range in logarithmic scale; int; or categorical.
+    step: distance of the values of a range.
+    """
+
+    type: Literal["float", "log", "int", "categorical"]
+    low: float | None = None
+    high: float | None = None
+    step: float | None = None
+    values: tuple[Any, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Dimension":
+        if self.type == "categorical":
+            if len(set(self.choices)) < 2 or (self.low, self.high, self.step) != (None, None, None):
+                raise ValueError(f"expected at least two different values and no range, got {list(self.values)}")
+            return self
+        if self.low is None or self.high is None or self.values:
+            raise ValueError(f"expected low and high for type {self.type}, and no values")
+        if not self.low < self.high:
+            raise ValueError(f"expected low below high, got {self.low:g} to {self.high:g}")
+        if self.type == "log" and (self.low <= 0 or self.step is not None):
+            raise ValueError(f"expected low above 0 and no step for type log, got low {self.low:g}")
+        if self.step is not None and not 0 < self.step <= self.high - self.low:
+            raise ValueError(f"expected a step above 0 and at most high - low, got {self.step:g}")
+        return self
+
+    @property
+    def choices(self) -> tuple[Value, ...]:
+        """The values as Optuna keeps them: plain values; lists and mappings as text of flags."""
+        return tuple(
+            value_text(tuple(value) if isinstance(value, list) else value) if isinstance(value, list | dict) else value
+            for value in self.values
+        )
+
+
+@dataclass(frozen=True)
+class Space:
+    """All searched settings by their names, such as "dqn.learning_rate"."""
+
+    dimensions: Mapping[str, Dimension]
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The space as Optuna has it."""
+        return {name: _distribution(name, dimension) for name, dimension in self.dimensions.items()}
+
+    def grid(self) -> dict[str, tuple[Value, ...]]:
+        """All values of each setting. Raises UserError for a range without steps."""
+        return {name: _cells(name, dimension) for name, dimension in self.dimensions.items()}
+
+    def check(
+        self,
+        config_of: Callable[[Mapping[str, Value]], RunConfig],
+        given: Mapping[str, Any],
+        algorithm: str | None,
+    ) -> None:
+        """Raise UserError for a setting that cannot be searched, and for a value that the settings refuse.
+
+        config_of: the settings of a run with these changes. given: the tree of the settings that the user gave.
+        algorithm: of all trials; None if it is not known.
+        """
+        if "algorithm" in self.dimensions:
+            algorithm = None
+        for name, dimension in self.dimensions.items():
+            if _is_in(given, name.split(".")):
+                raise UserError(f"--search {name}: the setting is also given; leave one of them out")
+            section = name.partition(".")[0]
+            if algorithm and section in ALGORITHMS and section != algorithm:
+                raise UserError(f"--search {name}: it has no effect, because the algorithm is {algorithm}")
+            for value in dimension.choices or _ends(name, dimension):
+                try:
+                    config_of({name: value})
+                except UserError as error:
+                    raise UserError(f"--search {name}: {value} does not fit: {error}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {name: dimension.model_dump(mode="json") for name, dimension in self.dimensions.items()}
+
+
+def changes_tree(changes: Mapping[str, Value]) -> dict[str, Any]:
+    """The tree of settings by their names. Text is read as text of a flag."""
+    return settings.from_flags(RunConfig, Namespace(**dict(changes)))
+
+
+def read_space(texts: Iterable[str], file: Path | None) -> Space:
+    """The space of --search and of the file of --search-file. Raises UserError with the name of a wrong setting."""
+    trees: dict[str, Any] = {}
+    if file is not None:
+        try:
+            trees |= settings.from_file(file)
+        except UserError as error:
+            raise UserError(str(error).replace("--config", "--search-file", 1)) from None
+    for text in texts:
+        name, tree = _parsed(text)
+        if _plain(name) in map(_plain, trees):
+            raise UserError(f"--search {name}: the setting is given twice")
+        trees[name] = tree
+    if not trees:
+        raise UserError(f"--search: expected at least one setting to search, as {_FORMS}")
+    return Space(dict(_dimension(name, tree) for name, tree in trees.items()))
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
+    name, equals, spec = text.partition("=")
+    if not name or not equals or not spec:
+        raise UserError(f"--search: expected {_FORMS}, got {text!r}")
+    found = None if "|" in spec else _RANGE.fullmatch(spec)
+    if found is None:
+        return name, {"type": "categorical", "values": spec.split("|")}
+    log, low, high, step = found.groups()
+    kind = settings.plain_type(_leaf(name).field.annotation)
+    tree = {"type": "log" if log else "int" if kind is int else "float", "low": low, "high": high}
+    return name, tree if step is None else {**tree, "step": step}
+
+
+def _dimension(name: str, tree: Any) -> tuple[str, Dimension]:
+    leaf = _leaf(name)
+    found = ".".join(leaf.path)
+    if leaf.path[0] in _OF_THE_TASK:
+        raise UserError(f"--search {found}: trials that differ in it cannot be compared; make a sweep for each value")
+    if not isinstance(tree, dict):
+        raise UserError(f"--search {found}: expected type with low and high, or with values, got {tree!r}")
+    try:
+        dimension = settings.build(Dimension, tree)
+    except UserError as error:
+        raise UserError(f"--search {found}: {error}") from None
+    kind = settings.plain_type(leaf.field.annotation)
+    if dimension.type == "categorical":
+        return found, dimension
+    if kind not in (int, float):
+        raise UserError(f"--search {found}: expected values, such as A|B, because the setting is no number")
+    ends = (dimension.low, dimension.high, dimension.step)
+    if kind is int and dimension.type == "float":
+        raise UserError(f"--search {found}: expected type int or log, because the setting is a whole number")
+    if _is_int(found, dimension) and not all(end is None or float(end).is_integer() for end in ends):
+        raise UserError(f"--search {found}: expected whole numbers, got {dimension.low:g} to {dimension.high:g}")
+    return found, dimension
+
+
+def _leaf(name: str) -> settings.Leaf:
+    known = {_plain(".".join(leaf.path)): leaf for leaf in settings.leaves(RunConfig)}
+    if (leaf := known.get(_plain(name))) is None:
+        raise UserError(f"--search: unknown setting {name!r}{suggestion(_plain(name), known)}")
+    return leaf
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+def _is_int(name: str, dimension: Dimension) -> bool:
+    of_setting = settings.plain_type(_leaf(name).field.annotation)
+    return dimension.type == "int" or (dimension.type == "log" and of_setting is int)
+
+
+def _ends(name: str, dimension: Dimension) -> Sequence[Value]:
+    low, high = typing.cast(float, dimension.low), typing.cast(float, dimension.high)
+    return (int(low), int(high)) if _is_int(name, dimension) else (low, high)
+
+
+def _distribution(name: str, dimension: Dimension) -> BaseDistribution:
+    if dimension.choices:
+        return CategoricalDistribution(dimension.choices)
+    low, high = typing.cast(Any, _ends(name, dimension))
+    log, step = dimension.type == "log", dimension.step
+    if _is_int(name, dimension):
+        return IntDistribution(low, high - (high - low) % int(step or 1), log=log, step=int(step or 1))
+    if step is not None:
+        high = _at(dimension, _steps(dimension))
+    return FloatDistribution(low, high, log=log, step=step)
+
+
+def _cells(name: str, dimension: Dimension) -> tuple[Value, ...]:
+    if dimension.choices:
+        return dimension.choices
+    is_int = _is_int(name, dimension)
+    if dimension.type == "log" or (dimension.step is None and not is_int):
+        raise UserError(f"--sampler grid: {name} needs values, or a range with a step")
+    cells = (_at(dimension, index) for index in range(_steps(dimension) + 1))
+    return tuple(int(cell) if is_int else cell for cell in cells)
+
+
+def _steps(dimension: Dimension) -> int:
+    """Number of steps in a range."""
+    low, high, step = (Decimal(str(value)) for value in (dimension.low, dimension.high, dimension.step or 1))
+    return int((high - low) // step)
+
+
+def _at(dimension: Dimension, index: int) -> float:
+    """The value after so many steps. Decimal numbers, because 0.1 + 2 * 0.1 is not 0.3."""
+    return float(Decimal(str(dimension.low)) + Decimal(str(dimension.step or 1)) * index)
+
+
+def _is_in(tree: Mapping[str, Any], path: Sequence[str]) -> bool:
+    found: Any = tree
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return False
+        found = found[name]
+    return True

@@ -1,0 +1,226 @@
+"""The study of a sweep: Optuna's samplers and pruners, on a journal that outlives the process."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as StoredState
+
+from actorq.sweep.journal import CheckedJournal
+from actorq.sweep.space import Space
+from actorq.sweep.trials import Objective, Progress, RunEnd, Trial, TrialResult, TrialState
+
+REPORTS = 20
+"""Reports of a run to its pruner, at equal distances in environment steps."""
+_NAME = "sweep"
+_STARTUP_TRIALS = 5
+# The first decision of successive halving, in reports.
+_RUNG = 2
+_REDUCTION = 3
+
+SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
+    # Several jobs: running trials count as bad ones, so that proposals at one time differ.
+    "tpe": lambda seed, several: TPESampler(seed=seed, constant_liar=several),
+    "random": lambda seed, _: RandomSampler(seed=seed),
+}
+GRID = "grid"
+PRUNERS: Mapping[str, Callable[[], BasePruner]] = {
+    "none": NopPruner,
+    "median": lambda: MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=_RUNG),
+    "asha": lambda: SuccessiveHalvingPruner(min_resource=_RUNG, reduction_factor=_REDUCTION),
+    "hyperband": lambda: HyperbandPruner(min_resource=_RUNG, max_resource=REPORTS, reduction_factor=_REDUCTION),
+}
+
+
+class Study:
+    """All trials of a sweep. Each change is on the disk when the call returns.
+
+    The proposal of a trial depends only on `seed`, the trial's number and the results so far. A resumed study therefore
+    proposes what the uninterrupted one would have proposed. Raises UserError for a damaged journal.
+    """
+
+    def __init__(
+        self, journal: Path, space: Space, objective: Objective, sampler: str, pruner: str, seed: int, several: bool
+    ) -> None:
+        # Its log lines would be between those of the sweep.
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space = space.distributions()
+        self._objective = objective
+        self._sampler = sampler
+        self._seed = seed
+        self._several = several
+        self._cells = _shuffled(space, seed) if sampler == GRID else None
+        self._storage = JournalStorage(CheckedJournal(journal))
+        self._study = optuna.create_study(
+            storage=self._storage,
+            study_name=_NAME,
+            direction="maximize" if objective.maximized else "minimize",
+            pruner=PRUNERS[pruner](),
+            load_if_exists=True,
+        )
+        for stored in self._stored():
+            # A process was killed while it wrote this proposal. Nobody has seen it.
+            if not stored.state.is_finished() and not self._is_whole(stored):
+                self._study.tell(stored.number, state=StoredState.FAIL)
+
+    @property
+    def cells(self) -> int | None:
+        """Number of cells of the grid; None for another sampler."""
+        return None if self._cells is None else len(self._cells)
+
+    def ask(self) -> Trial:
+        """A new trial."""
+        # Proposals that nobody has seen do not count.
+        index = len(self.results())
+        if self._cells is not None:
+            self._study.sampler = _Cell(self._cells[index])
+        else:
+            seed = int(np.random.SeedSequence((self._seed, index)).generate_state(1)[0])
+            self._study.sampler = SAMPLERS[self._sampler](seed, self._several)
+        asked = self._study.ask(self._space)
+        return Trial(asked.number, asked.params)
+
+    def unfinished(self) -> list[Trial]:
+        """Trials without a result, from an earlier process."""
+        return [
+            Trial(stored.number, stored.params)
+            for stored in self._stored()
+            if stored.state is StoredState.RUNNING and self._is_whole(stored)
+        ]
+
+    def report(self, trial: Trial, progress: Progress, budget: int) -> bool:
+        """Tell the pruner the returns at the reports that the run has passed. Returns whether to prune the run.
+
+        budget: environment steps of a whole run. A solved run is over and keeps its last return in later reports.
+        """
+        stored = self._open(trial)
+        reported = -1 if (last := self._frozen(trial).last_step) is None else last
+        sign = 1.0 if self._objective.maximized else -1.0
+        points = list(progress.evaluations)
+        if progress.end is RunEnd.SOLVED and points:
+            points.append((budget, points[-1][1]))
+        for steps, mean_return in points:
+            if not math.isfinite(mean_return):
+                continue
+            reached = min(REPORTS, steps * REPORTS // budget)
+            for step in range(reported + 1, reached + 1):
+                stored.report(sign * mean_return, step)
+            reported = max(reported, reached)
+        return stored.should_prune() and progress.end is None
+
+    def finish(self, trial: Trial, progress: Progress, pruned: bool = False) -> TrialResult:
+        """Store the result of a trial that is over, or that is pruned."""
+        value, state = (None, TrialState.PRUNED) if pruned else _judged(progress, self._objective)
+        reason = progress.reason
+        if state is TrialState.FAILED:
+            reason = reason or "the run ended without an evaluation whose return is a number"
+        score = progress.mean_return
+        result = TrialResult(
+            *(trial.number, state, trial.params, value, None if score is None or not math.isfinite(score) else score),
+            *(progress.steps, progress.seconds, reason),
+        )
+        self._open(trial).set_user_attr("result", _attributes(result))
+        match state:
+            case TrialState.COMPLETE:
+                self._study.tell(trial.number, value)
+            case TrialState.FAILED:
+                self._study.tell(trial.number, state=StoredState.FAIL)
+            case _:
+                self._study.tell(trial.number, state=StoredState.PRUNED)
+        return result
+
+    def results(self) -> list[TrialResult]:
+        """All trials in the order of their numbers."""
+        return [_result(stored) for stored in self._stored() if self._is_whole(stored)]
+
+    def best(self) -> TrialResult | None:
+        """The trial with the best value; None before the first value. Of equal trials the earliest counts."""
+        found = [result for result in self.results() if result.state is TrialState.COMPLETE]
+        sign = -1.0 if self._objective.maximized else 1.0
+        return min(found, key=lambda result: sign * (result.value or 0.0), default=None)
+
+    def attribute(self, name: str, value: Callable[[], Any]) -> Any:
+        """A stored attribute of the whole study, made at the first call."""
+        if name not in self._study.user_attrs:
+            self._study.set_user_attr(name, value())
+        return self._study.user_attrs[name]
+
+    def _stored(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _is_whole(self, stored: FrozenTrial) -> bool:
+        return stored.params.keys() == self._space.keys()
+
+    def _frozen(self, trial: Trial) -> FrozenTrial:
+        return self._stored()[trial.number]
+
+    def _open(self, trial: Trial) -> optuna.trial.Trial:
+        study = self._storage.get_study_id_from_name(_NAME)
+        return optuna.trial.Trial(
+            self._study, self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
+        )
+
+
+class _Cell(BaseSampler):
+    """Proposes one cell of a grid."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._values[param_name]
+
+
+def _judged(progress: Progress, objective: Objective) -> tuple[float | None, TrialState]:
+    value = progress.value(objective)
+    if progress.end is RunEnd.FAILED:
+        return None, TrialState.FAILED
+    if value is not None and math.isfinite(value):
+        return value, TrialState.COMPLETE
+    return None, TrialState.FAILED if objective is Objective.RETURN else TrialState.UNSOLVED
+
+
+def _attributes(result: TrialResult) -> dict[str, Any]:
+    return {
+        "state": result.state.value,
+        "mean_return": result.mean_return,
+        "steps": result.steps,
+        "seconds": result.seconds,
+        "reason": result.reason,
+    }
+
+
+def _result(stored: FrozenTrial) -> TrialResult:
+    kept = stored.user_attrs.get("result")
+    if kept is None or not stored.state.is_finished():
+        return TrialResult(stored.number, TrialState.RUNNING, stored.params)
+    state = TrialState(kept["state"])
+    value = stored.value if state is TrialState.COMPLETE else None
+    figures = (kept["mean_return"], kept["steps"], kept["seconds"], kept["reason"])
+    return TrialResult(stored.number, state, stored.params, value, *figures)
+
+
+def _shuffled(space: Space, seed: int) -> list[dict[str, Any]]:
+    """The cells of the grid in an order that depends on the seed, so that the first ones are spread."""
+    grid = space.grid()
+    cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    return [cells[index] for index in np.random.default_rng(seed).permutation(len(cells))]

@@ -1,0 +1,219 @@
+"""Sweeps over TrainingRun objects, against a fake API server."""
+
+import copy
+import queue
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.errors import UserError
+from actorq.local.events import Events
+from actorq.sweep.cluster import ClusterRuns, read_template, template_tree
+from actorq.sweep.space import changes_tree, read_space
+from actorq.sweep.study import Study
+from actorq.sweep.sweep import run_sweep
+from actorq.sweep.trials import Objective, Progress, RunEnd, Trial, TrialResult, TrialState
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.sweep.sweep_parts import Lines, study_in
+
+TEMPLATE = {
+    "apiVersion": "actorq.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "cartpole", "labels": {"team": "lab"}},
+    "spec": {
+        "environment": "CartPole-v1",
+        "algorithm": "dqn",
+        "config": {"dqn": {"n_step": 3}, "max_environment_steps": 10_000},
+        "actors": {"replicas": 2},
+    },
+}
+SPACE = read_space(("dqn.learning_rate=log:1e-4..1e-2", "dqn.hidden_sizes=16,16|64,64"), None)
+BUDGET = 10_000
+
+
+@pytest.fixture
+def api() -> Iterator[ClusterApi]:
+    with cluster_api() as api:
+        api.kinds["actorq.dev/v1alpha1"] = [("TrainingRun", "trainingruns", True)]
+        yield api
+
+
+def config_of(changes: Mapping[str, Any]) -> RunConfig:
+    return settings.build(RunConfig, template_tree(TEMPLATE), changes_tree(changes))
+
+
+def runs_on(api: ClusterApi, lines: Lines) -> ClusterRuns:
+    return ClusterRuns(api.cluster(), copy.deepcopy(TEMPLATE), "a1b2c3", config_of, lines.line, period_s=0.0)
+
+
+def objects(api: ClusterApi) -> dict[str, Any]:
+    return {path.rpartition("/")[2]: each for path, each in api.objects.items() if "/trainingruns/" in path}
+
+
+class Controller(Lines):
+    """Lets the runs of the objects go on after each look at them, as a controller would.
+
+    bad: runs with these numbers stay at return 0. steps: environment steps between two looks.
+    """
+
+    def __init__(self, api: ClusterApi, bad: tuple[int, ...] = (), steps: int = 2500) -> None:
+        super().__init__()
+        self.most = 0
+        self._api = api
+        self._bad = bad
+        self._steps = steps
+
+    def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
+        going_on = [each for each in objects(self._api).values() if "finishedAt" not in each.get("status", {})]
+        self.most = max(self.most, len(going_on))
+        for each in going_on:
+            assert each["spec"]["suspend"] is False
+            status = each.setdefault("status", {"startedAt": "2026-01-01T00:00:00Z", "environmentSteps": 0})
+            number = int(each["metadata"]["labels"]["actorq.dev/trial"])
+            status["state"] = "Training"
+            status["environmentSteps"] += self._steps
+            status["return"] = 0.0 if number in self._bad else status["environmentSteps"] / 100 + number
+            if status["environmentSteps"] >= BUDGET:
+                status |= {"state": "BudgetEnded", "finishedAt": "2026-01-01T00:01:40Z"}
+
+
+def sweep(study: Study, runs: ClusterRuns, controller: Lines, trials: int, jobs: int = 1) -> None:
+    events: Events = queue.SimpleQueue()
+    run_sweep(study, runs, controller, events, trials, jobs, BUDGET)
+
+
+def test_each_trial_is_an_object_and_at_most_so_many_run_at_a_time(api: ClusterApi, tmp_path: Path) -> None:
+    controller, study = Controller(api), study_in(tmp_path, space=SPACE, several=True)
+    sweep(study, runs_on(api, controller), controller, 7, 3)
+    made = objects(api)
+    assert list(made) == [f"cartpole-a1b2c3-00{number}" for number in range(7)]
+    assert controller.most == 3
+    for result, each in zip(study.results(), made.values(), strict=True):
+        assert result.state is TrialState.COMPLETE
+        assert (result.value, result.steps, result.seconds) == (100.0 + result.number, BUDGET, 100.0)
+        assert each["metadata"]["labels"]["team"] == "lab"
+        assert each["spec"]["actors"] == {"replicas": 2}
+        config = settings.build(RunConfig, template_tree(each))
+        assert config.dqn.learning_rate == result.params["dqn.learning_rate"]
+        assert ",".join(map(str, config.dqn.hidden_sizes)) == result.params["dqn.hidden_sizes"]
+        assert config.dqn.n_step == 3
+
+
+def test_a_pruned_object_is_deleted(api: ClusterApi, tmp_path: Path) -> None:
+    controller = Controller(api, bad=(5, 6), steps=500)
+    study = study_in(tmp_path, space=SPACE, pruner="median")
+    sweep(study, runs_on(api, controller), controller, 8)
+    pruned = {result.number for result in study.results() if result.state is TrialState.PRUNED}
+    assert pruned >= {5, 6}
+    assert set(objects(api)) == {f"cartpole-a1b2c3-00{number}" for number in set(range(8)) - pruned}
+
+
+def test_an_interrupted_sweep_suspends_its_objects_and_goes_on_with_them(api: ClusterApi, tmp_path: Path) -> None:
+    class Killed(Controller):
+        def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
+            super().update(results, running)
+            if len(results) == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(study_in(tmp_path, space=SPACE), runs_on(api, killed := Killed(api)), killed, 4)
+    suspended = [name for name, each in objects(api).items() if each["spec"]["suspend"]]
+    assert suspended == ["cartpole-a1b2c3-002"]
+    study = study_in(tmp_path, space=SPACE)
+    sweep(study, runs_on(api, controller := Controller(api)), controller, 4)
+    assert len(objects(api)) == 4
+    assert [result.steps for result in study.results()] == [BUDGET] * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "end", "reason"),
+    [
+        ({}, None, ""),
+        ({"state": "Suspended", "environmentSteps": 10}, None, ""),
+        ({"state": "Solved", "return": 500.0}, RunEnd.SOLVED, ""),
+        ({"state": "BudgetEnded"}, RunEnd.BUDGET_ENDED, ""),
+        ({"state": "Stopped", "reason": "the run is over: Stopped"}, RunEnd.FAILED, "the run is over: Stopped"),
+        (
+            {"state": "Refused", "reason": "quota", "conditions": [{"type": "Failed", "status": "True"}]},
+            RunEnd.FAILED,
+            "quota",
+        ),
+        ({"state": "Pending", "conditions": [{"type": "Failed", "status": "False"}]}, None, ""),
+    ],
+)
+def test_the_status_tells_how_a_run_ended(api: ClusterApi, status: Any, end: RunEnd | None, reason: str) -> None:
+    runs, trial = runs_on(api, Lines()), Trial(0, {"dqn.learning_rate": 0.001})
+    runs.start(trial)
+    objects(api)["cartpole-a1b2c3-000"]["status"] = status
+    progress = runs.progress(trial)
+    assert (progress.end, progress.reason) == (end, reason)
+
+
+def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
+    lines = Lines()
+    runs, trial = runs_on(api, lines), Trial(0, {"dqn.learning_rate": 0.001})
+    runs.start(trial)
+    objects(api)["cartpole-a1b2c3-000"]["status"] = {"return": 7.0, "environmentSteps": 10}
+    known = runs.progress(trial)
+    assert known.evaluations == ((10, 7.0),)
+    api.forbidden.add(("get", "trainingruns"))
+    assert [runs.progress(trial), runs.progress(trial)] == [known, known]
+    (line,) = lines.lines
+    assert line.startswith("no news of the runs: ")
+    api.forbidden.clear()
+    del api.objects["/apis/actorq.dev/v1alpha1/namespaces/lab/trainingruns/cartpole-a1b2c3-000"]
+    gone = runs.progress(trial)
+    assert (gone.end, gone.reason) == (RunEnd.FAILED, "TrainingRun cartpole-a1b2c3-000 was deleted")
+
+
+def test_values_that_do_not_fit_together_make_no_object(api: ClusterApi) -> None:
+    runs, trial = runs_on(api, Lines()), Trial(0, {"replay.min_size": 4000, "replay.capacity": 5000})
+    runs.start(trial)
+    progress = runs.progress(trial)
+    assert progress.end is RunEnd.FAILED
+    assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
+    assert objects(api) == {}
+
+
+def test_the_best_run_can_be_applied_again(api: ClusterApi, tmp_path: Path) -> None:
+    runs = runs_on(api, Lines())
+    line = runs.keep_best(Trial(3, {"dqn.learning_rate": 0.001}), tmp_path)
+    assert line.startswith("the best policy: in TrainingRun cartpole-a1b2c3-003; its manifest is ")
+    again = read_template(tmp_path / "trainingrun.yaml")
+    assert settings.build(RunConfig, template_tree(again)).dqn.learning_rate == 0.001
+    assert settings.from_file(tmp_path / "config.yaml")["dqn"]["learning_rate"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"kind": "Pod"}, "--template: expected one TrainingRun of actorq.dev/v1alpha1 in "),
+        ({"metadata": {}}, "--template: expected metadata.name with 1 to 32 characters, got None"),
+        ({"metadata": {"name": "a" * 33}}, "--template: expected metadata.name with 1 to 32 characters"),
+        ({"spec": {"config": 3}}, "--template: expected spec with config as a mapping in "),
+    ],
+)
+def test_a_wrong_template_gets_one_line(tmp_path: Path, change: Any, expected: str) -> None:
+    file = tmp_path / "template.yaml"
+    file.write_text(yaml.safe_dump({**TEMPLATE, **change}))
+    with pytest.raises(UserError) as found:
+        read_template(file)
+    assert str(found.value).startswith(expected)
+
+
+def test_seconds_on_the_cluster_are_those_of_the_status(api: ClusterApi, tmp_path: Path) -> None:
+    class Solving(Controller):
+        def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
+            super().update(results, running)
+            for each in objects(api).values():
+                if each.get("status", {}).get("state") == "BudgetEnded":
+                    each["status"]["state"] = "Solved"
+
+    study = study_in(tmp_path, space=SPACE, objective=Objective.SECONDS)
+    sweep(study, runs_on(api, controller := Solving(api)), controller, 2)
+    assert [result.value for result in study.results()] == [100.0, 100.0]

@@ -1,0 +1,48 @@
+"""Runs of trials on this machine: what is read from their folders, and what starts no process."""
+
+import queue
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.statefiles.documents import write_document
+from actorq.sweep.processes import FOLDERS, Processes
+from actorq.sweep.space import changes_tree
+from actorq.sweep.trials import Progress, RunEnd, Trial
+
+TRIAL = Trial(4, {"dqn.learning_rate": 0.001})
+
+
+def config_of(changes: Mapping[str, Any]) -> RunConfig:
+    return settings.build(RunConfig, changes_tree(changes))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Processes:
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir()
+    return Processes(tmp_path, config_of, queue.SimpleQueue(), lock=0)
+
+
+def test_a_finished_run_stays_as_it_is_and_ends_with_the_evaluation_that_solved_it(runs: Processes) -> None:
+    runs.run(TRIAL).root.mkdir()
+    points = [{"environment_steps": 100, "mean_return": 500.0}, {"environment_steps": 200, "mean_return": 95.0}]
+    summary = {"state": "solved", "environment_steps": 200, "wall_clock_s": 3.0, "evaluations": points}
+    write_document(runs.run(TRIAL).summary, {**summary, "evaluation": {"mean_return": 500.0}})
+    runs.start(TRIAL)
+    curve = ((100, 500.0), (200, 95.0), (200, 500.0))
+    assert runs.progress(TRIAL) == Progress(curve, 200, 3.0, RunEnd.SOLVED)
+    assert not list((runs.run(TRIAL).root.parents[1] / "configs").iterdir())
+
+
+def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes) -> None:
+    trial = Trial(0, {"replay.min_size": 4000, "replay.capacity": 5000})
+    runs.start(trial)
+    progress = runs.progress(trial)
+    assert progress.end is RunEnd.FAILED
+    assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
+    assert not runs.run(trial).root.exists()

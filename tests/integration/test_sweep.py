@@ -1,0 +1,120 @@
+"""`actorq sweep` from the command line, with real runs."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import actorq as package
+from tests.integration.training_run import actorq
+
+TASK = (
+    *("--max-environment-steps", "8000", "--target-return", "501", "--no-energy.enabled"),
+    *("--evaluation.episodes", "2", "--dqn.hidden-sizes", "16,16"),
+)
+
+
+def arguments(folder: Path, *more: str) -> tuple[str, ...]:
+    search = ("--search", "dqn.learning_rate=log:1e-4..1e-2", "dqn.double=true|false")
+    return ("sweep", "--directory", str(folder), *search, "--trials", "2", "--pruner", "none", *TASK, *more)
+
+
+def begin(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "actorq.cli.main", *arguments(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def read_until(process: subprocess.Popen[str], beginning: str) -> None:
+    assert process.stdout is not None
+    assert any(line.startswith(beginning) for line in process.stdout), beginning
+
+
+def of_runs(folder: Path) -> list[psutil.Process]:
+    """All processes of the runs in the folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if "sweep" not in words and any(str(folder) in word for word in words):
+            found.append(process)
+    return found
+
+
+def run_id(folder: Path, trial: int) -> str:
+    return str(json.loads((folder / "runs" / f"trial-00{trial}" / "run.json").read_text())["run_id"])
+
+
+def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
+    folder = tmp_path / "swept"
+    with begin(folder) as process:
+        read_until(process, "trial 0: return")
+        runs = of_runs(folder)
+        assert any("train" in run.cmdline() for run in runs)
+        second_one = actorq(*arguments(folder))
+        assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
+        process.kill()
+    first = run_id(folder, 0)
+    # The run learns that its parent is gone, saves its state, and ends.
+    assert not psutil.wait_procs(runs, timeout=60)[1]
+
+    with begin(folder) as process:
+        read_until(process, "trial 1: return")
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+    second = run_id(folder, 1)
+    assert out.splitlines()[-1].startswith("to go on: actorq sweep --directory")
+    assert not of_runs(folder)
+
+    result = actorq(*arguments(folder))
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("trial 1: ")
+    assert lines[-1] == f"the best policy: {folder / 'best' / 'policy.onnx'}"
+    found = json.loads((folder / "trials.json").read_text())
+    assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
+    assert (run_id(folder, 0), run_id(folder, 1)) == (first, second)
+    assert all(trial["steps"] >= 8000 for trial in found["trials"])
+    rows = list(csv.DictReader((folder / "trials.csv").open()))
+    assert [float(row["value"]) for row in rows] == [trial["value"] for trial in found["trials"]]
+    assert (folder / "sweep.png").stat().st_size > 1000
+    policy = package.load_policy(folder / "best" / "policy.onnx")
+    assert policy.predict([0.0, 0.1, 0.0, -0.1]) in (0, 1)
+
+    other = actorq(*arguments(folder, "--sampler-seed", "3"))
+    assert other.returncode == 2
+    assert other.stderr.startswith(f"error: --directory: {folder} was made with another search (sampler_seed: 0 there")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--search", "dqn.learning_rat=1..2"), "--search: unknown setting 'dqn.learning_rat'; did you mean"),
+        (("--search", "dqn.learning_rate=1..2", "--jobs", "0"), "--jobs: expected at least 1, got 0"),
+        (("--search", "dqn.learning_rate=1..2", "--sampler", "best"), "argument --sampler: invalid choice: 'best'"),
+        (("--search", "dqn.learning_rate=1..2", "--sampler", "grid"), "--sampler grid: dqn.learning_rate needs"),
+        ((), "--search: expected at least one setting to search"),
+        (("--search", "dqn.n_step=1..3", "--template", "absent.yaml"), "--template: cannot read absent.yaml"),
+        (("--search", "dqn.n_step=1..3", "--seed", "3", "--template", "absent.yaml"), "--seed: with --template, put"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_makes_nothing(tmp_path: Path, more: tuple[str, ...], expected: str) -> None:
+    result = actorq("sweep", "--directory", str(tmp_path / "swept"), *more)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert result.stderr.startswith(f"error: {expected}")
+    assert not (tmp_path / "swept").exists()
+
+
+def test_a_sweep_whose_runs_all_fail_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "swept"
+    # It is found only when the learner makes its networks.
+    broken = ("--network", "tests.absent:network")
+    result = actorq("sweep", "--directory", str(folder), "--search", "dqn.n_step=1..3", "--trials", "1", *broken)
+    assert result.returncode == 1, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: all 1 trials failed, the last one: ")
+    assert "tests.absent" in line
