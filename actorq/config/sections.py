@@ -252,6 +252,12 @@ class EnergyConfig(Settings):
     period_s: PositiveFloat = Field(2.0, description="seconds between two readings")
 
 
+class TelemetryConfig(Settings):
+    """What the services write about themselves."""
+
+    log_format: Literal["text", "json"] = Field("text", description="form of log lines: text, or a JSON object each")
+
+
 CERTIFICATES_HELP = (
     "folder for mutual TLS on every connection: ca.crt, tls.crt and tls.key, or a folder of actorq certificates init"
 )
