@@ -48,7 +48,7 @@ _EXIT_CODES = {
     RunState.STOPPED: EXIT_STOPPED,
     RunState.INTERRUPTED: EXIT_INTERRUPTED,
 }
-# Time between two TensorBoard events.
+# Time between two rows of scalars.
 _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
@@ -117,13 +117,15 @@ class LearnerService(Service):
                     await run.ended.wait()
             run.beat()
             self._reporter.write_events()
+        scalars = run.records.events
         if run.fault is not None:
+            await asyncio.to_thread(scalars.close)
             self._raise(run.fault)
         # Leaving actors send a last report of the resources that they used.
         await run.farewell(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
-            self._reporter.write_summary(self._summary)
+            await asyncio.to_thread(scalars.close, self._reporter.write_summary(self._summary))
         if self._linger:
             await self._told_to_end.wait()
         await run.close()

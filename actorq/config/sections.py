@@ -253,9 +253,15 @@ class EnergyConfig(Settings):
 
 
 class TelemetryConfig(Settings):
-    """What the services write about themselves."""
+    """Logs, and experiment trackers beside TensorBoard."""
 
     log_format: Literal["text", "json"] = Field("text", description="form of log lines: text, or a JSON object each")
+    mlflow: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="tracking URI of MLflow for the run's scalars; none: without MLflow"
+    )
+    wandb: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="project of Weights & Biases for the run's scalars; none: without Weights & Biases"
+    )
 
 
 CERTIFICATES_HELP = (
