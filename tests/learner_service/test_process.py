@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import mlflow
 import pytest
 import yaml
 
@@ -107,6 +108,33 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
     assert summary["environment_steps"] == 88
     assert summary["transitions_by_scheme"] == {"int8": 88}
     assert [point["mean_return"] for point in summary["evaluations"]] == [50.0, 60.0]
+
+
+def test_a_resumed_learner_continues_its_run_in_mlflow(
+    tmp_path: Path, quantizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    target = f"file:{tmp_path / 'mlflow'}"
+    ends = []
+    for resume in (False, True):
+        with (
+            learner_process(tmp_path, quantizer, resume, telemetry={"mlflow": target}) as process,
+            LearnerClient(process.address) as client,
+        ):
+            join(client, "actor-0", "actor")
+            worker = open_stream(client, "actor-0")
+            worker.send_segments(range(1, 9) if not resume else range(9, 11))
+            # Statuses are also rows: at least one has been sent when two seconds of the run have passed.
+            begun = client.status().elapsed_s
+            next(status for status in client.watch(0.05) if status.updates and status.elapsed_s > begun + 2)
+            process.terminate()
+            assert process.end()[0] == EXIT_INTERRUPTED
+        (run,) = mlflow.MlflowClient(target).search_runs(
+            [mlflow.MlflowClient(target).get_experiment_by_name("actorq").experiment_id]
+        )
+        ends.append((run.info.run_id, run.info.status, run.data.metrics["summary/environment_steps"]))
+        assert run.data.metrics["training/updates"] > 0
+    assert ends == [(ends[0][0], "KILLED", 64.0), (ends[0][0], "KILLED", 80.0)]
 
 
 def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: Path) -> None:
