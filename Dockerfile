@@ -16,7 +16,9 @@ COPY actorq/__init__.py actorq/
 
 FROM build AS build-learner
 ARG TORCH_INDEX_URL=""
-RUN install-actorq learner
+# Experiment trackers that it can write to, as in mlflow,wandb (docs/how-to/monitor.md).
+ARG TRACKERS=""
+RUN install-actorq "learner${TRACKERS:+,$TRACKERS}"
 COPY actorq actorq
 COPY learner_service learner_service
 RUN install-actorq learner_service
