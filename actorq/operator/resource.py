@@ -179,12 +179,12 @@ class TrainingRunSpec(Settings):
                     "out of spec.config"
                 )
         tree = {**named, **self.config}
-        if self.learner.gpu:
-            learner = part(tree, "learner")
-            device = str(learner.get("device", "auto"))
-            if device == "cpu":
+        learner = tree.get("learner", {})
+        if self.learner.gpu and isinstance(learner, dict):
+            if learner.get("device") == "cpu":
                 raise UserError(f"spec.config.learner.device is cpu, but spec.learner.gpu is {self.learner.gpu}")
             # Without a usable GPU, the learner then ends with a line that says so. With auto it would use the CPU.
+            device = learner.get("device", "auto")
             tree["learner"] = {**learner, "device": "cuda" if device == "auto" else device}
         return tree
 
