@@ -31,6 +31,8 @@ HOMES = {
     "av": {"actor_service"},
     "codecarbon": {"actorq"},
     "kubernetes": {"actorq"},
+    "kopf": {"actorq"},
+    "jsonpatch": {"actorq"},
     "scipy": {"actorq"},
     "matplotlib": {"actorq"},
 }

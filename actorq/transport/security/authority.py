@@ -1,6 +1,7 @@
-"""A development authority: it signs a certificate for each member of a run. Its key is not kept.
+"""An authority that signs a certificate for each member of a run.
 
-For longer use, take an authority that renews certificates, such as cert-manager. The files have the same names.
+`write_certificates` makes one for development, whose key is not kept. For longer use, take an authority that renews
+certificates, such as cert-manager. The files have the same names.
 """
 
 import ipaddress
@@ -9,11 +10,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -28,12 +30,16 @@ _DNS_NAME = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9
 _LONGEST_DNS_NAME = 253
 
 
-def member_names(member: str, namespace: str) -> tuple[str, ...]:
-    """The names by which clients reach a member: on this machine, and as a service in a cluster's namespace."""
+def member_names(member: str, namespace: str, service: str = "") -> tuple[str, ...]:
+    """The names by which clients reach a member: on this machine, and as a service in a cluster's namespace.
+
+    service: the name of the member's service there, when it is not the member's.
+    """
     local = ("localhost", "127.0.0.1", "::1")
     if member not in ("learner", "quantizer", "relay"):
         return local
-    services = (member, f"{member}-headless", f"*.{member}-headless")
+    service = service or member
+    services = (service, f"{service}-headless", f"*.{service}-headless")
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
     return (*local, *(f"{service}{suffix}" for service in services for suffix in suffixes))
 
@@ -55,15 +61,18 @@ def write_certificates(
             "certificates anymore"
         )
     extra = tuple(extra_names)
-    authority = _Authority(begin, begin + timedelta(days=days))
+    end = begin + timedelta(days=days)
+    authority = Authority.made("ActorQ development authority", begin, end)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
-            _write(partial / "ca.crt", authority.certificate)
+            _write(partial / "ca.crt", authority.kept.certificate)
             for role in ROLES:
                 names = (*member_names(role, namespace), *extra)
-                _write_member(partial / role, authority, names, identity_uri(role, run))
+                _write_member(
+                    partial / role, authority, authority.issue(role, names, identity_uri(role, run), begin, end)
+                )
             partial.chmod(0o755)
             partial.rename(directory)
         except BaseException:
@@ -74,65 +83,130 @@ def write_certificates(
 
 
 @dataclass(frozen=True)
-class _Issued:
+class Issued:
+    """A certificate and its key, both in PEM."""
+
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
 
 
-class _Authority:
-    """Signs certificates for both ends of a connection. Its key exists in memory only."""
+class Authority:
+    """Signs certificates for both ends of a connection."""
 
-    def __init__(self, begin: datetime, end: datetime) -> None:
-        self._begin, self._end = begin, end
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("ActorQ development authority")
-        public = self._key.public_key()
-        usage = _usage(signs_certificates=True)
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate, self._key = certificate, key
+
+    @classmethod
+    def made(
+        cls, name: str, begin: datetime, end: datetime, key: ec.EllipticCurvePrivateKey | None = None
+    ) -> "Authority":
+        """A new authority. With the key of an earlier one, the certificates of either are valid for both."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         builder = (
-            self._builder(self._name, public)
+            _builder(_name(name), key.public_key(), _name(name), key, begin, end)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
         )
-        self.certificate = self._sign(builder)
+        return cls(builder.sign(key, hashes.SHA256()), key)
 
-    def issue(self, member: str, names: Iterable[str], identity: str) -> _Issued:
-        """A certificate for `names` with the URI `identity`, and its key, both in PEM."""
-        alternatives = [*(_general_name(name) for name in names), x509.UniformResourceIdentifier(identity)]
+    @classmethod
+    def read(cls, kept: Issued) -> "Authority":
+        """The authority of a kept certificate and key. Raises ValueError unless they belong together."""
+        certificate = x509.load_pem_x509_certificate(kept.certificate)
+        return cls(certificate, _key_of(certificate, kept.key))
+
+    @property
+    def end(self) -> datetime:
+        """End of the validity."""
+        return self._certificate.not_valid_after_utc
+
+    @property
+    def kept(self) -> Issued:
+        """What `read` takes."""
+        return Issued(self._certificate.public_bytes(serialization.Encoding.PEM), _key_text(self._key))
+
+    def renewed(self, begin: datetime, end: datetime) -> "Authority":
+        """An authority with the same name and key and another validity."""
+        (name,) = self._certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return self.made(str(name.value), begin, end, self._key)
+
+    def issue(self, member: str, names: Iterable[str], identity: str, begin: datetime, end: datetime) -> Issued:
+        """A certificate for `names` with the URI `identity`, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        issuer = self._certificate.subject
         builder = (
-            self._builder(_name(f"actorq {member}"), key.public_key())
-            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            _builder(_name(f"actorq {member}"), key.public_key(), issuer, self._key, begin, end)
+            .add_extension(_alternatives(names, identity), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(purposes, critical=False)
         )
-        form = serialization.PrivateFormat.PKCS8
-        text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-        return _Issued(self._sign(builder), text)
+        signed = builder.sign(self._key, hashes.SHA256())
+        return Issued(signed.public_bytes(serialization.Encoding.PEM), _key_text(key))
 
-    def _builder(self, subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(self._begin - _EARLIER)
-            .not_valid_after(self._end)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(authority, critical=False)
-        )
+    def end_of(self, issued: Issued, names: Iterable[str], identity: str) -> datetime:
+        """End of the validity of a certificate of this authority.
 
-    def _sign(self, builder: x509.CertificateBuilder) -> bytes:
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        Raises ValueError for a certificate of another authority, with other names, or with another key.
+        """
+        certificate = x509.load_pem_x509_certificate(issued.certificate)
+        _key_of(certificate, issued.key)
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+            found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (InvalidSignature, TypeError, x509.ExtensionNotFound) as error:
+            raise ValueError(f"not a certificate of this authority: {error}") from None
+        if found != _alternatives(names, identity):
+            raise ValueError("the certificate is for other names")
+        return certificate.not_valid_after_utc
 
 
-def _write_member(folder: Path, authority: _Authority, names: Iterable[str], identity: str) -> None:
+def _builder(
+    subject: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    signer: ec.EllipticCurvePrivateKey,
+    begin: datetime,
+    end: datetime,
+) -> x509.CertificateBuilder:
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin - _EARLIER)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(authority, critical=False)
+    )
+
+
+def _alternatives(names: Iterable[str], identity: str) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([*map(_general_name, names), x509.UniformResourceIdentifier(identity)])
+
+
+def _key_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _key_of(certificate: x509.Certificate, text: bytes) -> ec.EllipticCurvePrivateKey:
+    """The key of a certificate. Raises ValueError when it is another's."""
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"the key cannot be read: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise ValueError("the key is not the certificate's")
+    return key
+
+
+def _write_member(folder: Path, authority: Authority, issued: Issued) -> None:
     folder.mkdir()
-    issued = authority.issue(folder.name, names, identity)
-    _write(folder / "ca.crt", authority.certificate)
+    _write(folder / "ca.crt", authority.kept.certificate)
     _write(folder / "tls.crt", issued.certificate)
     _write(folder / "tls.key", issued.key, mode=0o600)
 

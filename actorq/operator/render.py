@@ -1,0 +1,174 @@
+"""The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from kubernetes.utils.quantity import parse_quantity
+
+import actorq
+from actorq import __version__
+from actorq.cluster import configuration
+from actorq.cluster.manifests import component_of, prepared
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
+from actorq.cluster.storage import VOLUME
+from actorq.errors import UserError
+from actorq.operator.kustomization import build
+from actorq.operator.naming import named
+from actorq.operator.resource import GROUP, KIND, VERSION, Resources, Toleration, TrainingRun, TrainingRunSpec
+
+# In the checkout, and in the operator's image.
+_FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
+MANIFESTS = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[-1])
+"""The folder with the default manifests."""
+
+VERSION_LABEL = "app.kubernetes.io/version"
+_GPU = "nvidia.com/gpu"
+# Of RUN_PATTERN in actorq/transport/security/identity.py.
+_LONGEST_IDENTITY = 63
+# Serve status and policies after the end of a run.
+_KEPT = ("learner", "quantizer")
+_CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
+
+
+def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFESTS) -> list[Object]:
+    """All objects of a run in the order to apply them, except its secrets (certificates.py).
+
+    finished: the run is over: no actors, relays and evaluator.
+    manifests: a folder with `base` and `components`, such as k8s/.
+
+    Raises UserError for settings that cannot work together, or manifests that cannot be read.
+    """
+    spec = run.spec
+    found = build(manifests / "base", [manifests / "components" / name for name in _components(spec)])
+    made = [each for each in found if _is_wanted(each, spec)]
+    for manifest in made:
+        _customize(manifest, run, finished)
+    ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace, {})
+    for manifest in ready:
+        metadata = manifest["metadata"]
+        metadata["namespace"] = run.namespace
+        metadata["labels"][VERSION_LABEL] = __version__
+        if not (manifest["kind"] == VOLUME and spec.checkpoint.retain):
+            metadata["ownerReferences"] = [owner(run)]
+        if manifest["kind"] == "Certificate" and spec.tls.issuer is not None:
+            manifest["spec"]["issuerRef"] = {"group": "cert-manager.io", **spec.tls.issuer.model_dump()}
+    configuration.require_time_to_end(ready)
+    return ready
+
+
+def owner(run: TrainingRun) -> Object:
+    """The reference with which Kubernetes deletes an object together with its TrainingRun."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "name": run.name,
+        "uid": run.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def identity(run: TrainingRun) -> str:
+    """The run in certificates. Runs of the same name in other namespaces have others. Raises UserError."""
+    name = f"{run.namespace}.{run.name}"
+    if len(name) > _LONGEST_IDENTITY:
+        raise UserError(
+            f"name of the run: with its namespace it has {len(name)} characters, expected at most {_LONGEST_IDENTITY}"
+        )
+    return name
+
+
+def actor_selector(run: TrainingRun) -> str:
+    """The label selector of the run's actors, for the scale subresource."""
+    return f"{RUN_LABEL}={run.name},{COMPONENT_LABEL}=actor"
+
+
+def _components(spec: TrainingRunSpec) -> list[str]:
+    """The components of k8s/ that the run uses, in the order in which they change the base."""
+    secure, relays, closed = spec.tls.mode != "none", spec.relays.replicas > 0, spec.networkPolicies
+    chosen = {
+        "relays": relays,
+        "mtls": secure,
+        "plaintext": not secure,
+        "relays/mtls": secure and relays,
+        "network-policies": closed,
+        "relays/network-policies": closed and relays,
+        "gpu-learner": spec.learner.gpu > 0,
+        "spot-actors": spec.actors.spot,
+    }
+    return [name for name, is_chosen in chosen.items() if is_chosen]
+
+
+def _is_wanted(manifest: Object, spec: TrainingRunSpec) -> bool:
+    """Whether the run has this object. It has no authority of cert-manager: either its own, or the given issuer."""
+    if manifest["kind"] not in _CERTIFICATE_OBJECTS:
+        return True
+    return spec.tls.mode == "issuer" and manifest["kind"] == "Certificate" and not manifest["spec"].get("isCA")
+
+
+def _customize(manifest: Object, run: TrainingRun, finished: bool) -> None:
+    """Change an object of the manifests, still under its name there, as the run's specification says."""
+    spec, kind, body = run.spec, manifest["kind"], part(manifest, "spec")
+    if kind == "ConfigMap" and name_of(manifest) == "run-config":
+        manifest["data"] = {"config.yaml": yaml.safe_dump(spec.settings(), sort_keys=False)}
+    if kind == "ServiceAccount" and spec.imagePullSecrets:
+        manifest["imagePullSecrets"] = [each.model_dump() for each in spec.imagePullSecrets]
+    if kind == VOLUME:
+        _set_volume(body, spec.quantizer.storage, spec.quantizer.storageClassName)
+    for template in body.get("volumeClaimTemplates", ()):
+        _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
+    if kind in WORKLOADS:
+        _set_workload(component_of(manifest), body, spec, finished)
+
+
+def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
+    claim["resources"] = {"requests": {"storage": size}}
+    if storage_class is not None:
+        claim["storageClassName"] = storage_class
+
+
+def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool) -> None:
+    replicas = {
+        "actor": spec.actors.replicas,
+        "relay": spec.relays.replicas,
+        "evaluator": spec.evaluator.replicas,
+    }
+    body["replicas"] = 0 if spec.suspend or (finished and component not in _KEPT) else replicas.get(component, 1)
+    pod = body["template"]["spec"]
+    (container,) = pod["containers"]
+    image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
+    container["image"] = image.get(component, spec.images.quantizer) or container["image"]
+    if component == "actor":
+        _set_resources(container, "actors", spec.actors.resources)
+        _set_nodes(pod, spec.actors.nodeSelector, spec.actors.tolerations)
+        if spec.actors.priorityClassName is not None:
+            pod["priorityClassName"] = spec.actors.priorityClassName
+    elif component == "learner":
+        if spec.learner.gpu:
+            container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
+        _set_resources(container, component, spec.learner.resources)
+        _set_nodes(pod, spec.learner.nodeSelector, spec.learner.tolerations)
+    elif component == "evaluator":
+        _set_resources(container, component, spec.evaluator.resources)
+    elif component == "quantizer":
+        _set_resources(container, component, spec.quantizer.resources)
+
+
+def _set_resources(container: Object, section: str, changes: Resources) -> None:
+    requests, limits = ({**container["resources"][kind], **getattr(changes, kind)} for kind in ("requests", "limits"))
+    for name, request in requests.items():
+        if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
+            raise UserError(
+                f"spec.{section}.resources: requests.{name} is {request}, above limits.{name}, {limits[name]}"
+            )
+    container["resources"] = {"requests": requests, "limits": limits}
+
+
+def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:
+    if labels:
+        pod["nodeSelector"] = labels
+    if tolerations:
+        added = [each.model_dump(exclude_none=True) for each in tolerations]
+        pod["tolerations"] = [*pod.get("tolerations", ()), *added]
