@@ -1,6 +1,7 @@
 """Gives a run's scalars to its sinks: TensorBoard's event file and experiment trackers."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from actorq.domain.status import RunStatus
@@ -96,8 +97,9 @@ class EventLog:
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Close the sinks. May block for seconds. summary: what summary.json has; None when the run has failed."""
-        for sink in self._sinks:
-            sink.close(summary)
+        # At once, because each may wait for its tracker.
+        with ThreadPoolExecutor(len(self._sinks)) as closing:
+            list(closing.map(lambda sink: sink.close(summary), self._sinks))
 
     def _add(self, scalars: dict[str, float], step: int, wall_time: float) -> None:
         for sink in self._sinks:

@@ -7,7 +7,9 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -33,9 +35,13 @@ class ProcessSink:
     threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
     """
 
-    def __init__(self, kind: str, first: Mapping[str, Any]) -> None:
-        """kind: mlflow or wandb. first: what the process needs to begin; see `serving.Start`."""
+    def __init__(self, kind: str, first: Mapping[str, Any], patience_s: float) -> None:
+        """kind: mlflow or wandb. first: what the process needs to begin; see `serving.Start`.
+
+        patience_s: longest time that `close` takes.
+        """
         self._kind = kind
+        self._patience_s = patience_s
         self._first = first
         self._rows: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING_ROWS)
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,18 +61,17 @@ class ProcessSink:
             self._late = True
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
-        """Send the summary, and end the process after at most 10 s. summary: None if the run has failed."""
+        """Send the summary, and end the process. summary: None if the run has failed."""
         if self._ended:
             return
         self._ended = True
-        try:
+        deadline = time.monotonic() + self._patience_s
+        with suppress(queue.Full):
             for last in ({"summary": summary}, None) if summary else (None,):
-                self._rows.put(last, timeout=_PATIENCE_S)
-            self._thread.join(_PATIENCE_S)
-        except queue.Full:
-            pass
+                self._rows.put(last, timeout=max(0.0, deadline - time.monotonic()))
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() and self._process is not None:
-            _log.warning("%s did not take the last scalars within %.0f s", self._kind, _PATIENCE_S)
+            _log.warning("%s did not take the last scalars within %.0f s", self._kind, self._patience_s)
             self._process.kill()
 
     def _write(self) -> None:
@@ -110,7 +115,9 @@ class ProcessSink:
         pipe.flush()
 
 
-def process_sinks(config: RunConfig, run_id: str, directory: Path) -> Iterator[ProcessSink]:
+def process_sinks(
+    config: RunConfig, run_id: str, directory: Path, patience_s: float = _PATIENCE_S
+) -> Iterator[ProcessSink]:
     """The sinks that the settings name. Raises UserError when a package is missing."""
     parameters = dict(_flat(_parameters(config)))
     for kind, target in (("mlflow", config.telemetry.mlflow), ("wandb", config.telemetry.wandb)):
@@ -121,10 +128,14 @@ def process_sinks(config: RunConfig, run_id: str, directory: Path) -> Iterator[P
         if package is None or package.origin is None:
             raise UserError(f"--telemetry.{kind}: the package {kind} is missing: pip install 'actorq[{kind}]'")
         name = f"{config.environment} {config.algorithm} {run_id[:8]}"
-        yield ProcessSink(
-            kind,
-            {"target": target, "run_id": run_id, "name": name, "directory": str(directory), "parameters": parameters},
-        )
+        first = {
+            "target": target,
+            "run_id": run_id,
+            "name": name,
+            "directory": str(directory),
+            "parameters": parameters,
+        }
+        yield ProcessSink(kind, first, patience_s)
 
 
 def _parameters(config: RunConfig) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
 
-def sink(folder: Path, run: str = RUN, **telemetry: str) -> ProcessSink:
+def sink(folder: Path, patience_s: float = 150.0, **telemetry: str) -> ProcessSink:
     config = RunConfig.model_validate({"telemetry": telemetry, "seed": 7})
-    (made,) = process_sinks(config, run, folder)
+    (made,) = process_sinks(config, RUN, folder, patience_s)
     return made
 
 
@@ -46,8 +46,8 @@ def mlflow_runs(folder: Path) -> list[Run]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def in_mlflow(folder: Path) -> ProcessSink:
-    return sink(folder, mlflow=f"file:{folder}/mlflow")
+def in_mlflow(folder: Path, patience_s: float = 150.0) -> ProcessSink:
+    return sink(folder, patience_s, mlflow=f"file:{folder}/mlflow")
 
 
 def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_weights_and_biases_has_parameters_rows_the_summary_and_the_end(tmp_path
 def test_a_tracker_that_fails_is_logged_once_and_the_run_goes_on(
     telemetry: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = sink(tmp_path, **telemetry)
+    made = sink(tmp_path, 150.0, **telemetry)
     for step in range(3):
         made.add({"training/loss": 0.5}, step, 100.0)
     made.close(SUMMARY)
@@ -151,7 +151,7 @@ def test_without_scalars_no_process_starts_and_a_closed_sink_takes_nothing(tmp_p
 
 def test_a_tracker_that_hangs_loses_scalars_and_holds_nobody_up(tmp_path: Path) -> None:
     """The process stands still, as with a server that never answers."""
-    made = in_mlflow(tmp_path)
+    made = in_mlflow(tmp_path, patience_s=0.5)
     made.add({"training/loss": 0.5}, 0, 100.0)
     child = until(lambda: psutil.Process().children()[-1])
     child.suspend()
