@@ -238,7 +238,7 @@ def run_process(service: Service, process: ProcessSettings, name: str, config: R
 
     member: the role of the certificates to use.
     """
-    configure_logging(name)
+    configure_logging(name, member, config.transport.run, config.telemetry.log_format)
     certificates = config.transport.certificates_of(member)
     if certificates is not None:
         certificates.require_role(member, config.transport.run)

@@ -39,7 +39,7 @@ from learner_service.servicer import LearnerServicer
 
 _log = logging.getLogger(__name__)
 
-# Time between two TensorBoard events.
+# Time between two rows of scalars.
 _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
@@ -108,13 +108,15 @@ class LearnerService(Service):
                     await run.ended.wait()
             run.beat()
             self._reporter.write_events()
+        scalars = run.records.events
         if run.fault is not None:
+            await asyncio.to_thread(scalars.close)
             self._raise(run.fault)
         # Leaving actors send a last report of the resources that they used.
         await run.farewell(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
-            self._reporter.write_summary(self._summary)
+            await asyncio.to_thread(scalars.close, self._reporter.write_summary(self._summary))
         if self._linger:
             await self._told_to_end.wait()
         await run.close()

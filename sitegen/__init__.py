@@ -1,1 +1,1 @@
-"""Writes the generated parts of the documentation: reference pages from the code, benchmark tables from the results."""
+"""Writes what is made from code, results and manifests: parts of the documentation, and the Helm chart."""

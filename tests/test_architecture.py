@@ -19,6 +19,8 @@ ROOMS = ("actorq", *SERVICES)
 HOMES = {
     "torch": {"learner_service"},
     "onnxscript": {"learner_service"},
+    "mlflow": {"learner_service"},
+    "wandb": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
     "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
     "gymnasium": {"actor_service"},

@@ -35,6 +35,7 @@ from actorq.config.sections import (
     QueueConfig,
     RateLimiterConfig,
     ReplayConfig,
+    TelemetryConfig,
     TransportConfig,
 )
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -136,6 +137,7 @@ class RunConfig(Settings):
     checkpoint: CheckpointConfig = CheckpointConfig()
     learner: LearnerConfig = LearnerConfig()
     energy: EnergyConfig = EnergyConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     transport: TransportConfig = TransportConfig()
 
     @model_validator(mode="before")

@@ -259,6 +259,18 @@ class EnergyConfig(Settings):
     period_s: PositiveFloat = Field(2.0, description="seconds between two readings")
 
 
+class TelemetryConfig(Settings):
+    """Logs, and experiment trackers beside TensorBoard."""
+
+    log_format: Literal["text", "json"] = Field("text", description="form of log lines: text, or a JSON object each")
+    mlflow: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="tracking URI of MLflow for the run's scalars; none: without MLflow"
+    )
+    wandb: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="project of Weights & Biases for the run's scalars; none: without Weights & Biases"
+    )
+
+
 CERTIFICATES_HELP = (
     "folder for mutual TLS on every connection: ca.crt, tls.crt and tls.key, or a folder of actorq certificates init"
 )

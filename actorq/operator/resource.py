@@ -32,7 +32,7 @@ def _quantity(given: object) -> object:
     return str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
 
 
-Quantity = Annotated[str, BeforeValidator(_quantity), Field(pattern=QUANTITY)]
+Quantity = Annotated[str, Field(pattern=QUANTITY), BeforeValidator(_quantity)]
 Name = Annotated[str, Field(pattern=_DNS_NAME)]
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
 
@@ -63,7 +63,7 @@ class Reference(Settings):
 
 
 class ImagesSpec(Settings):
-    """Images of the services. Absent: those of the operator's version."""
+    """Images of the services. The default ones are of the operator's version."""
 
     learner: Image | None = Field(None, description="image of the learner")
     quantizer: Image | None = Field(None, description="image of the quantizer and the relays")
@@ -71,7 +71,7 @@ class ImagesSpec(Settings):
 
 
 class ActorsSpec(Settings):
-    """The actors: replicas is what `kubectl scale` changes."""
+    """The actors. `kubectl scale` changes their number."""
 
     replicas: int = Field(2, ge=0, le=10_000, description="number of actors")
     resources: Resources = Field(Resources(), description="changes of an actor's requests and limits")
@@ -147,7 +147,7 @@ class TrainingRunSpec(Settings):
 
     environment: str = Field(min_length=1, max_length=128, description="environment id; cannot be changed")
     algorithm: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="algorithm; absent: by the environment; cannot be changed"
+        None, description="algorithm (default: by the environment); cannot be changed"
     )
     config: dict[str, JsonValue] = Field(
         {}, description="further settings of the run, as `actorq train --config` takes them"
@@ -179,12 +179,12 @@ class TrainingRunSpec(Settings):
                     "out of spec.config"
                 )
         tree = {**named, **self.config}
-        if self.learner.gpu:
-            learner = part(tree, "learner")
-            device = str(learner.get("device", "auto"))
-            if device == "cpu":
+        learner = tree.get("learner", {})
+        if self.learner.gpu and isinstance(learner, dict):
+            if learner.get("device") == "cpu":
                 raise UserError(f"spec.config.learner.device is cpu, but spec.learner.gpu is {self.learner.gpu}")
             # Without a usable GPU, the learner then ends with a line that says so. With auto it would use the CPU.
+            device = learner.get("device", "auto")
             tree["learner"] = {**learner, "device": "cuda" if device == "auto" else device}
         return tree
 

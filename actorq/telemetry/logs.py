@@ -1,10 +1,12 @@
 """The one setup of loggers: lines on standard error, which launchers and clusters collect."""
 
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from actorq.text import one_line
 
@@ -13,10 +15,13 @@ _MAX_TRACEBACK_LINES = 100
 _BURST, _LINES_PER_SECOND = 100.0, 1.0
 
 
-def configure_logging(name: str) -> None:
-    """Log to standard error as "TIME NAME LEVEL module: message". `name` is the process's name in the run."""
+def configure_logging(name: str, role: str = "", run: str = "", form: Literal["text", "json"] = "text") -> None:
+    """Log to standard error: as "TIME NAME LEVEL module: message", or as one JSON object per line.
+
+    name: the process's name in the run. role, run: the process's role, and the run's name; only JSON has them.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(name))
+    handler.setFormatter(JsonFormatter(name, role, run) if form == "json" else LineFormatter(name))
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # Their INFO lines repeat what their callers log better.
@@ -85,8 +90,38 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, then the traceback."""
         line, *traceback = super().format(record).split("\n")
-        if len(traceback) > _MAX_TRACEBACK_LINES:
-            left_out = len(traceback) - _MAX_TRACEBACK_LINES
-            half = _MAX_TRACEBACK_LINES // 2
-            traceback = [*traceback[:half], f"... {left_out} lines ...", *traceback[-half:]]
-        return "\n".join([line, *(f"  {one_line(part)}" for part in traceback)])
+        return "\n".join([line, *(f"  {part}" for part in _shortened(traceback))])
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as a JSON object on one line; JSON escapes what is not printable.
+
+    Keys: time (UTC), level, logger, message (at most 2 kB), name, role, run; traceback, only after an exception.
+    """
+
+    def __init__(self, name: str, role: str, run: str) -> None:
+        super().__init__()
+        self._process = {"name": name, "role": role, "run": run}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object."""
+        seconds = time.strftime(_DATE_FORMAT, time.gmtime(record.created))
+        values = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": one_line(record.getMessage()),
+            **self._process,
+        }
+        if record.exc_info:
+            values["traceback"] = "\n".join(_shortened(self.formatException(record.exc_info).split("\n")))
+        return json.dumps(values)
+
+
+def _shortened(traceback: list[str]) -> list[str]:
+    """The lines of a traceback, each bounded and printable; of a long one the first and the last."""
+    if len(traceback) > _MAX_TRACEBACK_LINES:
+        left_out = len(traceback) - _MAX_TRACEBACK_LINES
+        half = _MAX_TRACEBACK_LINES // 2
+        traceback = [*traceback[:half], f"... {left_out} lines ...", *traceback[-half:]]
+    return [one_line(line) for line in traceback]

@@ -1,1 +1,1 @@
-"""The learner's reports of a run: status, Prometheus metrics, TensorBoard events."""
+"""The learner's reports of a run: status, Prometheus metrics, scalars for TensorBoard and other trackers."""

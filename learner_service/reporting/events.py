@@ -1,33 +1,29 @@
-"""Writes the TensorBoard events of a run."""
+"""Gives a run's scalars to its sinks: TensorBoard's event file and experiment trackers."""
 
-import io
-import os
-import socket
-import uuid
-from collections.abc import Mapping
-from pathlib import Path
-
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from actorq.domain.status import RunStatus
 from actorq.domain.trajectory import Evaluation
-from actorq.statefiles.files import append_whole
-from actorq.statefiles.tolerance import Tolerated
 from learner_service.sparsity import Flops
 
 
+class Sink(Protocol):
+    """Takes scalars of a run. `add` returns at once. No method raises an exception."""
+
+    def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
+        """Take scalars of an environment step. wall_time: unix seconds."""
+
+    def close(self, summary: Mapping[str, Any] | None = None) -> None:
+        """Write everything; may take seconds. summary: what summary.json has, or None when the run has failed."""
+
+
 class EventLog:
-    """Writes scalars to an event file in `directory`. The step of each scalar is the number of environment steps.
+    """Gives scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe."""
 
-    On a full disk events are lost, but the file stays whole.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._file: io.FileIO | None = None
-        self._writes = Tolerated(f"{directory.name}: the event file")
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
 
     def status(self, status: RunStatus, wall_time: float) -> None:
         """Write the scalars of a status. wall_time: unix seconds."""
@@ -99,37 +95,12 @@ class EventLog:
         """Write the return of an evaluation."""
         self._add({"return/evaluation": evaluation.mean_return}, environment_steps, wall_time)
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+    def close(self, summary: Mapping[str, Any] | None = None) -> None:
+        """Close the sinks. May block for seconds. summary: what summary.json has; None when the run has failed."""
+        # At once, because each may wait for its tracker.
+        with ThreadPoolExecutor(len(self._sinks)) as closing:
+            list(closing.map(lambda sink: sink.close(summary), self._sinks))
 
     def _add(self, scalars: dict[str, float], step: int, wall_time: float) -> None:
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        event = Event(wall_time=wall_time, step=step, summary=Summary(value=values))
-        self._writes.attempt(lambda: self._append(event))
-
-    def _append(self, event: Event) -> None:
-        if self._file is None:
-            self._file = self._begin(event.wall_time)
-        append_whole(self._file, _record(event))
-
-    def _begin(self, wall_time: float) -> io.FileIO:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        host, number = socket.gethostname(), uuid.uuid4().hex[:8]
-        path = self._directory / f"events.out.tfevents.{int(wall_time):010d}.{host}.{os.getpid()}.{number}"
-        file = io.FileIO(path, "ab")
-        try:
-            append_whole(file, _record(Event(wall_time=wall_time, file_version="brain.Event:2")))
-        except OSError:
-            file.close()
-            path.unlink()
-            raise
-        return file
-
-
-def _record(event: Event) -> bytes:
-    """The event in the framing of TensorBoard's files: length, content, and checksums of both."""
-    buffer = io.BytesIO()
-    RecordWriter(buffer).write(event.SerializeToString())
-    return buffer.getvalue()
+        for sink in self._sinks:
+            sink.add(scalars, step, wall_time)

@@ -1,4 +1,4 @@
-"""Reports the progress of a run: its status, its TensorBoard events, and its summary at the end."""
+"""Reports the progress of a run: its status, its scalars, and its summary at the end."""
 
 import time
 from dataclasses import asdict
@@ -69,7 +69,7 @@ class Reporter:
         )
 
     def write_events(self) -> None:
-        """Write the status to TensorBoard."""
+        """Give the status to the sinks of scalars."""
         status = self.status()
         self._run.records.events.status(status, time.time())
         if (flops := self._flops()) is not None:
@@ -77,9 +77,11 @@ class Reporter:
         if self._run.training is not None:
             self._run.records.events.figures(self._run.training.trainer.figures, status.environment_steps, time.time())
 
-    def write_summary(self, path: Path) -> None:
-        """Write summary.json, whole or not at all."""
-        write_document(path, self._summary(), indent=2)
+    def write_summary(self, path: Path) -> dict[str, Any]:
+        """Write summary.json, whole or not at all. Returns what it has."""
+        summary = self._summary()
+        write_document(path, summary, indent=2)
+        return summary
 
     def _flops(self) -> Flops | None:
         """FLOPs of the networks; None before they are built, and for an algorithm without `flops`."""

@@ -12,9 +12,11 @@ from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
+from learner_service.reporting.event_file import EventFile
 from learner_service.reporting.events import EventLog
 from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
+from learner_service.reporting.sinks.process_sink import process_sinks
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.scaling import ScalingSignal
@@ -37,7 +39,7 @@ class Records:
         known_s = max(self.evaluations.elapsed_s, restored.get("elapsed_s", 0.0))
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
         self.clock.first_transition_s = restored.get("first_transition_s")
-        self.events = EventLog(directory / "events")
+        self.events = EventLog((EventFile(directory / "events"), *process_sinks(config, identity.run_id, directory)))
         self.activation = Samples()
         self.emission = Samples()
         self.forget_training()

@@ -213,6 +213,16 @@ def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(s
     assert small.end()[0] == 0
 
 
+def test_every_line_of_a_json_log_is_an_object_with_the_run_and_the_process(small: Small) -> None:
+    small.start("--telemetry.log-format", "json", "--transport.run", "mine").hear("running")
+    small.signal(signal.SIGTERM)
+    code, lines = small.end()
+    assert code == 0
+    objects = [json.loads(line) for line in lines]
+    assert {(each["name"], each["run"], each["level"]) for each in objects} == {("small", "mine", "INFO")}
+    assert objects[-1]["message"] == "SIGTERM: draining for at most 20 s"
+
+
 def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: Small) -> None:
     small.start("--code", "3").hear("running")
     small.signal(signal.SIGINT)

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from actorq import __version__
 from actorq.cluster.manifests import prepared
 from actorq.cluster.manifests import render as rendered_by_up
 from actorq.config.run_config import RunConfig
@@ -355,3 +356,16 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     documented = {each.name for each in metrics.documented()}
     shown = set(re.findall(r"\b(?:actorq|process)_\w+", _expressions(yaml.safe_load(dashboard))))
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} <= documented
+
+
+def test_every_object_says_its_version(manifests: tuple[Object, ...]) -> None:
+    # An overlay labels what components add to the base, as the production overlay does.
+    base = {(each["kind"], each["metadata"]["name"]) for each in render(K8S / "base")}
+    ours = [each for each in manifests if (each["kind"], each["metadata"]["name"]) in base]
+    for each in (*ours, *render(K8S / "overlays" / "production"), *render(K8S / "operator")):
+        assert each["metadata"]["labels"]["app.kubernetes.io/version"] == __version__
+    for pod in (pod_labels(manifests, name) for name in WORKLOADS):
+        assert pod["app.kubernetes.io/version"] == __version__
+    (template,) = of_kind(manifests, "StatefulSet")["learner"]["spec"]["volumeClaimTemplates"]
+    # Kubernetes never changes it, so an upgrade with another version would be refused.
+    assert "app.kubernetes.io/version" not in template["metadata"]["labels"]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import mlflow
 import pytest
 import yaml
+from mlflow.entities import Run
 
 from actorq.client import LearnerClient
 from actorq.domain.status import Membership, RunState
@@ -107,6 +109,44 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
     assert summary["environment_steps"] == 88
     assert summary["transitions_by_scheme"] == {"int8": 88}
     assert [point["mean_return"] for point in summary["evaluations"]] == [50.0, 60.0]
+
+
+@pytest.mark.timeout(240)
+def test_a_resumed_learner_continues_its_run_in_mlflow(
+    tmp_path: Path, quantizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    target = f"file:{tmp_path / 'mlflow'}"
+    ends = []
+    for resume, sequences, steps in ((False, range(1, 9), 64), (True, range(9, 11), 80)):
+        with (
+            learner_process(tmp_path, quantizer, resume, telemetry={"mlflow": target}) as process,
+            LearnerClient(process.address) as client,
+        ):
+            join(client, "actor-0", "actor")
+            open_stream(client, "actor-0").send_segments(sequences)
+            next(client for _ in client.watch(0.2) if steps_in_mlflow(target) == steps)
+            process.terminate()
+            assert process.end()[0] == EXIT_INTERRUPTED
+        (run,) = mlflow_runs(target)
+        ends.append((run.info.run_id, run.info.status, run.data.metrics["summary/environment_steps"]))
+    assert ends == [(ends[0][0], "KILLED", 64.0), (ends[0][0], "KILLED", 80.0)]
+
+
+def mlflow_runs(target: str) -> list[Run]:
+    client = mlflow.MlflowClient(target)
+    experiment = client.get_experiment_by_name("actorq")
+    return list(client.search_runs([experiment.experiment_id])) if experiment else []
+
+
+def steps_in_mlflow(target: str) -> int:
+    """The newest environment step that MLflow has scalars of; 0 without any."""
+    found = [
+        metric.step
+        for run in mlflow_runs(target)
+        for metric in mlflow.MlflowClient(target).get_metric_history(run.info.run_id, "training/updates")
+    ]
+    return max(found, default=0)
 
 
 def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: Path) -> None:

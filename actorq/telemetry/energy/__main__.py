@@ -81,7 +81,7 @@ def _main() -> int:
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)
-    configure_logging(process.name or "meter")
+    configure_logging(process.name or "meter", "meter", config.transport.run, config.telemetry.log_format)
     client = LearnerClient(settings.learner, config.transport.certificates_of("meter"))
     node = measure_process("meter", "meter", process.node).node
     meter = NodeMeter.create(

@@ -1,5 +1,6 @@
 """What a log line may hold, whoever wrote the text that it quotes."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actorq.telemetry.logs import FloodFilter, LineFormatter
+from actorq.telemetry.logs import FloodFilter, JsonFormatter, LineFormatter
 
 FORGED = "actor\n2026-01-01T00:00:00.000 learner INFO learner_service.run.run: the run ends: solved"
 
@@ -69,6 +70,38 @@ def test_a_process_logs_so_to_standard_error() -> None:
     assert result.stdout == ""
     assert result.stderr.endswith(" learner INFO x: a\\nb\n")
     assert result.stderr.count("\n") == 1
+
+
+def json_of(message: str, *arguments: object, exc_info: object = None) -> dict[str, str]:
+    record = logging.LogRecord("module", logging.WARNING, __file__, 1, message, arguments, exc_info)  # type: ignore[arg-type]
+    record.created, record.msecs = 1_767_225_600.25, 250.0
+    line = JsonFormatter("actor-0", "actor", "mine").format(record)
+    assert line.isprintable()
+    values: dict[str, str] = json.loads(line)
+    return values
+
+
+def test_a_json_line_has_time_level_logger_message_and_the_process() -> None:
+    assert json_of("%d joined", 3) == {
+        "time": "2026-01-01T00:00:00.250Z",
+        "level": "WARNING",
+        "logger": "module",
+        "message": "3 joined",
+        "name": "actor-0",
+        "role": "actor",
+        "run": "mine",
+    }
+
+
+def test_a_json_line_is_bounded_and_no_text_can_forge_another() -> None:
+    assert len(json_of("refused: %s", "a" * 10**6)["message"]) <= 2_000
+    assert json_of("%s", FORGED)["message"].startswith("actor\\n2026")
+
+
+def test_a_traceback_is_one_value_of_its_json_line() -> None:
+    traceback = json_of("failed", exc_info=caught(ValueError("\n".join(map(str, range(5000))))))["traceback"]
+    assert len(traceback.splitlines()) == 101
+    assert traceback.startswith("Traceback (most recent call last):")
 
 
 class Lines(logging.Handler):

@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
 from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
+from learner_service.reporting.event_file import EventFile
 from learner_service.reporting.events import EventLog
 from learner_service.sparsity import Cost, Flops
 from tests.builders.run_status import run_status
@@ -48,7 +49,7 @@ def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
 
 
 def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
     log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
     full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
@@ -76,7 +77,7 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
 
 
 def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
     continuous = replace(EMITTED, fidelity=replace(FIDELITY, argmax_agreement=None))
     log.status(replace(STATUS, environment_steps=501, emitted=continuous), wall_time=11.0)
@@ -88,7 +89,7 @@ def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
 
 
 def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, environment_steps=7, wall_time=5.0)
     log.close()
     written = read(tmp_path)
@@ -104,7 +105,7 @@ def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
 
 
 def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_any(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
     looked = replace(STATUS, environment_steps=600, dynamic_capacity=DynamicCapacityStatus(90, None, 0, 0))
     log.status(looked, wall_time=11.0)
@@ -126,7 +127,7 @@ def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_a
 
 
 def test_the_queue_and_the_figures_of_an_on_policy_algorithm_are_told(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.status(replace(STATUS, rollout_queue=RolloutQueueStatus(64, 8)), wall_time=10.0)
     known = RolloutQueueStatus(0, 16, mismatch=0.25, divergence=0.5, policy_lag=1.5)
     log.status(replace(STATUS, environment_steps=600, rollout_queue=known), wall_time=11.0)
@@ -150,7 +151,7 @@ def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=1.0)
     size = next(tmp_path.iterdir()).stat().st_size
     with room_for(size + 100):
@@ -164,7 +165,7 @@ def test_on_a_full_disk_events_are_lost_and_the_file_stays_whole(
 
 
 def test_a_disk_that_is_full_at_the_start_gets_its_events_later(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
+    log = EventLog([EventFile(tmp_path)])
     with room_for(10):
         log.status(STATUS, wall_time=1.0)
     assert list(tmp_path.iterdir()) == []

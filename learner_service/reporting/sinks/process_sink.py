@@ -1,0 +1,152 @@
+"""Sends a run's scalars to an experiment tracker, without waiting for it."""
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from actorq.config.algorithms import ALGORITHMS
+from actorq.config.run_config import RunConfig
+from actorq.errors import UserError
+
+# Rows that may wait for a slow tracker. A run has about three rows a second.
+_WAITING_ROWS = 4_096
+# Time that a tracker has for the last rows when a run is over or its learner leaves.
+_PATIENCE_S = 10.0
+# MLflow reports its use to its makers, and refuses folders, unless told otherwise.
+_DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessSink:
+    """A sink of scalars: a process that takes lines of JSON, a bounded queue, and a thread that writes.
+
+    The process starts with the first scalars. It is a program of its own and not a fork, because the learner has gRPC's
+    threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
+    """
+
+    def __init__(self, kind: str, first: Mapping[str, Any], patience_s: float) -> None:
+        """kind: mlflow or wandb. first: what the process needs to begin; see `serving.Start`.
+
+        patience_s: longest time that `close` takes.
+        """
+        self._kind = kind
+        self._patience_s = patience_s
+        self._first = first
+        self._rows: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING_ROWS)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = self._late = False
+        self._thread = threading.Thread(target=self._write, name=f"sink-{kind}", daemon=True)
+        self._thread.start()
+
+    def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
+        """Queue scalars of an environment step. wall_time: unix seconds. Leaves them out when the queue is full."""
+        if self._ended:
+            return
+        try:
+            self._rows.put_nowait({"scalars": scalars, "step": step, "wall_time": wall_time})
+        except queue.Full:
+            if not self._late:
+                _log.warning("%s is slower than the run: some of its scalars are left out", self._kind)
+            self._late = True
+
+    def close(self, summary: Mapping[str, Any] | None = None) -> None:
+        """Send the summary, and end the process. summary: None if the run has failed."""
+        if self._ended:
+            return
+        self._ended = True
+        deadline = time.monotonic() + self._patience_s
+        with suppress(queue.Full):
+            for last in ({"summary": summary}, None) if summary else (None,):
+                self._rows.put(last, timeout=max(0.0, deadline - time.monotonic()))
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive() and self._process is not None:
+            _log.warning("%s did not take the last scalars within %.0f s", self._kind, self._patience_s)
+            self._process.kill()
+
+    def _write(self) -> None:
+        try:
+            reason = self._serve()
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if reason:
+            _log.warning("the run goes on without %s: %s", self._kind, reason)
+        self._ended = True
+
+    def _serve(self) -> str:
+        """Write rows until there are no more or the process has ended. Returns the reason of a failure, else empty."""
+        row = self._rows.get()
+        if row is None:
+            return ""
+        command = [sys.executable, "-m", f"{__package__}.{self._kind}_sink"]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**_DEFAULTS, **os.environ},
+        ) as process:
+            self._process = process
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                with process.stdin:
+                    self._send(process.stdin, self._first)
+                    while row is not None:
+                        self._send(process.stdin, row)
+                        row = self._rows.get()
+            except BrokenPipeError:
+                pass
+            reason = process.stdout.read().decode("utf-8", "replace").strip()
+        return reason or (f"its process ended with {process.returncode}" if process.returncode else "")
+
+    def _send(self, pipe: IO[bytes], row: Mapping[str, Any]) -> None:
+        pipe.write(json.dumps(row, default=str).encode() + b"\n")
+        pipe.flush()
+
+
+def process_sinks(
+    config: RunConfig, run_id: str, directory: Path, patience_s: float = _PATIENCE_S
+) -> Iterator[ProcessSink]:
+    """The sinks that the settings name. Raises UserError when a package is missing."""
+    parameters = dict(_flat(_parameters(config)))
+    for kind, target in (("mlflow", config.telemetry.mlflow), ("wandb", config.telemetry.wandb)):
+        if target is None:
+            continue
+        package = find_spec(kind)
+        # A folder of that name, such as the one in which W&B keeps its files, has no origin.
+        if package is None or package.origin is None:
+            raise UserError(f"--telemetry.{kind}: the package {kind} is missing: pip install 'actorq[{kind}]'")
+        name = f"{config.environment} {config.algorithm} {run_id[:8]}"
+        first = {
+            "target": target,
+            "run_id": run_id,
+            "name": name,
+            "directory": str(directory),
+            "parameters": parameters,
+        }
+        yield ProcessSink(kind, first, patience_s)
+
+
+def _parameters(config: RunConfig) -> dict[str, Any]:
+    """The settings, without those of other algorithms, and without addresses of trackers, which may have passwords."""
+    others = {"telemetry", *ALGORITHMS} - {config.algorithm}
+    return {name: value for name, value in config.model_dump(mode="json").items() if name not in others}
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

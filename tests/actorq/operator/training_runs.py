@@ -1,0 +1,62 @@
+"""TrainingRun objects for tests."""
+
+from typing import Any
+
+from actorq.operator.resource import TrainingRun
+
+Object = dict[str, Any]
+
+# The smallest specification, and ones that together use every option.
+SPECS: dict[str, Object] = {
+    "smallest": {},
+    "plain": {"tls": {"mode": "none"}, "relays": {"replicas": 2}, "networkPolicies": True},
+    "issuer": {
+        "tls": {"mode": "issuer", "issuer": {"name": "company", "kind": "ClusterIssuer"}},
+        "relays": {"replicas": 1},
+        "evaluator": {"replicas": 0},
+    },
+    "full": {
+        "algorithm": "dqn",
+        "config": {"seed": 7, "actors": 8},
+        "images": {"learner": "registry/l:2", "quantizer": "registry/q@sha256:0", "actor": "registry/a:2"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "actors": {
+            "replicas": 8,
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2}},
+            "tolerations": [{"key": "batch", "operator": "Exists"}],
+            "nodeSelector": {"pool": "cheap"},
+            "spot": True,
+            "priorityClassName": "low",
+        },
+        "learner": {
+            "gpu": 2,
+            "storage": "50Gi",
+            "storageClassName": "fast",
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "team", "operator": "Equal", "value": "rl", "effect": "NoSchedule"}],
+            "resources": {"limits": {"memory": "64Gi"}},
+        },
+        "quantizer": {"storage": "4Gi", "storageClassName": "fast", "resources": {"requests": {"cpu": 1}}},
+        "relays": {"replicas": 3},
+        "evaluator": {"replicas": 1, "resources": {"limits": {"memory": "1Gi"}}},
+        "networkPolicies": True,
+        "ttlSecondsAfterFinished": 60,
+        "checkpoint": {"retain": False},
+    },
+    "suspended": {"suspend": True},
+}
+
+
+def manifest(name: str = "alpha", namespace: str = "lab", **spec: Any) -> Object:
+    """A TrainingRun as the API server gives it."""
+    return {
+        "apiVersion": "actorq.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-of-{name}", "generation": 1},
+        "spec": {"environment": "CartPole-v1", **spec},
+    }
+
+
+def training_run(name: str = "alpha", namespace: str = "lab", **spec: Any) -> TrainingRun:
+    """A TrainingRun."""
+    return TrainingRun.of(manifest(name, namespace, **spec))

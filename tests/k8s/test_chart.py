@@ -1,0 +1,151 @@
+"""The Helm chart is made from the manifests in k8s/, and gives the same objects as `kubectl kustomize`.
+
+Helm itself does not run here. A small renderer stands in for it, and refuses all that it does not know.
+"""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import yaml
+
+from sitegen import chart
+from tests.k8s.rendered_manifests import K8S, Object, of_kind, render
+
+TEMPLATES = {path: text for path, text in chart.files().items() if path.startswith("templates/")}
+VALUES: Object = yaml.safe_load(chart.files()["values.yaml"])
+
+
+class Helm:
+    """Renders a template with the part of Helm's language that the chart uses: if, else, end, values, nindent, not."""
+
+    def __init__(self, values: Object, namespace: str) -> None:
+        self._context = {"Values": values, "Release": {"Namespace": namespace}}
+
+    def render(self, template: str) -> list[Object]:
+        """The objects of a template."""
+        written: list[str] = []
+        shown: list[bool] = []
+        at = 0
+        for action in re.finditer(r"\s*\{\{- (?P<block>[^}]*) \}\}|\{\{ ?(?P<value>`[^`]*`|[^}]*?) ?\}\}", template):
+            if all(shown):
+                written.append(template[at : action.start()])
+            at = action.end()
+            if block := action["block"]:
+                self._step(block, shown)
+            elif all(shown):
+                written.append(self._value(action["value"]))
+        assert not shown, "an if without its end"
+        return [each for each in yaml.safe_load_all("".join([*written, template[at:]])) if each]
+
+    def _step(self, block: str, shown: list[bool]) -> None:
+        match block.split():
+            case ["if", *condition]:
+                shown.append(bool(self._look_up(condition)))
+            case ["else"]:
+                shown[-1] = not shown[-1]
+            case ["end"]:
+                shown.pop()
+            case _:
+                raise AssertionError(f"unknown: {block}")
+
+    def _value(self, expression: str) -> str:
+        if expression.startswith("`"):
+            return expression.strip("`")
+        if found := re.fullmatch(r"toYaml (\S+) \| nindent (\d+)", expression):
+            text = yaml.safe_dump(self._look_up([found[1]])).strip()
+            return "\n" + textwrap.indent(text, " " * int(found[2]))
+        value = self._look_up(expression.split())
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _look_up(self, words: Sequence[str]) -> Any:
+        match words:
+            case ["not", path]:
+                return not self._look_up([path])
+            case [path]:
+                assert re.fullmatch(r"(\.\w+)+", path), path
+                value: Any = self._context
+                for name in path.split(".")[1:]:
+                    value = value[name]
+                return value
+        raise AssertionError(f"unknown: {words}")
+
+
+def installed(namespace: str, **changes: Any) -> tuple[Object, ...]:
+    """The objects of a release, without CRDs."""
+    helm = Helm({**VALUES, **changes}, namespace)
+    return tuple(each for template in TEMPLATES.values() for each in helm.render(template))
+
+
+def by_name(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
+    """Objects without what only Helm or only a kustomization of a namespace has."""
+    found = {}
+    for each in deepcopy(objects):
+        if each["kind"] in ("Namespace", "CustomResourceDefinition"):
+            continue
+        each["metadata"]["labels"].pop("app.kubernetes.io/managed-by", None)
+        if not each.get("imagePullSecrets", True):
+            del each["imagePullSecrets"]
+        found[each["kind"], each["metadata"]["name"]] = each
+    return found
+
+
+def test_the_chart_in_the_repository_is_the_one_that_the_manifests_give() -> None:
+    stored = {
+        str(path.relative_to(chart.CHART)): path.read_text(encoding="utf-8")
+        for path in chart.CHART.rglob("*")
+        if path.is_file()
+    }
+    assert stored == chart.files(), "run `python -m sitegen.chart`"
+
+
+def test_it_installs_what_the_kustomization_does() -> None:
+    kustomized = render(K8S / "operator")
+    assert by_name(installed("actorq-system")) == by_name(kustomized)
+    crds = [yaml.safe_load(text) for path, text in chart.files().items() if path.startswith("crds/")]
+    without_labels = [
+        {**each, "metadata": {"name": each["metadata"]["name"]}}
+        for each in kustomized
+        if each["kind"] == "CustomResourceDefinition"
+    ]
+    assert sorted(crds, key=str) == sorted(without_labels, key=str)
+
+
+def test_for_one_namespace_it_installs_what_that_overlay_does() -> None:
+    kustomized = by_name(render(K8S / "overlays" / "operator-namespaced"))
+    assert by_name(installed("actorq", namespaced=True)) == kustomized
+    assert not [kind for kind, _ in kustomized if kind.startswith("Cluster")]
+
+
+def test_its_values_change_the_deployment() -> None:
+    objects = installed(
+        "lab",
+        replicas=1,
+        image={"repository": "registry.example/operator", "tag": "mine"},
+        imagePullSecrets=[{"name": "registry"}],
+        resources={"requests": {"cpu": "1"}},
+    )
+    spec = of_kind(objects, "Deployment")["actorq-operator"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert spec["replicas"] == 1
+    assert container["image"] == "registry.example/operator:mine"
+    assert container["resources"] == {"requests": {"cpu": "1"}}
+    assert of_kind(objects, "ServiceAccount")["actorq-operator"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert {each["metadata"].get("namespace", "lab") for each in objects} == {"lab"}
+
+
+@pytest.mark.parametrize("namespaced", [False, True])
+def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced: bool) -> None:
+    plain = installed("lab", namespaced=namespaced)
+    objects = installed("lab", namespaced=namespaced, monitoring={"enabled": True})
+    added = objects[len(plain) :]
+    assert [each["kind"] for each in added] == ["ServiceMonitor", "PodMonitor", "PrometheusRule"]
+    monitored = render(K8S / "overlays" / "production")
+    assert added[2]["spec"] == of_kind(monitored, "PrometheusRule")["alerts"]["spec"]
+    for monitor in added[:2]:
+        assert monitor["spec"].pop("namespaceSelector") == {"any": not namespaced}
+        name = monitor["metadata"]["name"].removeprefix("actorq-")
+        assert monitor["spec"] == of_kind(monitored, monitor["kind"])[name]["spec"]

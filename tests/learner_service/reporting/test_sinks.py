@@ -1,0 +1,205 @@
+"""MLflow and Weights & Biases get a run's scalars, with the real packages in their offline modes."""
+
+import json
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+from mlflow.entities import Run
+from wandb.proto import wandb_internal_pb2
+
+from actorq.config.run_config import RunConfig
+from actorq.errors import UserError
+from learner_service.reporting.sinks.process_sink import ProcessSink, process_sinks
+
+pytestmark = pytest.mark.timeout(180)
+
+RUN = "5f" * 16
+_BLOCK, _FULL, _LAST = 32 * 1024, 1, 4
+SUMMARY = {"state": "solved", "environment_steps": 20, "solved": True, "staleness": {"p50": 1.0}, "precision": "fp32"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+
+def sink(folder: Path, patience_s: float = 150.0, **telemetry: str) -> ProcessSink:
+    config = RunConfig.model_validate({"telemetry": telemetry, "seed": 7})
+    (made,) = process_sinks(config, RUN, folder, patience_s)
+    return made
+
+
+def mlflow_runs(folder: Path) -> list[Run]:
+    client = mlflow.MlflowClient(f"file:{folder}/mlflow")
+    experiment = client.get_experiment_by_name("actorq")
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def in_mlflow(folder: Path, patience_s: float = 150.0) -> ProcessSink:
+    return sink(folder, patience_s, mlflow=f"file:{folder}/mlflow")
+
+
+def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path: Path) -> None:
+    made = in_mlflow(tmp_path)
+    made.add({"training/loss": 0.5, "training/updates": 3}, 10, 100.25)
+    made.add({"training/loss": float("nan")}, 20, 101.0)
+    made.close(SUMMARY)
+    (run,) = mlflow_runs(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == f"CartPole-v1 dqn {RUN[:8]}"
+    assert run.data.params["seed"] == "7"
+    assert run.data.params["dqn.batch_size"] == str(RunConfig().dqn.batch_size)
+    assert not [name for name in run.data.params if name.startswith(("telemetry", "sac"))]
+    history = mlflow.MlflowClient(f"file:{tmp_path}/mlflow").get_metric_history(run.info.run_id, "training/loss")
+    assert [(each.step, each.timestamp) for each in history] == [(10, 100_250), (20, 101_000)]
+    assert (history[0].value, str(history[1].value)) == (0.5, "nan")
+    assert run.data.metrics["summary/staleness/p50"] == 1.0
+    assert run.data.tags["actorq.state"] == "solved"
+
+
+def test_a_resumed_run_continues_its_mlflow_run(tmp_path: Path) -> None:
+    first = in_mlflow(tmp_path)
+    first.add({"training/updates": 1}, 10, 100.0)
+    first.close({**SUMMARY, "state": "interrupted"})
+    assert [run.info.status for run in mlflow_runs(tmp_path)] == ["KILLED"]
+    second = in_mlflow(tmp_path)
+    second.add({"training/updates": 2}, 20, 200.0)
+    second.close(SUMMARY)
+    (run,) = mlflow_runs(tmp_path)
+    assert run.info.status == "FINISHED"
+    history = mlflow.MlflowClient(f"file:{tmp_path}/mlflow").get_metric_history(run.info.run_id, "training/updates")
+    assert [each.step for each in history] == [10, 20]
+
+
+def test_a_failed_run_has_failed_in_mlflow(tmp_path: Path) -> None:
+    made = in_mlflow(tmp_path)
+    made.add({"training/updates": 1}, 10, 100.0)
+    made.close()
+    assert [run.info.status for run in mlflow_runs(tmp_path)] == ["FAILED"]
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """The records of W&B's file of an offline run: a log in LevelDB's format behind a header of 7 bytes."""
+    data, at, whole, records = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if (left := _BLOCK - at % _BLOCK) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (_FULL, _LAST):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            records.append(record)
+            whole = b""
+    return records
+
+
+def test_weights_and_biases_has_parameters_rows_the_summary_and_the_end(tmp_path: Path) -> None:
+    made = sink(tmp_path, wandb="cartpoles")
+    made.add({"training/loss": 0.5}, 10, 100.0)
+    made.add({"training/loss": 0.25}, 20, 101.0)
+    made.close(SUMMARY)
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert file.name == f"run-{RUN}.wandb"
+    records = wandb_records(file)
+    (run,) = [record.run for record in records if record.HasField("run")]
+    assert (run.project, run.run_id, run.display_name) == ("cartpoles", RUN, f"CartPole-v1 dqn {RUN[:8]}")
+    assert {item.key: item.value_json for item in run.config.update}["seed"] == "7"
+    rows = [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.HasField("history")
+    ]
+    assert [(row["environment_steps"], row["training/loss"]) for row in rows] == [(10, 0.5), (20, 0.25)]
+    assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
+
+
+@pytest.mark.parametrize("telemetry", [{"mlflow": "nonsense://server"}, {"wandb": "a/b:c"}])
+def test_a_tracker_that_fails_is_logged_once_and_the_run_goes_on(
+    telemetry: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = sink(tmp_path, 150.0, **telemetry)
+    for step in range(3):
+        made.add({"training/loss": 0.5}, step, 100.0)
+    made.close(SUMMARY)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"the run goes on without {next(iter(telemetry))}: ")
+    assert "\n" not in record.getMessage()
+
+
+def test_without_scalars_no_process_starts_and_a_closed_sink_takes_nothing(tmp_path: Path) -> None:
+    made = in_mlflow(tmp_path)
+    made.close()
+    made.add({"training/loss": 0.5}, 1, 1.0)
+    made.close(SUMMARY)
+    assert not (tmp_path / "mlflow").exists()
+
+
+def test_a_tracker_that_hangs_loses_scalars_and_holds_nobody_up(tmp_path: Path) -> None:
+    """The process stands still, as with a server that never answers."""
+    made = in_mlflow(tmp_path, patience_s=0.5)
+    made.add({"training/loss": 0.5}, 0, 100.0)
+    child = until(lambda: psutil.Process().children()[-1])
+    child.suspend()
+    for step in range(100_000):
+        made.add({"training/loss": 0.5}, step, 100.0)
+    made.close(SUMMARY)
+    assert psutil.wait_procs([child], timeout=60)[1] == []
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Ask again until there is an answer."""
+    while True:
+        try:
+            if answer := found():
+                return answer
+        except IndexError:
+            continue
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from actorq.config.run_config import RunConfig
+from learner_service.reporting.sinks.process_sink import process_sinks
+
+config = RunConfig.model_validate({"telemetry": {"mlflow": f"file:{sys.argv[1]}/mlflow", "wandb": "project"}})
+for sink in process_sinks(config, "abc", Path(sys.argv[1])):
+    sink.add({"loss": 1.0}, 1, 1.0)
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_outlives_a_killed_learner(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"running\n"
+        # Of W&B also the process that it starts itself.
+        started = until(lambda: len(found := psutil.Process(owner.pid).children(recursive=True)) >= 3 and found)
+        os.kill(owner.pid, signal.SIGKILL)
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def test_a_missing_package_is_one_line_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb")
+    with pytest.raises(UserError, match=r"^--telemetry\.wandb: the package wandb is missing: pip install 'actorq\[wa"):
+        sink(tmp_path, wandb="project")
