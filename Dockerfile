@@ -16,7 +16,7 @@ COPY actorq/__init__.py actorq/
 
 FROM build AS build-learner
 ARG TORCH_INDEX_URL=""
-RUN install-actorq learner
+RUN install-actorq learner,s3
 COPY actorq actorq
 COPY learner_service learner_service
 RUN install-actorq learner_service

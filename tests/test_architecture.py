@@ -19,6 +19,7 @@ ROOMS = ("actorq", *SERVICES)
 HOMES = {
     "torch": {"learner_service"},
     "onnxscript": {"learner_service"},
+    "obstore": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
     "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
     "gymnasium": {"actor_service"},
