@@ -22,7 +22,20 @@ from sitegen.commands import help_of
 from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_lines
 
 # Programs of others. Their commands need a cluster, a registry or a service.
-OTHERS = {"curl", "docker", "done", "for", "grpcurl", "kubectl", "mkdir", "openssl", "tensorboard", "umask", "."}
+OTHERS = {
+    "curl",
+    "docker",
+    "done",
+    "export",
+    "for",
+    "grpcurl",
+    "kubectl",
+    "mkdir",
+    "openssl",
+    "tensorboard",
+    "umask",
+    ".",
+}
 # Blocks that other tests run.
 RUN_ELSEWHERE = {
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",

@@ -48,7 +48,7 @@ def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     name: str = request.param
     if name in OVERLAYS:
         return render(K8S / "overlays" / name)
-    folder = tmp_path_factory.mktemp(name)
+    folder = tmp_path_factory.mktemp("component")
     return with_components(folder, *(("keda", "mtls", name) if name == "keda-mtls" else ("plaintext", name)))
 
 
@@ -355,3 +355,12 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     documented = {each.name for each in metrics.documented()}
     shown = set(re.findall(r"\b(?:actorq|process)_\w+", _expressions(yaml.safe_load(dashboard))))
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} <= documented
+
+
+def test_the_learner_alone_gets_the_credentials_of_object_storage(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "plaintext", "object-storage")
+    secrets = {
+        name: [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", ())]
+        for name, pod in pods(objects).items()
+    }
+    assert secrets == {"learner": ["object-storage"], "quantizer": [], "actor": [], "evaluator": []}
