@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -138,30 +138,32 @@ class Generations:
                 raise InvalidInputError(f"{part.name}: expected {part.size} bytes, got {len(data)} with sha256 {got}")
             yield data
 
-    def prune(self, keep: int) -> tuple[list[tuple[str, set[Part]]], set[Part]]:
-        """Remove all but the newest `keep` generations, and objects of none.
+    def kept(self, keep: int) -> list[tuple[str, set[Part]]]:
+        """The newest `keep` generations with their parts, oldest first. A damaged one counts as one without parts.
 
-        Only the volume with the newest claim may call it: others no longer upload. Returns the names and parts of the
-        kept generations, oldest first, and the parts that are stored. A damaged generation counts as one without parts.
+        Removes the others, and objects of none. Only the volume with the newest claim may call it.
         """
         names = self.manifests()
-        kept = []
+        kept: list[tuple[str, set[Part]]] = []
         for name in reversed(names[:keep]):
             try:
                 kept.append((name, self.read(name).parts))
             except (NotFoundError, InvalidInputError) as error:
                 _log.warning("%s: %s", self.url, error)
                 kept.append((name, set()))
-        self._store.delete(f"manifests/{name}" for name in names[keep:])
-        objects = {f"objects/{name}" for name in self._store.names("objects")}
-        parts: set[Part] = set().union(*(parts for _, parts in kept))
-        self._store.delete(objects - {part.name for part in parts})
-        return kept, {part for part in parts if part.name in objects}
+        needed = {part.name for _, parts in kept for part in parts}
+        self.remove(names[keep:], {f"objects/{name}" for name in self._store.names("objects")} - needed)
+        return kept
 
-    def remove(self, name: str, unused: set[Part]) -> None:
-        """Remove a generation, and the parts that no other generation has. The manifest goes first."""
-        self._store.delete([f"manifests/{name}"])
-        self._store.delete(part.name for part in unused)
+    def present(self, parts: set[Part]) -> set[Part]:
+        """Those parts that are still stored. A bucket's lifecycle rule may have removed some."""
+        names = set(self._store.names("objects"))
+        return {part for part in parts if part.sha256 in names}
+
+    def remove(self, generations: Iterable[str], objects: Iterable[str]) -> None:
+        """Remove generations, then objects that no other generation has."""
+        self._store.delete(f"manifests/{name}" for name in generations)
+        self._store.delete(objects)
 
 
 def manifest_name(claim: int, number: int) -> str:

@@ -81,8 +81,9 @@ class ObjectStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects. A missing one is no error."""
-        with self._one_line(), contextlib.suppress(FileNotFoundError):
-            self._obstore.delete(self._store, list(names))
+        if paths := list(names):
+            with self._one_line(), contextlib.suppress(FileNotFoundError):
+                self._obstore.delete(self._store, paths)
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:

@@ -127,7 +127,10 @@ class Uploader:
         generations = self._volume.generations
         self._volume.require_claim(self._run_id)
         if not self._number:
-            self._take_over()
+            self._generations = generations.kept(self._keep)
+            self._number = 1 + max((number_of(name) for name, _ in self._generations), default=0)
+            self._stored = self._needed()
+        self._stored = generations.present(self._stored)
         try:
             self._before()
         except (ActorQError, OSError) as error:
@@ -141,16 +144,13 @@ class Uploader:
         self._number += 1
         self._uploaded_at = at
         self._generations.append((name, manifest.parts))
-        while len(self._generations) > self._keep:
-            oldest, parts = self._generations.pop(0)
-            unused = parts - set().union(*(kept for _, kept in self._generations))
-            self._stored -= unused
-            generations.remove(oldest, unused)
+        gone, self._generations = self._generations[: -self._keep], self._generations[-self._keep :]
+        # Also what failed attempts have stored.
+        unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
+        generations.remove((name for name, _ in gone), (part.name for part in unused))
 
-    def _take_over(self) -> None:
-        """Learn what is stored, and remove what an earlier learner has left unfinished."""
-        self._generations, self._stored = self._volume.generations.prune(self._keep)
-        self._number = 1 + max((number_of(name) for name, _ in self._generations), default=0)
+    def _needed(self) -> set[Part]:
+        return {part for _, parts in self._generations for part in parts}
 
     def _read(self) -> dict[str, tuple[Part, ...]]:
         """Store the parts of all files. A checkpoint stays readable here also when the learner removes it meanwhile."""

