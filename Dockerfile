@@ -19,7 +19,7 @@ FROM build AS build-learner
 ARG TORCH_INDEX_URL=""
 # Experiment trackers that it can write to, as in mlflow,wandb (docs/how-to/monitor.md).
 ARG TRACKERS=""
-RUN install-actorq "learner${TRACKERS:+,$TRACKERS}"
+RUN install-actorq "learner,s3${TRACKERS:+,$TRACKERS}"
 COPY actorq actorq
 COPY learner_service learner_service
 RUN install-actorq learner_service

@@ -21,6 +21,7 @@ HOMES = {
     "onnxscript": {"learner_service"},
     "mlflow": {"learner_service"},
     "wandb": {"learner_service"},
+    "obstore": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
     "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
     "gymnasium": {"actor_service"},

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
     request = _resolve(arguments, servers)
     run = request.run or new_run_directory(request.config.environment, datetime.now())
-    if not request.resume:
+    if not (request.resume and run.root.exists()):
         run.create(request.config)
     if request.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
@@ -113,6 +113,10 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
         raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
+    # The learner restores the run of a lost folder from object storage. Its settings have to be given again.
+    lost = run is not None and train.resume and not run.root.exists()
+    if lost and sources.resolve(RunConfig).checkpoint.object_storage:
+        train = train.model_copy(update={"resume": False})
     earlier = run.config_tree() if run and train.resume else {}
     config = sources.resolve(RunConfig, earlier)
     if run and train.resume:
@@ -122,7 +126,7 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     config = _checked(sources, config, train, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
-    return _Request(config, run, train.resume, train.actor_module, train.lifeline)
+    return _Request(config, run, train.resume or lost, train.actor_module, train.lifeline)
 
 
 def resolved_config(sources: Sources) -> RunConfig:

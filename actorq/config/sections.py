@@ -206,6 +206,15 @@ class CheckpointConfig(Settings):
 
     period_s: PositiveFloat = Field(10.0, description="seconds between two checkpoints")
     keep: PositiveInt = Field(3, description="newest checkpoints kept on disk")
+    object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024)] = Field(
+        "",
+        description="URL of copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for each run; "
+        "a run on an empty volume continues from there; empty: none; credentials are AWS_* variables",
+    )
+    object_storage_endpoint: Annotated[str, Field(pattern=r"^(https?://.+)?$", max_length=1024)] = Field(
+        "", description="URL of another S3-compatible service, such as http://minio:9000; empty: AWS"
+    )
+    object_storage_replay: bool = Field(False, description="copy the replay too; its size is sent again as it changes")
 
 
 class LearnerConfig(Settings):

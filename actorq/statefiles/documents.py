@@ -21,8 +21,13 @@ _log = logging.getLogger(__name__)
 
 def write_document(path: Path, values: Mapping[str, Any], *, sync: bool = True, indent: int | None = None) -> None:
     """Replace the file by a JSON object of `values` and a field "digest". Raises OSError and then changes nothing."""
+    replace_file(path, encode_document(values, indent), sync=sync)
+
+
+def encode_document(values: Mapping[str, Any], indent: int | None = None) -> bytes:
+    """The bytes of a document, as `decode_document` reads them."""
     text = json.dumps({**values, _DIGEST: _digest(values)}, indent=indent)
-    replace_file(path, text if indent is None else f"{text}\n", sync=sync)
+    return (text if indent is None else f"{text}\n").encode()
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class ReplayBuffer(SegmentBuffer):
         self._sampler = sampler
         self._returns = returns
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
-        if store.damaged_segments or store.dropped_segments:
+        if store.damaged_segments or store.dropped_segments or not store.transitions:
             self._await_enough()
         self._count_missed()
 

@@ -23,6 +23,7 @@ def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
     yield from _progress(run, status)
     yield from _policies(status)
     yield from _data(run, status)
+    yield from _uploads(run)
     yield from _scaling(run)
     yield from _energy(run)
 
@@ -200,6 +201,20 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
             ("dropped",): storage.dropped_segments,
             ("lost",): storage.lost_segments,
         },
+    )
+
+
+def _uploads(run: Run) -> Iterator[Metric]:
+    uploader = run.uploader
+    yield gauge(
+        "actorq_learner_object_storage_age_seconds",
+        "Age of the newest checkpoint in object storage.",
+        uploader.age_s if uploader else None,
+    )
+    yield counter(
+        "actorq_learner_object_storage_failures",
+        "Failed uploads to object storage. The learner tries again.",
+        uploader.failures if uploader else None,
     )
 
 

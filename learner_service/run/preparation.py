@@ -50,10 +50,12 @@ class Preparation:
         restored: LearnerState | None,
         on_receipt: Callable[[Receipt], None],
         on_built: Callable[[Training, PolicyGraph], None],
+        on_saved: Callable[[], None],
     ) -> None:
         """restored: the state to resume from; None for a new run.
 
         on_receipt: called for each receipt of the quantizer. on_built: called with the training and its graph.
+        on_saved: called after each checkpoint, on any thread.
         """
         self._records = records
         self._config = records.config
@@ -62,6 +64,7 @@ class Preparation:
         self._restored = restored
         self._on_receipt = on_receipt
         self._on_built = on_built
+        self._on_saved = on_saved
         self._checkpoints = _open_checkpoints(self._config, self._directory)
         self.known = records.identity.read_environment()
         self.training: Training | None = None
@@ -100,7 +103,9 @@ class Preparation:
     def save(self, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
         assert self._built is not None
-        return self._checkpoints.save(self._built.state(updates, self._records.values()))
+        path = self._checkpoints.save(self._built.state(updates, self._records.values()))
+        self._on_saved()
+        return path
 
     async def settle(self) -> None:
         """Wait for a build or reset in progress."""
@@ -211,7 +216,7 @@ class Preparation:
         spec = Path("environment.json")
         names = [
             name
-            for name in ("checkpoints", "replay", copy_of(spec).name, spec.name)
+            for name in ("checkpoints", "best", "replay", copy_of(spec).name, spec.name)
             if (self._directory / name).exists()
         ]
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):

@@ -17,6 +17,9 @@ from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
+from learner_service.objectstorage.best_policy import BestPolicy
+from learner_service.objectstorage.uploader import Uploader
+from learner_service.objectstorage.volume import open_volume
 from learner_service.run.identity import RunIdentity, check_same_run
 from learner_service.run.judge import Judge
 from learner_service.run.membership import membership
@@ -27,9 +30,10 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# Time limits at the end of a run: for the evaluation of its last policy, and for its publication.
+# Time limits at the end of a run: for the evaluation of its last policy, its publication, and the last upload.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
+_FINAL_UPLOAD_S = 10.0
 _MOVING = "the learner is moving; the run continues when it is back"
 
 
@@ -54,6 +58,9 @@ class Run:
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
         self._config = config
+        volume = open_volume(config.checkpoint, directory)
+        if volume is not None:
+            volume.prepare(resume)
         identity = RunIdentity.claim(directory, resume)
         restored = newest_state(config, directory) if resume else None
         values = restored.values if restored else {}
@@ -64,7 +71,15 @@ class Run:
         """Whether this learner leaves a run that is not over."""
         self.ended = asyncio.Event()
         """Set when everything is saved: the run is over, or this learner leaves it."""
-        self.preparation = Preparation(self.records, client, restored, self.take_receipt, self._take_training)
+        self.uploader: Uploader | None = None
+        """Copies checkpoints to object storage; None without it."""
+        if volume is not None:
+            volume.begin(identity.run_id)
+            best = BestPolicy(directory, client, self.records.evaluations)
+            self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
+        self.preparation = Preparation(
+            self.records, client, restored, self.take_receipt, self._take_training, self._upload
+        )
         check_same_run(config, values, self.preparation.known)
         self._beats = Tolerated("the run's clock or evaluations")
         self.restored = asyncio.Event()
@@ -302,6 +317,8 @@ class Run:
         self.records.close()
         # The time until the next learner of an interrupted run is a restart, not a pause.
         self._beats.attempt(partial(self.records.clock.beat, ended=not self.interrupted))
+        if self.uploader is not None:
+            await asyncio.to_thread(self.uploader.close, _FINAL_UPLOAD_S)
 
     def _stay_over(self, ended: Outcome | None) -> None:
         if ended is not None and ended.holds_for(self._config):
@@ -316,12 +333,17 @@ class Run:
                 await self._finish_training(self.training)
             self.records.clock.stop()
             Outcome.of(self.outcome, self.records.clock.elapsed_s, self._config).write(self.records.identity.directory)
+            self._upload()
         except OSError as error:
             _log.error("the run could not be ended cleanly: %s", error)
         except Exception:
             _log.exception("the run could not be ended cleanly")
         self._streams.tell_over()
         self._be_over()
+
+    def _upload(self) -> None:
+        if self.uploader is not None:
+            self.uploader.request()
 
     def _be_over(self) -> None:
         self._state_when_over = self.outcome

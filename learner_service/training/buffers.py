@@ -27,12 +27,21 @@ from learner_service.training.mechanisms import returns_of
 
 
 def open_replay(
-    config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: Algorithm, rng: np.random.Generator
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    algorithm: Algorithm,
+    rng: np.random.Generator,
+    earlier_transitions: int = 0,
 ) -> ReplayBuffer:
-    """The replay below `directory`. Raises the errors of `ReplayStore.open`."""
+    """The replay below `directory`. earlier_transitions: total of the run, if its replay was lost.
+
+    Raises the errors of `ReplayStore.open`.
+    """
     replay, returns = config.replay, returns_of(config, algorithm)
     optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
-    store = ReplayStore.open(directory, spec, replay.capacity, optional, _segment_rows(config, spec))
+    rows = _segment_rows(config, spec)
+    store = ReplayStore.open(directory, spec, replay.capacity, optional, rows, earlier_transitions=earlier_transitions)
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
@@ -47,10 +56,20 @@ def open_replay(
     return ReplayBuffer(store, sampler, limiter, returns, _moments(config, spec))
 
 
-def open_queue(config: RunConfig, spec: EnvironmentSpec, directory: Path, algorithm: OnPolicyAlgorithm) -> RolloutQueue:
-    """The queue below `directory`. Raises the errors of `ReplayStore.open`."""
+def open_queue(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    algorithm: OnPolicyAlgorithm,
+    earlier_transitions: int = 0,
+) -> RolloutQueue:
+    """The queue below `directory`. earlier_transitions: total of the run, if its queue was lost.
+
+    Raises the errors of `ReplayStore.open`.
+    """
+    rows, optional = _segment_rows(config, spec), ("log_probabilities",)
     store = ReplayStore.open(
-        directory, spec, config.replay.capacity, ("log_probabilities",), _segment_rows(config, spec)
+        directory, spec, config.replay.capacity, optional, rows, earlier_transitions=earlier_transitions
     )
     ahead = math.ceil(config.queue.waiting_rollouts * algorithm.rollout_size)
     limiter = RateLimiter.of_queue(algorithm.epochs, algorithm.rollout_size, ahead, time.monotonic)

@@ -167,7 +167,7 @@ def build_training(
         _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
     rng = np.random.default_rng(config.seed)
     try:
-        replay = _open_buffer(config, spec, directory / "replay", algorithm, rng)
+        replay = _open_buffer(config, spec, directory / "replay", algorithm, rng, state)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
     try:
@@ -242,12 +242,14 @@ def _open_buffer(
     directory: Path,
     algorithm: Algorithm | OnPolicyAlgorithm,
     rng: np.random.Generator,
+    state: LearnerState | None,
 ) -> SegmentBuffer:
+    earlier = state.values.get("limiter", {}).get("stored", 0) if state else 0
     if is_on_policy(algorithm):
         check_told(config, algorithm)
         check_rollouts(config, spec, algorithm)
-        return open_queue(config, spec, directory, algorithm)
-    return open_replay(config, spec, directory, cast(Algorithm, algorithm), rng)
+        return open_queue(config, spec, directory, algorithm, earlier)
+    return open_replay(config, spec, directory, cast(Algorithm, algorithm), rng, earlier)
 
 
 def _graph(path: Path, algorithm: Algorithm | OnPolicyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:

@@ -26,6 +26,7 @@ OTHERS = {
     "curl",
     "docker",
     "done",
+    "export",
     "for",
     "grpcurl",
     "helm",

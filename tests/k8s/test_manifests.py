@@ -49,7 +49,7 @@ def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     name: str = request.param
     if name in OVERLAYS:
         return render(K8S / "overlays" / name)
-    folder = tmp_path_factory.mktemp(name)
+    folder = tmp_path_factory.mktemp("component")
     return with_components(folder, *(("keda", "mtls", name) if name == "keda-mtls" else ("plaintext", name)))
 
 
@@ -369,3 +369,12 @@ def test_every_object_says_its_version(manifests: tuple[Object, ...]) -> None:
     (template,) = of_kind(manifests, "StatefulSet")["learner"]["spec"]["volumeClaimTemplates"]
     # Kubernetes never changes it, so an upgrade with another version would be refused.
     assert "app.kubernetes.io/version" not in template["metadata"]["labels"]
+
+
+def test_the_learner_alone_gets_the_credentials_of_object_storage(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "plaintext", "object-storage")
+    secrets = {
+        name: [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", ())]
+        for name, pod in pods(objects).items()
+    }
+    assert secrets == {"learner": ["object-storage"], "quantizer": [], "actor": [], "evaluator": []}

@@ -136,11 +136,12 @@ class SegmentDirectory:
         """Bytes of the file."""
         return len(self._file)
 
-    def begin(self, boot_id: str) -> None:
-        """Write the header of a new file."""
+    def begin(self, boot_id: str, transitions: int) -> None:
+        """Write the header of a new file. transitions: those of the run before it."""
+        self.total_transitions = transitions
         for _ in range(2):
             self._tail.write(0)
-            self.write_watermark(Watermark(0, 0, boot_id))
+            self.write_watermark(Watermark(0, transitions, boot_id))
 
     def recover(self, live: list[Record], head: int, transitions: int) -> None:
         """Set the state that `recovery` found, and erase all records from `head` on."""

@@ -144,6 +144,7 @@ class ReplayStore:
         rows_per_segment: int = _MOST_ROWS_PER_SEGMENT,
         machine: Machine | None = None,
         checked_at_once: int = CHECKED_AT_ONCE_BYTES,
+        earlier_transitions: int = 0,
     ) -> "ReplayStore":
         """Create the store below `directory`, or reopen it.
 
@@ -152,6 +153,7 @@ class ReplayStore:
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
         checked_at_once: bytes of rows that are checked now. Older rows are checked when they are first drawn.
+        earlier_transitions: total of the run before a new store, whose predecessor was lost.
 
         Raises ConflictError when the directory belongs to another environment, capacity or format, has other optional
         columns, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
@@ -172,7 +174,9 @@ class ReplayStore:
             if created:
                 for leftover in directory.glob("sequences*.json"):
                     leftover.unlink()
-                log.begin(machine.boot_id)
+                if earlier_transitions:
+                    _log.warning("replay: the run's earlier %d transitions are lost", earlier_transitions)
+                log.begin(machine.boot_id, earlier_transitions)
                 store.flush()
                 write_description(directory, spec, capacity, optional, segments)
             else:

@@ -396,15 +396,15 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         before = run.training.replay.storage().unflushed_transitions
         path, _ = await run.save()
         assert (before, run.training.replay.storage().unflushed_transitions) == (16, 0)
-    # A copy of an older replay, as after a restore from a backup.
+    # A lost replay. The run's count of transitions continues.
     for column in (tmp_path / "replay").iterdir():
         column.unlink()
     async with a_run(tmp_path, resume=True) as run:
         await run.restore()
         assert run.training is not None
-        assert run.training.replay.total_transitions == 0
-    expected = "the checkpoint was written after 16 transitions, the replay has 0: the run continues with these"
-    assert expected in [record.message for record in caplog.records]
+        assert (run.training.replay.total_transitions, run.training.replay.transitions) == (16, 0)
+        assert not run.training.replay.limiter.can_sample(1)
+    assert "replay: the run's earlier 16 transitions are lost" in [record.message for record in caplog.records]
     assert path.exists()
 
 

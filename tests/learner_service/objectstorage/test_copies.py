@@ -1,0 +1,367 @@
+"""A run survives its volume: generations go to object storage, and an empty volume gets the newest whole one back."""
+
+import hashlib
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorq.config.sections import CheckpointConfig
+from actorq.errors import UnavailableError, UserError
+from actorq.statefiles.documents import read_document, write_document, write_twice
+from learner_service.objectstorage import generations, volume
+from learner_service.objectstorage.uploader import Uploader
+from learner_service.objectstorage.volume import Volume
+from learner_service.run.identity import RunIdentity
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from tests.builders.s3_server import CREDENTIALS, s3_server
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(params=["file", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Storage"]:
+    if request.param == "file":
+        yield Storage(CheckpointConfig(object_storage=f"file://{tmp_path}/bucket/run"), tmp_path / "bucket/run")
+        return
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
+        yield Storage(settings, server.bucket / "run")
+
+
+class Storage:
+    """Settings, and the folder in which the service keeps the objects."""
+
+    def __init__(self, settings: CheckpointConfig, folder: Path) -> None:
+        self.settings = settings
+        self.folder = folder
+
+    def learner(self, directory: Path, updates: int, resume: bool = True, large: int = 0) -> RunIdentity:
+        """A learner's life: prepares its volume, writes one checkpoint, and ends when it is uploaded."""
+        opened, identity = self.begin(directory, resume)
+        write_twice(directory / "environment.json", {"environment_id": "CartPole-v1"})
+        write_document(directory / "published.json", {"mark": 100 + updates})
+        save(directory, updates, large)
+        uploader = Uploader(opened, identity.run_id, self.settings, lambda: None)
+        uploader.request()
+        uploader.close(PATIENCE_S)
+        assert (uploader.failures, uploader.superseded) == (0, False)
+        return identity
+
+    def begin(self, directory: Path, resume: bool = True) -> tuple[Volume, RunIdentity]:
+        opened = volume.open_volume(self.settings, directory)
+        assert opened is not None
+        opened.prepare(resume)
+        identity = RunIdentity.claim(directory, resume)
+        opened.begin(identity.run_id)
+        return opened, identity
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(path.name for path in (self.folder / folder).iterdir())
+
+
+def save(directory: Path, updates: int, large: int = 0) -> None:
+    state = LearnerState(updates, {"weights": torch.full((4 + large,), float(updates))}, {"version": updates})
+    Checkpoints(directory / "checkpoints", keep=3).save(state)
+
+
+def newest(directory: Path) -> LearnerState:
+    state = Checkpoints(directory / "checkpoints", keep=3).load_newest()
+    assert state is not None
+    return state
+
+
+def test_a_lost_volume_comes_back_with_its_newest_checkpoint(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    before = storage.learner(tmp_path / "run", 16)
+    shutil.rmtree(tmp_path / "run")
+    _, after = storage.begin(tmp_path / "other")
+    assert after.run_id == before.run_id
+    assert newest(tmp_path / "other").updates == 16
+    assert torch.equal(newest(tmp_path / "other").tensors["weights"], torch.full((4,), 16.0))
+    assert read_document(tmp_path / "other" / "environment.json") == {"environment_id": "CartPole-v1"}
+
+
+def test_versions_and_lives_of_the_lost_volume_are_not_used_again(storage: Storage, tmp_path: Path) -> None:
+    """Also those of a volume that was lost before its first upload."""
+    before = storage.learner(tmp_path / "1", 8, resume=False)
+    lives, marks = [before.lives], [108]
+    for name in ("2", "3"):
+        _, identity = storage.begin(tmp_path / name)
+        lives.append(identity.lives)
+        marks.append(read_document(tmp_path / name / "published.json")["mark"])
+    assert lives[1] > lives[0] + 1000
+    assert lives[2] > lives[1] + 1000
+    assert marks[1] >= marks[0] + 2**24
+    assert marks[2] >= marks[1] + 2**24
+
+
+def test_a_file_of_several_parts_comes_back(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False, large=3 * generations.PART_BYTES // 4)
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").tensors["weights"].shape == (4 + 3 * generations.PART_BYTES // 4,)
+
+
+def test_only_the_newest_generations_and_their_parts_are_kept(storage: Storage, tmp_path: Path) -> None:
+    for updates in range(1, 7):
+        storage.learner(tmp_path / "run", updates, resume=updates > 1)
+    assert len(storage.names("manifests")) == storage.settings.keep == 3
+    values = [json.loads(path.read_text()) for path in (storage.folder / "manifests").iterdir()]
+    needed = {sha256 for manifest in values for parts in manifest["files"].values() for sha256, _ in parts}
+    assert set(storage.names("objects")) == needed
+
+
+def test_a_content_has_one_object(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    for path in (storage.folder / "objects").iterdir():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+
+
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+def test_an_object_that_somebody_removed_is_sent_again(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    for path in (storage.folder / "objects").iterdir():
+        path.unlink()
+    storage.learner(tmp_path / "run", 16)
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 16
+
+
+def damaged_object(folder: Path, name: str) -> None:
+    path = part_of_weights(folder, name)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def cut_object(folder: Path, name: str) -> None:
+    path = part_of_weights(folder, name)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def longer_object(folder: Path, name: str) -> None:
+    path = part_of_weights(folder, name)
+    path.write_bytes(path.read_bytes() + b"0")
+
+
+def missing_object(folder: Path, name: str) -> None:
+    part_of_weights(folder, name).unlink()
+
+
+def damaged_manifest(folder: Path, name: str) -> None:
+    path = folder / "manifests" / name
+    path.write_text(path.read_text().replace("CartPole", "Cartpole").replace("state.json", "stale.json"))
+
+
+def manifest_of_another_run(folder: Path, name: str) -> None:
+    rewrite(folder / "manifests" / name, lambda values: {**values, "run_id": "another"})
+
+
+def manifest_with_a_path_outside(folder: Path, name: str) -> None:
+    rewrite(folder / "manifests" / name, lambda values: {**values, "files": {"../outside": []}})
+
+
+def manifest_with_a_huge_part(folder: Path, name: str) -> None:
+    rewrite(folder / "manifests" / name, lambda values: {**values, "files": {"file": [["0" * 64, 2**40]]}})
+
+
+def part_of_weights(folder: Path, name: str) -> Path:
+    files = json.loads((folder / "manifests" / name).read_text())["files"]
+    (path,) = (path for path in files if path.endswith("tensors.safetensors"))
+    return folder / "objects" / str(files[path][0][0])
+
+
+def rewrite(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> None:
+    write_document(path, change(read_document(path)))
+
+
+FAULTS = [
+    damaged_object,
+    cut_object,
+    longer_object,
+    missing_object,
+    damaged_manifest,
+    manifest_of_another_run,
+    manifest_with_a_path_outside,
+    manifest_with_a_huge_part,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+def test_a_damaged_generation_costs_one_generation(
+    storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    storage.learner(tmp_path / "run", 16)
+    fault(storage.folder, storage.names("manifests")[-1])
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 8
+    assert len([record for record in caplog.records if "is damaged, trying the previous one" in record.message]) == 1
+    assert not (tmp_path / "outside").exists()
+    # The next learner uploads all the same.
+    storage.learner(tmp_path / "other", 24)
+    storage.begin(tmp_path / "third")
+    assert newest(tmp_path / "third").updates == 24
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+def test_without_a_whole_generation_the_start_is_refused(
+    storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    fault(storage.folder, storage.names("manifests")[-1])
+    with pytest.raises(UserError, match="none of 1 generations is whole"):
+        storage.begin(tmp_path / "other")
+    assert not (tmp_path / "other" / "run.json").exists()
+
+
+def test_a_new_run_does_not_replace_a_stored_one(storage: Storage, tmp_path: Path) -> None:
+    identity = storage.learner(tmp_path / "run", 8, resume=False)
+    with pytest.raises(UserError, match=f"has run {identity.run_id}; add --resume"):
+        storage.begin(tmp_path / "other", resume=False)
+
+
+def test_another_run_is_refused(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    RunIdentity.claim(tmp_path / "other", resume=False)
+    with pytest.raises(UserError, match="use another URL for each run"):
+        storage.begin(tmp_path / "other")
+
+
+def test_the_learner_that_lost_its_run_is_fenced(
+    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    opened, identity = storage.begin(tmp_path / "run")
+    storage.learner(tmp_path / "other", 16)
+    save(tmp_path / "run", 24)
+    uploader = Uploader(opened, identity.run_id, storage.settings, lambda: None)
+    uploader.request()
+    uploader.close(PATIENCE_S)
+    assert (uploader.superseded, uploader.age_s) == (True, None)
+    assert "another learner has gone on with this run" in caplog.text
+    with pytest.raises(UserError, match="another learner has gone on with this run"):
+        storage.begin(tmp_path / "run")
+    storage.begin(tmp_path / "third")
+    assert newest(tmp_path / "third").updates == 16
+
+
+def test_a_killed_restore_begins_again(storage: Storage, tmp_path: Path) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    storage.begin(tmp_path / "other")
+    # As after a kill before the last step.
+    for name in ("run.json", "run.copy.json"):
+        (tmp_path / "other" / name).unlink()
+    (tmp_path / "other" / ".restored.partial").mkdir()
+    save(tmp_path / "other", 9_999)
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 8
+    assert not (tmp_path / "other" / ".restored.partial").exists()
+
+
+def test_a_run_that_has_not_uploaded_starts_from_its_beginning(storage: Storage, tmp_path: Path) -> None:
+    _, before = storage.begin(tmp_path / "run", resume=False)
+    _, after = storage.begin(tmp_path / "other")
+    assert after.run_id == before.run_id
+    assert not (tmp_path / "other" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "bucket", "reason"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong-secret-key"}, "bucket", "SignatureDoesNotMatch"),
+        ({"AWS_ACCESS_KEY_ID": "wrong-access-key"}, "bucket", "InvalidAccessKeyId"),
+        ({}, "no-such-bucket", "NoSuchBucket"),
+    ],
+)
+def test_an_empty_volume_needs_its_storage(
+    environment: dict[str, str], bucket: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**CREDENTIALS, **environment}.items():
+        monkeypatch.setenv(name, value)
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage=f"s3://{bucket}/run", object_storage_endpoint=server.endpoint)
+        with pytest.raises(UserError, match=rf"^checkpoint.object_storage: s3://{bucket}/run: .*{reason}$"):
+            Storage(settings, server.bucket).begin(tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_service_that_does_not_answer_stops_an_empty_volume_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
+    with pytest.raises(UserError, match=r"^checkpoint.object_storage: s3://bucket/run: [^\n]*$"):
+        Storage(settings, server.bucket).begin(tmp_path / "run")
+    RunIdentity.claim(tmp_path / "run", resume=False)
+    Storage(settings, server.bucket).begin(tmp_path / "run")
+    assert "checkpoints are not uploaded for now" in caplog.text
+
+
+class Told(logging.Handler):
+    """Set when a warning is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.event.set()
+
+
+def test_uploads_go_on_when_the_service_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    caplog.set_level(logging.INFO)
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
+        storage = Storage(settings, server.bucket / "run")
+        storage.learner(tmp_path / "run", 8, resume=False)
+        opened, identity = storage.begin(tmp_path / "run")
+    logging.getLogger("learner_service").addHandler(told := Told())
+    uploader = Uploader(opened, identity.run_id, settings, no_best_policy)
+    save(tmp_path / "run", 16)
+    uploader.request()
+    assert told.event.wait(PATIENCE_S)
+    logging.getLogger("learner_service").removeHandler(told)
+    assert (uploader.failures, uploader.age_s) == (1, None)
+    # Checkpoints go on meanwhile. The newest one is uploaded.
+    save(tmp_path / "run", 24)
+    uploader.request()
+    with s3_server(tmp_path / "served", port=int(server.endpoint.rpartition(":")[2])):
+        uploader.close(PATIENCE_S)
+        assert len([record for record in caplog.records if "cannot be uploaded" in record.message]) == 1
+        assert "checkpoints are uploaded again" in caplog.text
+        storage.begin(tmp_path / "other")
+        assert newest(tmp_path / "other").updates == 24
+
+
+def test_an_upload_that_fails_at_the_end_does_not_hold_the_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
+        opened, identity = Storage(settings, server.bucket / "run").begin(tmp_path / "run", resume=False)
+    uploader = Uploader(opened, identity.run_id, settings, no_best_policy)
+    uploader.request()
+    uploader.close(PATIENCE_S)
+    assert "the last checkpoint is not in s3://bucket/run" in caplog.text
+
+
+def no_best_policy() -> None:
+    raise UnavailableError("the quantizer is away")
