@@ -39,7 +39,7 @@ class Objects(Protocol):
         """Create or update an object."""
         ...
 
-    def patch(self, api_version: str, kind: str, name: str, change: Object) -> None:
+    def patch(self, api_version: str, kind: str, name: str, change: Object) -> object:
         """Merge a change into an object."""
         ...
 
