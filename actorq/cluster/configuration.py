@@ -66,8 +66,8 @@ def require_same_run(
     except UserError:
         # The existing configuration is invalid, and this overlay repairs it.
         return
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    kept = [name for name in changed if _kept(before) & {name, name.partition(".")[0]}]
+    changed = _changed(before, after)
+    kept = _changed_of_kept(before, after)
     status = ask() if kept else None
     if status is not None and status.environment_steps:
         name = kept[0]
@@ -78,6 +78,13 @@ def require_same_run(
         )
     if changed:
         say(f"configuration changed: {_told(changed, before, after)}; the pods that read it are replaced")
+
+
+def kept_setting(found: Object, wanted: Object) -> str:
+    """What changes, although the run must keep it, from one ConfigMap of a run to the next; empty for nothing."""
+    before, after = _values(found), _values(wanted)
+    kept = _changed_of_kept(before, after)
+    return f"{kept[0]} is {before.get(kept[0])!r} and cannot become {after.get(kept[0])!r}" if kept else ""
 
 
 def require_time_to_end(manifests: Sequence[Object]) -> None:
@@ -187,6 +194,15 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _kept(values: Values) -> set[str]:
     return {*_KEPT, *(f"{values['algorithm']}.{name}" for name in _KEPT_OF_ALGORITHM)}
+
+
+def _changed(before: Values, after: Values) -> list[str]:
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+
+
+def _changed_of_kept(before: Values, after: Values) -> list[str]:
+    kept = _kept(before)
+    return [name for name in _changed(before, after) if kept & {name, name.partition(".")[0]}]
 
 
 def _told(changed: Sequence[str], before: Values, after: Values) -> str:

@@ -36,13 +36,23 @@ class _Discoverer(LazyDiscoverer):
 
 
 class Cluster:
-    """One namespace of the cluster of the current context."""
+    """One namespace of the cluster of the current context; all namespaces, to list objects only, where it is empty.
 
-    def __init__(self, configuration: client.Configuration, namespace: str) -> None:
+    manager: the name under which the API server keeps the fields that `apply` writes.
+    """
+
+    def __init__(self, configuration: client.Configuration, namespace: str, manager: str = FIELD_MANAGER) -> None:
         self.namespace = namespace
         self.host = str(configuration.host)
+        self._manager = manager
         self._configuration = configuration
         self._dynamic: DynamicClient | None = None
+
+    def at(self, namespace: str, manager: str = "") -> "Cluster":
+        """Another namespace of the same cluster. It shares what is known of the cluster's kinds."""
+        other = Cluster(self._configuration, namespace, manager or self._manager)
+        other._dynamic = self._dynamic
+        return other
 
     def core(self) -> client.CoreV1Api:
         """Typed access to everything that is not an object. It has its own connection, because streams change it."""
@@ -88,7 +98,7 @@ class Cluster:
                 kind,
                 body=manifest,
                 name=name,
-                field_manager=FIELD_MANAGER,
+                field_manager=self._manager,
                 force_conflicts=True,
                 **options,
             )
@@ -98,11 +108,20 @@ class Cluster:
         with self.refusals(f"create {manifest['kind']} {manifest['metadata']['name']}"):
             self._request("create", manifest["apiVersion"], manifest["kind"], body=manifest)
 
-    def patch(self, api_version: str, kind: str, name: str, change: Object) -> None:
-        """Merge a change into an object. Raises NotFoundError when it does not exist."""
+    def patch(self, api_version: str, kind: str, name: str, change: Object, subresource: str = "") -> Object:
+        """Merge a change into an object or its subresource. Returns the object. Raises NotFoundError without one.
+
+        A resourceVersion or uid in the change is a condition. Raises ConflictError when it does not hold.
+        """
         with self.refusals(f"change {kind} {name}"):
-            self._request(
-                "patch", api_version, kind, name=name, body=change, content_type="application/merge-patch+json"
+            return self._request(
+                "patch",
+                api_version,
+                kind,
+                subresource,
+                name=name,
+                body=change,
+                content_type="application/merge-patch+json",
             )
 
     def scale(self, deployment: str, replicas: int) -> int:
@@ -190,10 +209,12 @@ class Cluster:
                 ) from None
         return self._dynamic
 
-    def _request(self, verb: str, api_version: str, kind: str, **arguments: Any) -> Object:
+    def _request(self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any) -> Object:
         resource = self._resource(api_version, kind)
-        if resource.namespaced:
+        if resource.namespaced and self.namespace:
             arguments["namespace"] = self.namespace
+        if subresource:
+            resource = resource.subresources[subresource]
         answer: Object = getattr(resource, verb)(**arguments, _request_timeout=_READ_TIMEOUT_S).to_dict()
         return answer
 

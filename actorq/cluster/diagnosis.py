@@ -5,17 +5,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from actorq.cluster.objects import COMPONENT_LABEL, Object
+from actorq.cluster.objects import COMPONENT_LABEL, Object, part
 from actorq.process import EXIT_USER_ERROR
 
 # The scheduler needs a moment, for example to bind a volume or to add a node.
 PATIENCE_S = 20.0
+
+UNSCHEDULABLE = "Unschedulable"
 
 # The versions of a workload: the label of a StatefulSet's pod, and the annotation of a Deployment's ReplicaSet.
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
+# The reasons for which the container's last log line tells more.
+_CRASHED = ("CrashLoop", "InvalidConfiguration")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
@@ -34,13 +38,18 @@ class PodView:
 class Fault:
     """The reason why something does not run. `container` is the one whose last log line tells more.
 
-    unplaced: no node has room for the pod, although the pod itself is correct.
+    reason: a word for conditions of objects, such as CrashLoop.
     """
 
     subject: str
     text: str
     container: str | None = None
-    unplaced: bool = False
+    reason: str = ""
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether no node has room for the pod, although the pod itself is correct."""
+        return self.reason == UNSCHEDULABLE
 
     def line(self, last_log_line: str = "") -> str:
         """The fault in one line."""
@@ -68,9 +77,9 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         return None
     subject = f"pod {pod['metadata']['name']}"
     for container in _containers(pod):
-        if (text := _container_fault(container)) is not None:
-            crashed = "crash looping" in text or "ended at once" in text
-            return Fault(subject, text, container["name"] if crashed else None)
+        if (found := _container_fault(container)) is not None:
+            reason, text = found
+            return Fault(subject, text, container["name"] if reason in _CRASHED else None, reason)
     status = pod.get("status") or {}
     # If a node is nominated, the pod only waits until other pods there have ended.
     conditions = [] if status.get("nominatedNodeName") else status.get("conditions") or []
@@ -78,7 +87,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
             if since is None or now - since >= PATIENCE_S:
-                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}", unplaced=True)
+                return Fault(subject, f"cannot be scheduled: {_sentence(condition)}", reason=UNSCHEDULABLE)
     return None
 
 
@@ -88,13 +97,24 @@ def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
     subject = f"{workload['kind']} {metadata['name']}"
     for condition in status.get("conditions") or []:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return Fault(subject, f"cannot create pods: {_sentence(condition)}")
+            return _no_pods(subject, condition)
     if status.get("replicas"):
         return None
     for event in newest_first(events):
         if event["involvedObject"].get("uid") == metadata.get("uid") and event.get("reason") == "FailedCreate":
-            return Fault(subject, f"cannot create pods: {_sentence(event)}")
+            return _no_pods(subject, event)
     return None
+
+
+def volume_fault(volume: Object, events: Iterable[Object], now: float) -> Fault | None:
+    """Why a volume claim gets no volume. now: Unix seconds."""
+    metadata = volume["metadata"]
+    since = _seconds(metadata.get("creationTimestamp"))
+    if part(volume, "status").get("phase") != "Pending" or since is None or now - since < PATIENCE_S:
+        return None
+    told = (each for each in newest_first(events) if each["involvedObject"].get("uid") == metadata.get("uid"))
+    text = next((f": {_sentence(each)}" for each in told), "; its StorageClass gives none")
+    return Fault(f"volume {metadata['name']}", f"is pending{text}", reason="VolumePending")
 
 
 def is_rolled_out(workload: Object) -> bool:
@@ -145,6 +165,13 @@ def newest_first(events: Iterable[Object]) -> list[Object]:
     )
 
 
+def _no_pods(subject: str, said: Object) -> Fault:
+    text = _sentence(said)
+    return Fault(
+        subject, f"cannot create pods: {text}", reason="Quota" if "exceeded quota" in text else "CannotCreatePods"
+    )
+
+
 def _is_observed(workload: Object) -> bool:
     """Whether the controller has seen the current version of the workload."""
     observed = (workload.get("status") or {}).get("observedGeneration")
@@ -161,26 +188,29 @@ def _containers(pod: Object) -> list[Object]:
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
-def _container_fault(status: Object) -> str | None:
+def _container_fault(status: Object) -> tuple[str, str] | None:
+    """The reason in a word and in a sentence."""
     state = status.get("state") or {}
     waiting: dict[str, Any] = state.get("waiting") or {}
     reason = waiting.get("reason", "")
     if reason in _BAD_IMAGE:
-        return (
+        return "ImagePull", (
             f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose "
             "another with --set-image NAME=IMAGE"
         )
     if reason in _BAD_CONTAINER:
-        return f"cannot start: {_sentence(waiting) or reason}"
+        return "CannotStart", f"cannot start: {_sentence(waiting) or reason}"
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
     if reason != "CrashLoopBackOff" and not state.get("terminated"):
         return None
     how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == EXIT_USER_ERROR:
-        return f"ended at once ({how}, an error in its settings)"
+        return "InvalidConfiguration", f"ended at once ({how}, an error in its settings)"
     # The first crash may be a race with another service. The second is not.
     restarts = int(status.get("restartCount", 0))
-    return f"is crash looping ({how}, {restarts} restarts)" if restarts > 1 and ended.get("exitCode") else None
+    if restarts <= 1 or not ended.get("exitCode"):
+        return None
+    return "CrashLoop", f"is crash looping ({how}, {restarts} restarts)"
 
 
 def _phase(metadata: Object, status: Object, containers: Sequence[Object]) -> str:

@@ -1,0 +1,148 @@
+"""The operator: makes and watches the runs of all TrainingRun objects. Its image runs this module.
+
+Events from kopf only say which run has news. Only the replica that holds the Lease acts on them.
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import kopf
+
+from actorq import __version__
+from actorq.cluster.connection import connect
+from actorq.config.parser import OneLineParser
+from actorq.errors import ActorQError, UserError
+from actorq.operator.controller import Controller
+from actorq.operator.duequeue import DueQueue
+from actorq.operator.leader import Leader
+from actorq.operator.reconcile import Key, Reconciler
+from actorq.operator.render import MANIFESTS
+from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION
+from actorq.process import EXIT_FAILED, EXIT_OK, leave, main
+from actorq.telemetry.logs import configure_logging
+
+_log = logging.getLogger("actorq.operator")
+
+
+def parse(arguments: Sequence[str] | None = None) -> Any:
+    """The flags. Raises UserError."""
+    parser = OneLineParser(prog="python -m actorq.operator", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="only look at this namespace; may be repeated (default: all namespaces)",
+    )
+    parser.add_argument(
+        "--lease-namespace", metavar="NAMESPACE", help="namespace of the replicas' Lease (default: that of this pod)"
+    )
+    parser.add_argument(
+        "--manifests",
+        type=Path,
+        default=MANIFESTS,
+        metavar="DIR",
+        help=f"folder with base and components, such as k8s (default: {MANIFESTS})",
+    )
+    parser.add_argument(
+        "--health",
+        default="0.0.0.0:8080",
+        metavar="HOST:PORT",
+        help="serve /healthz here for probes (default: 0.0.0.0:8080)",
+    )
+    return parser.parse_args(arguments)
+
+
+def news_to(queue: DueQueue[Key]) -> kopf.OperatorRegistry:
+    """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(kopf.login_via_client)
+    seen: dict[Key, tuple[object, ...]] = {}
+
+    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    def notice(event: Any, **_: Any) -> None:
+        metadata = event["object"]["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
+        if event["type"] == "DELETED":
+            seen.pop(key, None)
+        elif seen.get(key) == version:
+            return
+        else:
+            seen[key] = version
+        queue.put(key)
+
+    return registry
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
+    flags = parse(arguments)
+    configure_logging("operator")
+    # Its lines about each event repeat what the reconciler logs.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    cluster = connect(flags.lease_namespace)
+    if not cluster.has_kind(f"{GROUP}/{VERSION}", KIND):
+        raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
+    queue: DueQueue[Key] = DueQueue()
+    worker = cluster.at(cluster.namespace)
+    controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
+    controller.list_runs()
+    leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
+    return asyncio.run(_serve(flags, queue, controller, leader))
+
+
+async def _serve(flags: Any, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
+    leading.start()
+    try:
+        # Returns at SIGTERM and SIGINT.
+        await kopf.operator(
+            registry=news_to(queue),
+            settings=settings,
+            standalone=True,
+            clusterwide=not flags.namespace,
+            namespaces=flags.namespace,
+            liveness_endpoint=f"http://{flags.health}/healthz",
+        )
+    finally:
+        leader.stop()
+        queue.close()
+        await asyncio.to_thread(leading.join)
+    return EXIT_OK
+
+
+def _lead(queue: DueQueue[Key], controller: Controller, leader: Leader) -> None:
+    """Reconcile while this replica holds the Lease. Ends the process when the Lease is lost."""
+    try:
+        if not leader.acquire():
+            return
+        _log.info("this replica leads")
+        work = threading.Thread(target=controller.run, name="reconciler", daemon=True)
+        work.start()
+        if not leader.hold():
+            # At once: another replica acts already. Each step may be cut off anywhere.
+            _log.error("the Lease is lost: ending")
+            leave(EXIT_FAILED)
+        queue.close()
+        work.join()
+        leader.release()
+    except UserError as error:
+        _log.error("%s", error)
+        leave(EXIT_FAILED)
+    except ActorQError as error:
+        _log.warning("the Lease could not be released: %s", error)
+
+
+if __name__ == "__main__":
+    leave(main(run))

@@ -1,0 +1,356 @@
+"""Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
+
+Each look begins from what the cluster says now. No step depends on an earlier look, so an operator that is killed
+between any two requests loses nothing.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from actorq.cluster.configuration import kept_setting
+from actorq.cluster.connection import Cluster
+from actorq.cluster.diagnosis import Fault
+from actorq.cluster.logs import last_log_line
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items, name_of, part
+from actorq.cluster.storage import VOLUME
+from actorq.domain.status import RunStatus
+from actorq.errors import ConflictError, UserError
+from actorq.operator import conditions
+from actorq.operator.certificates import certificates, secrets
+from actorq.operator.conditions import Look
+from actorq.operator.naming import prefixed
+from actorq.operator.render import MANIFESTS, objects
+from actorq.operator.resource import GROUP, KIND, VERSION, TrainingRun
+from actorq.operator.runstatus import RunWatch
+
+API_VERSION = f"{GROUP}/{VERSION}"
+DIGEST = "actorq/digest"
+# Seconds between looks at an active run, and between writes of figures to its status.
+PERIOD_S = 5.0
+_WORKLOADS = ("StatefulSet", "Deployment")
+_SECRET = ("v1", "Secret")
+# Listed also for a run whose specification is invalid.
+_ALWAYS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"), ("v1", VOLUME), _SECRET)
+# A StatefulSet's refusal, and other fields that never change.
+_FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
+
+_log = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """A TrainingRun's place."""
+
+    namespace: str
+    name: str
+
+
+class Found(dict[tuple[str, str], Object]):
+    """Objects of a run by kind and name."""
+
+    def of(self, *kinds: str) -> list[Object]:
+        """Those of some kinds."""
+        return [each for (kind, _), each in self.items() if kind in kinds]
+
+
+@dataclass
+class _Memory:
+    """What is kept of a run between looks, and can be lost: the stream of its status, and when it was written."""
+
+    uid: str
+    watch: RunWatch | None = None
+    earlier: RunStatus | None = None
+    written: float = float("-inf")
+
+
+def stamped(manifest: Object) -> Object:
+    """The manifest with its digest."""
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+    metadata = part(manifest, "metadata")
+    return {**manifest, "metadata": {**metadata, "annotations": {**part(metadata, "annotations"), DIGEST: digest}}}
+
+
+def differs(wanted: Object, found: Object | None) -> bool:
+    """Whether an object must be applied. `wanted` has its digest.
+
+    Fields that others or the server have set do not count: nothing is fought over. The number of pods counts, because
+    it comes from the TrainingRun alone.
+    """
+    if found is None:
+        return True
+    replicas = part(wanted, "spec").get("replicas")
+    scaled = replicas is not None and replicas != part(found, "spec").get("replicas")
+    return scaled or digest_of(wanted) != digest_of(found)
+
+
+def digest_of(manifest: Object) -> str:
+    """The digest that an object was applied with; empty for another's object."""
+    return str(part(manifest, "metadata", "annotations").get(DIGEST, ""))
+
+
+def is_owned(found: Object, uid: str) -> bool:
+    """Whether an object belongs to the TrainingRun of that uid."""
+    return any(owner.get("uid") == uid for owner in items(found["metadata"], "ownerReferences"))
+
+
+def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Fault | None:
+    """The fault of an object that has a name the run needs, and is not the run's."""
+    for each in wanted:
+        there = found.get((each["kind"], name_of(each)))
+        if there is None or is_owned(there, uid):
+            continue
+        owners = items(there["metadata"], "ownerReferences")
+        subject = f"{each['kind']} {name_of(each)}"
+        if any((owner.get("kind"), owner.get("name")) == (KIND, name) for owner in owners):
+            return Fault(subject, "of the earlier run of this name is still being deleted", reason="Starting")
+        retained = each["kind"] == VOLUME and not owners
+        if not (retained and part(there, "metadata", "labels").get(RUN_LABEL) == name):
+            return Fault(subject, "exists and is not of this run: choose another name", reason="NameInUse")
+    return None
+
+
+def changed_setting(found: Found, wanted: Sequence[Object], before: Object) -> Fault | None:
+    """The fault of a setting that a run with progress must keep."""
+    if not before.get("environmentSteps"):
+        return None
+    for each in wanted:
+        there = found.get((each["kind"], name_of(each)))
+        if each["kind"] == "ConfigMap" and there is not None and "config.yaml" in part(there, "data"):
+            try:
+                text = kept_setting(there, each)
+            except UserError:
+                # The configuration in the cluster is invalid, and this one repairs it.
+                continue
+            if text:
+                return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
+    return None
+
+
+def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object]:
+    """Objects that an earlier specification asked for: relays, for example. Volumes and secrets stay."""
+    names = {(each["kind"], name_of(each)) for each in wanted}
+    return [
+        each
+        for key, each in found.items()
+        if key not in names and each["kind"] not in (VOLUME, "Secret") and is_owned(each, uid) and digest_of(each)
+    ]
+
+
+def refusal(error: UserError) -> Fault:
+    """The fault of a request that the API server refuses."""
+    text = str(error)
+    reason = "Refused"
+    if "exceeded quota" in text:
+        reason = "Quota"
+    elif text.startswith("no permission"):
+        reason = "NoPermission"
+    elif any(each in text for each in _FIXED_FIELDS):
+        reason = "Immutable"
+    return Fault("the operator:", text, reason=reason)
+
+
+class Reconciler:
+    """Looks at one run after the other. Not thread-safe.
+
+    wake: called from other threads with the key of a run that has news.
+    address_of: where the learner of a run listens.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wake: Callable[[Key], object],
+        manifests: Path = MANIFESTS,
+        address_of: Callable[[Key], str] = lambda key: f"{prefixed(key.name, 'learner')}.{key.namespace}.svc:50051",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.at(cluster.namespace, conditions.COMPONENT)
+        self._wake = wake
+        self._manifests = manifests
+        self._address_of = address_of
+        self._clock = clock
+        self._now = now
+        self._memories: dict[Key, _Memory] = {}
+
+    def reconcile(self, key: Key) -> float | None:
+        """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
+
+        Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
+        """
+        cluster = self._cluster.at(key.namespace)
+        resource = cluster.get(API_VERSION, KIND, key.name)
+        if resource is None or resource["metadata"].get("deletionTimestamp"):
+            # Kubernetes deletes what belongs to it.
+            self._forget(key)
+            return None
+        uid, before = resource["metadata"]["uid"], part(resource, "status")
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            self._forget(key)
+            memory = self._memories[key] = _Memory(uid)
+        run, fault = _read(resource)
+        wanted: list[Object] = []
+        if run is not None:
+            try:
+                wanted = [stamped(each) for each in objects(run, "finishedAt" in before, self._manifests)]
+            except UserError as error:
+                fault = Fault("spec", str(error), reason="InvalidConfiguration")
+        found = self._find(cluster, key, wanted)
+        if self._is_expired(run, before):
+            self._close(memory)
+            return self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
+        if run is not None and fault is None:
+            fault = self._make(cluster, run, wanted, found, before)
+        pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
+        live = self._live(key, memory, resource, pods, found)
+        look = Look(
+            resource,
+            self._now(),
+            live,
+            memory.earlier,
+            pods,
+            found.of(*_WORKLOADS),
+            found.of(VOLUME),
+            self._events(cluster, found),
+            fault,
+        )
+        if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
+            memory.earlier = live
+        worst = conditions.find_fault(look)
+        line = ""
+        if worst is not None and worst.container is not None:
+            line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
+        return self._write(cluster, look, conditions.new_status(look, worst, line), memory, run)
+
+    def close(self) -> None:
+        """End all streams."""
+        for key in list(self._memories):
+            self._forget(key)
+
+    def _find(self, cluster: Cluster, key: Key, wanted: Sequence[Object]) -> Found:
+        """The objects with the run's label, and those that have a name that the run needs."""
+        found = Found()
+        kinds = dict.fromkeys((*_ALWAYS, *((each["apiVersion"], each["kind"]) for each in wanted)))
+        for api_version, kind in kinds:
+            for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
+                # Items of a list lack both.
+                found[kind, name_of(each)] = {**each, "apiVersion": api_version, "kind": kind}
+        for manifest in wanted:
+            place = (manifest["kind"], name_of(manifest))
+            if place not in found and (there := cluster.get(manifest["apiVersion"], *place)) is not None:
+                found[place] = there
+        return found
+
+    def _make(
+        self, cluster: Cluster, run: TrainingRun, wanted: Sequence[Object], found: Found, before: Object
+    ) -> Fault | None:
+        """Apply what differs. Returns why that is refused; objects that are there stay as they are."""
+        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, before)
+        if fault is not None:
+            return fault
+        existing = {name_of(each): each for each in found.of("Secret")}
+        try:
+            made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
+            if (taken := foreign(found, made, run.name, run.uid)) is not None:
+                return taken
+            changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
+            for manifest in (*made, *changed):
+                cluster.apply(manifest)
+                _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
+            self._delete(cluster, superfluous(found, wanted, run.uid), run.uid)
+        except UserError as error:
+            return refusal(error)
+        return None
+
+    def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> float | None:
+        """Delete objects of the run. Returns when to look whether they are gone; None when there are none."""
+        owned = [each for each in doomed if is_owned(each, uid)]
+        for each in owned:
+            if not each["metadata"].get("deletionTimestamp"):
+                cluster.delete(each["apiVersion"], each["kind"], name_of(each))
+                _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
+        return PERIOD_S if owned else None
+
+    def _live(
+        self, key: Key, memory: _Memory, resource: Object, pods: Sequence[Object], found: Found
+    ) -> RunStatus | None:
+        """The newest status from the learner; None while it does not answer."""
+        learners = [each for each in pods if part(each, "metadata", "labels").get(COMPONENT_LABEL) == "learner"]
+        is_there = any(not each["metadata"].get("deletionTimestamp") for each in learners)
+        watch = memory.watch
+        if "finishedAt" in part(resource, "status") or not is_there:
+            self._close(memory)
+            return None
+        if watch is not None and (not watch.ended or (watch.newest is not None and watch.newest.state.final)):
+            return watch.newest
+        if any(conditions.is_ready(each) for each in learners):
+            own = certificates(found.get(("Secret", prefixed(key.name, "operator-tls")), {}))
+            memory.watch = RunWatch(self._address_of(key), own, lambda: self._wake(key))
+        return None
+
+    def _events(self, cluster: Cluster, found: Found) -> list[Object]:
+        """The events of the namespace, where one of them may explain what is missing."""
+        pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
+        lacking = any(conditions.lacks_pods(each) for each in found.of(*_WORKLOADS))
+        return cluster.list("v1", "Event") if pending or lacking else []
+
+    def _write(
+        self, cluster: Cluster, look: Look, status: Object, memory: _Memory, run: TrainingRun | None
+    ) -> float | None:
+        """Write the status unless it is too early. Returns when to look again."""
+        wait_s = 0.0
+        if status != look.before:
+            wait_s = memory.written + PERIOD_S - self._clock()
+            if wait_s <= 0 or conditions.is_news(look.before, status):
+                self._tell(cluster, conditions.new_events(look, status))
+                metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
+                name = name_of(look.resource)
+                cluster.patch(API_VERSION, KIND, name, {"metadata": metadata, "status": status}, "status")
+                memory.written, wait_s = self._clock(), 0.0
+        if "finishedAt" in status:
+            # At once for what ends with the run, then when learner and quantizer go.
+            if "finishedAt" not in look.before:
+                return 0.0
+            ttl_s = run.spec.ttlSecondsAfterFinished if run is not None else 0
+            return max(PERIOD_S, conditions.seconds(status["finishedAt"]) + ttl_s - look.now)
+        idle = not look.pods and (look.suspended or run is None) and not wait_s
+        return None if idle else PERIOD_S if wait_s <= 0 else wait_s
+
+    def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
+        for event in events:
+            try:
+                cluster.create(event)
+            except ConflictError:
+                # Told before.
+                continue
+            except UserError as error:
+                _log.warning("%s: %s", event["message"], error)
+
+    def _is_expired(self, run: TrainingRun | None, before: Object) -> bool:
+        if run is None or "finishedAt" not in before:
+            return False
+        return self._now() >= conditions.seconds(before["finishedAt"]) + run.spec.ttlSecondsAfterFinished
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            self._close(memory)
+
+    def _close(self, memory: _Memory) -> None:
+        if memory.watch is not None:
+            memory.watch.close()
+            memory.watch = None
+
+
+def _read(resource: Object) -> tuple[TrainingRun | None, Fault | None]:
+    try:
+        return TrainingRun.of(resource), None
+    except UserError as error:
+        return None, Fault("spec", str(error), reason="InvalidConfiguration")
