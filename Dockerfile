@@ -1,4 +1,5 @@
-# Images of the three services: docker build --target learner|quantizer|actor (all of them: make images).
+# Images of the three services and of the operator: docker build --target learner|quantizer|actor|operator (all of them:
+# make images).
 #
 # Packages come from where pip is configured to look, in the versions of constraints.txt. TORCH_INDEX_URL names a
 # further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
@@ -35,6 +36,11 @@ COPY actorq actorq
 COPY actor_service actor_service
 RUN install-actorq actor_service
 
+FROM build AS build-operator
+RUN install-actorq operator
+COPY actorq actorq
+RUN install-actorq actorq.operator
+
 FROM ${PYTHON_IMAGE} AS service
 # A number, so that Kubernetes can tell that it is not root. Nothing is written outside volumes and /tmp.
 USER 10001:10001
@@ -57,3 +63,11 @@ FROM service AS actor
 COPY --from=build-actor /opt/actorq /opt/actorq
 EXPOSE 50053 9090
 ENTRYPOINT ["python", "-m", "actor_service"]
+
+FROM service AS operator
+COPY --from=build-operator /opt/actorq /opt/actorq
+# The manifests of runs, where actorq/operator/render.py looks for them.
+COPY k8s/base /opt/actorq/share/actorq/k8s/base
+COPY k8s/components /opt/actorq/share/actorq/k8s/components
+EXPOSE 8080
+ENTRYPOINT ["python", "-m", "actorq.operator"]

@@ -36,10 +36,11 @@ docs: $(VENV)/installed  ## install, then build the documentation: build/site/in
 dist: $(VENV)/installed  ## install, then make the wheel and the sdist in dist/
 	$(BIN)/python -m build --no-isolation $(ARGS)
 
-images:  ## build the images of learner, quantizer and actor; CONTAINER_BUILD="podman build", TAG=..., TORCH_INDEX_URL=...
+images:  ## build the images of learner, quantizer, actor and operator; CONTAINER_BUILD="podman build", TAG=..., TORCH_INDEX_URL=...
 	$(CONTAINER_BUILD) --target learner --tag actorq-learner:$(TAG) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) .
 	$(CONTAINER_BUILD) --target quantizer --tag actorq-quantizer:$(TAG) .
 	$(CONTAINER_BUILD) --target actor --tag actorq-actor:$(TAG) .
+	$(CONTAINER_BUILD) --target operator --tag actorq-operator:$(TAG) .
 
 install: $(VENV)/installed  ## create .venv with everything that training and the tests need
 

@@ -23,7 +23,7 @@ $FAILS) exit 3 ;;
 $HANGS) exec tail -f /dev/null ;;
 esac
 """
-UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9 hover-learner:1 hover-actor:1"]
+UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9 actorq-operator:9 hover-learner:1 hover-actor:1"]
 TESTS = "run make test-cluster ARGS=--maxfail=2"
 
 
@@ -74,7 +74,7 @@ def calls(clone: Path) -> list[str]:
 def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster"))
     assert (code, told) == (0, "")
-    made = [f"build-image . actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor")]
+    made = [f"build-image . actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor", "operator")]
     made += [
         f"build-image examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")
     ]

@@ -39,3 +39,13 @@ def test_images_say_the_version_that_the_manifests_name() -> None:
     assert f'org.opencontainers.image.version="{__version__}"' in labels
     for _, container in containers(render(K8S / "overlays" / "development")):
         assert container["image"].endswith(f":{__version__}")
+
+
+def test_the_operators_image_has_the_manifests_where_the_operator_looks() -> None:
+    final = "\n".join(LINES).split("AS operator\n")[1]
+    copied = dict(re.findall(r"COPY k8s/(\w+) (\S+)", final))
+    # The image's virtual environment is /opt/actorq, which is sys.prefix there.
+    assert copied == {name: f"/opt/actorq/share/actorq/k8s/{name}" for name in ("base", "components")}
+    assert 'ENTRYPOINT ["python", "-m", "actorq.operator"]' in final
+    kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert {"!k8s/base", "!k8s/components"} <= set(kept)

@@ -16,7 +16,7 @@ def of_spec() -> Object:
 
 
 def _converted(tree: Object, models: Object) -> Object:
-    described = {key: tree[key] for key in ("description", "default") if key in tree}
+    described: Object = {key: tree[key] for key in ("description", "default") if key in tree}
     if "$ref" in tree:
         return _converted({**models[tree["$ref"].rpartition("/")[2]], **described}, models)
     if "anyOf" in tree:

@@ -8,6 +8,7 @@ import pytest
 from cryptography import x509
 
 from actorq.client import LearnerClient
+from actorq.config.sections import TransportConfig
 from actorq.errors import DeniedError, UnavailableError
 from actorq.operator.certificates import AUTHORITY_LIFE, LIFE, certificates, secret_name, secrets
 from actorq.operator.render import identity, objects
@@ -90,7 +91,7 @@ def test_pods_start_with_the_certificates_of_their_role_and_run(existing: dict[s
         uris = leaf(existing[secret]).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         owner = parse_identity(uris.get_values_for_type(x509.UniformResourceIdentifier))
         environment = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
-        assert owner.run == environment["ACTORQ_TRANSPORT__RUN"]
+        assert TransportConfig(run=owner.run).run == environment["ACTORQ_TRANSPORT__RUN"]
         assert owner.role == pod["containers"][0]["name"]
         # Pods are called after their Deployment or StatefulSet.
         assert owner.may_be_called(f"{each['metadata']['name']}-5d9c-x")

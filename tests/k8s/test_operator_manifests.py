@@ -1,0 +1,77 @@
+"""The operator's own objects: valid, restricted, and allowed exactly what it needs."""
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from actorq import __version__
+from actorq.operator.render import objects
+from tests.actorq.operator.training_runs import SPECS, training_run
+from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods, render
+
+FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")
+WRITES = {"get", "list", "create", "update", "patch", "delete"}
+
+
+def allowed(made: tuple[Object, ...], kind: str) -> dict[tuple[str, str], set[str]]:
+    """The verbs by group and resource of all roles of a kind."""
+    rules = [rule for role in of_kind(made, kind).values() for rule in role["rules"]]
+    return {
+        (group, resource): set(rule["verbs"])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_objects_are_valid(folder: Path) -> None:
+    for each in render(folder):
+        kubernetes_validate.validate(each, "1.32", strict=True)
+
+
+def test_pods_pass_the_restricted_level_and_have_probes() -> None:
+    made = render(K8S / "operator")
+    for pod, container in containers(made):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert container["image"] == f"actorq-operator:{__version__}"
+        ports = {each["name"] for each in container["ports"]}
+        assert {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")} <= ports
+    assert len(pods(made)) == 1
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_operator_may_make_and_remove_every_object_of_a_run(spec: Object) -> None:
+    rights = allowed(render(K8S / "operator"), "ClusterRole")
+    for each in objects(training_run(**spec)):
+        group = each["apiVersion"].rpartition("/")[0]
+        plural = "networkpolicies" if each["kind"] == "NetworkPolicy" else f"{each['kind'].lower()}s"
+        assert rights[group, plural] >= WRITES
+    assert rights["", "secrets"] >= WRITES
+
+
+def test_it_may_not_change_specifications_or_give_rights() -> None:
+    rights = allowed(render(K8S / "operator"), "ClusterRole")
+    assert rights["actorq.dev", "trainingruns"] == {"get", "list", "watch"}
+    assert not any(group == "rbac.authorization.k8s.io" or "*" in (group, resource) for group, resource in rights)
+    assert not any("*" in verbs for verbs in rights.values())
+
+
+def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> None:
+    cluster_wide, namespaced = (render(folder) for folder in FOLDERS)
+    kinds = {each["kind"] for each in namespaced}
+    assert not kinds & {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
+    assert {each["metadata"]["namespace"] for each in namespaced} == {"actorq"}
+    assert allowed(namespaced, "Role").items() >= allowed(cluster_wide, "ClusterRole").items()
+    for binding in of_kind(namespaced, "RoleBinding").values():
+        assert binding["roleRef"]["kind"] == "Role"
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": "actorq-operator", "namespace": "actorq"}
+        ]  # fmt: skip
+    (container,) = (container for _, container in containers(namespaced))
+    assert "--namespace=actorq" in container["args"]
