@@ -1,5 +1,6 @@
 """Overlays for the cluster that the tests meet: what an older Kubernetes lacks is replaced by what it has."""
 
+import shutil
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from actorq.cluster.manifests import render
 from actorq.cluster.objects import WORKLOADS, Object
 
 HERE = Path(__file__).parent
+K8S = HERE.parents[1] / "k8s"
 BUDGETS = ("policy/v1", "policy/v1beta1")
 # The first minor version of Kubernetes 1 that knows them without being told to.
 _GRPC_PROBES = 24
@@ -46,9 +48,23 @@ def adapted(objects: list[Object], offered: Offered) -> list[Object]:
         if each["kind"] in WORKLOADS and not offered.grpc_probes:
             for container in each["spec"]["template"]["spec"]["containers"]:
                 for probe in _PROBES:
-                    if container[probe].pop("grpc", None):
+                    if container.get(probe, {}).pop("grpc", None):
                         container[probe]["tcpSocket"] = {"port": "grpc"}
     return adapted
+
+
+def manifests(offered: Offered, folder: Path) -> Path:
+    """What the operator's --manifests is given: k8s/ itself, or a copy of it in `folder` for an older cluster."""
+    if offered == Offered():
+        return K8S
+    copy = shutil.copytree(K8S, folder / "k8s")
+    for path in copy.rglob("*.yaml"):
+        documents = list(yaml.safe_load_all(path.read_text()))
+        if path.name == "probes.yaml" and not offered.grpc_probes:
+            path.write_text(path.read_text().replace("/grpc", "/tcpSocket"))
+        elif all(isinstance(each, dict) and "kind" in each for each in documents):
+            path.write_text(yaml.safe_dump_all(adapted(documents, offered)))
+    return copy
 
 
 class Overlays:

@@ -7,7 +7,9 @@ import pytest
 
 from actorq.cluster.manifests import default_name, render
 from actorq.cluster.objects import Object
-from tests.cluster.older_kubernetes import HERE, Offered, Overlays, adapted
+from actorq.operator.render import objects as objects_of_run
+from tests.actorq.operator.training_runs import SPECS, training_run
+from tests.cluster.older_kubernetes import HERE, K8S, Offered, Overlays, adapted, manifests
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 OLD = Offered("policy/v1beta1", grpc_probes=False)
@@ -55,3 +57,12 @@ def test_an_older_one_is_given_a_file_of_the_same_name(tmp_path: Path) -> None:
     path = Overlays(OLD, tmp_path).path("endless")
     assert default_name(path) == default_name(str(HERE / "endless"))
     assert adapted(render(str(HERE / "endless")), OLD) == render(path)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_operator_makes_what_an_older_cluster_knows(name: str, tmp_path: Path) -> None:
+    run = training_run(**SPECS[name])
+    made = objects_of_run(run, manifests=manifests(OLD, tmp_path))
+    assert {each["apiVersion"] for each in budgets(made)} == {"policy/v1beta1"}
+    assert made == adapted(objects_of_run(run), OLD)
+    assert manifests(Offered(), tmp_path) == K8S
