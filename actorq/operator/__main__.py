@@ -95,11 +95,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     worker = cluster.at(cluster.namespace)
     controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
     controller.list_runs()
-    leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
-    return asyncio.run(_serve(flags, queue, controller, leader))
+    name = f"{socket.gethostname()}-{uuid4().hex[:8]}"
+    return asyncio.run(_serve(flags, name, queue, controller, Leader(cluster, name, __version__)))
 
 
-async def _serve(flags: Any, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
+async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -111,6 +111,8 @@ async def _serve(flags: Any, queue: DueQueue[Key], controller: Controller, leade
             registry=news_to(queue),
             settings=settings,
             standalone=True,
+            # Otherwise it asks for the name of the user, and a user of a pod has none.
+            identity=name,  # type: ignore[arg-type]
             clusterwide=not flags.namespace,
             namespaces=flags.namespace,
             liveness_endpoint=f"http://{flags.health}/healthz",

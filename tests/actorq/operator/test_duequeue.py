@@ -48,7 +48,12 @@ def test_a_full_queue_refuses_other_names_only() -> None:
 def test_a_waiting_caller_gets_a_new_name_and_the_end() -> None:
     queue: DueQueue[str] = DueQueue()
     got: SimpleQueue[str | None] = SimpleQueue()
-    thread = threading.Thread(target=lambda: [got.put(queue.take()) for _ in range(2)])
+
+    def take_two() -> None:
+        for _ in range(2):
+            got.put(queue.take())
+
+    thread = threading.Thread(target=take_two)
     thread.start()
     queue.put("a")
     assert got.get(timeout=10) == "a"
